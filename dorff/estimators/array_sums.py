@@ -116,11 +116,15 @@ class ArraySums:
         read = list(runs(X, Y))
         step = max(1, PART_ROWS // max(read[0][1] - read[0][0], 1))
         parts = [read[start : start + step] for start in range(0, len(read), step)]
-        readers = self._readers(X, Y) if jobs == 1 else None
+
+        def opened() -> tuple[ArrayReader, ArrayReader]:
+            return ArrayReader(X, "X"), ArrayReader(Y, "y", partial=self.partial)
+
+        readers = opened() if jobs == 1 else None
 
         def of_part(part_runs: list[tuple[int, int]]) -> Folds:
             sums = self._sums(part_runs[-1][1] - part_runs[0][0])
-            inputs, targets = readers or self._readers(X, Y)
+            inputs, targets = readers or opened()
             for start, stop in part_runs:
                 rows = inputs.read(start, stop), targets.read(start, stop), part(weights, start, stop)
                 self._add(sums, first + start, *rows)
@@ -132,9 +136,6 @@ class ArraySums:
                 for sums in (pool.map if jobs > 1 else map)(of_part, parts[start : start + jobs]):
                     total = merge_folds(total, sums)
         return total
-
-    def _readers(self, X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> "Readers":
-        return ArrayReader(X, "X"), ArrayReader(Y, "y", partial=self.partial)
 
     def _sums(self, rows: int) -> BlockSums:
         block = min(block_rows(self.features.m + 1 + len(self.y0)), max(rows, 1))
@@ -256,10 +257,10 @@ class RowsRead:
         return np.concatenate(xs), np.concatenate(ys)
 
 
-def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, FloatArray]:
+def sample(X: Rows, Y: Targets) -> tuple[FloatArray, FloatArray]:
     """The rows of `sampled_runs`."""
     some = sampled_runs(int(X.shape[0]))
-    return RowsRead.of(X, Y, some, partial=partial)[some]
+    return RowsRead.of(X, Y, some)[some]
 
 
 def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:
@@ -302,9 +303,6 @@ class ArrayReader:
         return self._kept[start - self._start : stop - self._start]
 
 
-Readers = tuple[ArrayReader, ArrayReader]
-
-
 def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Iterator[tuple[int, int]]:
     """Runs of rows by which to read: whole chunks of the inputs, or of the targets where only they are stored."""
     targets = Y.labels if isinstance(Y, OneHot) else Y
@@ -342,15 +340,9 @@ class HeldRows:
         Y (n, K)."""
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
-            shared, task = delayed(self), delayed(HeldRows.of_chunk)
-            windows = self.windows
-            parts = compute(
-                *(
-                    task(shared, first, x, y)
-                    for first, rows, x, y in chunks(X, Y)
-                    if any(a < first + rows and b > first for a, b in windows)
-                )
-            )
+            shared, task, windows = delayed(self), delayed(HeldRows.of_chunk), self.windows
+            seen = (one for one in chunks(X, Y) if any(a < one[0] + one[1] and b > one[0] for a, b in windows))
+            parts = compute(*(task(shared, first, x, y) for first, _, x, y in seen))
         else:
             assert not isinstance(Y, da.Array)
             inputs, targets = ArrayReader(X, "X"), ArrayReader(Y, "y")

@@ -116,7 +116,11 @@ def unwrap(values: Any, name: str) -> Any:
         return StoredRows(name, SparseRows(values.tocsr().astype(np.float64)), 2)
     values = opened(values, name, StoredRows.of)
     if isinstance(values, StoredRows | da.Array):
-        _check(values, name)
+        wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
+        if values.ndim != 2 and (name, values.ndim) != ("y", 1):
+            raise InputError(f"{name} must be {wanted}, but has {values.ndim} dimensions; reshape it first")
+        if values.dtype.kind not in "buif":
+            raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
     return values
 
 
@@ -152,14 +156,6 @@ def _columns(dataset: Any, name: str) -> Any:
     if any(isinstance(one.data, da.Array) for one in variables):
         return da.stack([one.data for one in variables], axis=1)
     return dataset.to_dataframe()[list(dims)]
-
-
-def _check(values: StoredRows | da.Array, name: str) -> None:
-    wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
-    if values.ndim != 2 and (name, values.ndim) != ("y", 1):
-        raise InputError(f"{name} must be {wanted}, but has {values.ndim} dimensions; reshape it first")
-    if values.dtype.kind not in "buif":
-        raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
 
 
 def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) -> FloatArray:

@@ -133,7 +133,9 @@ class ORFFEstimator(Nested, ABC):
             value = getattr(self, name)
             if value is not None and not isinstance(self._given if name == "kernel" else value, kinds):
                 raise InputError(f"{name} must be one of dorff.{_HOMES[name]}, not {value!r}")
-        self._check_cv()
+        number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
+        if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
+            raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
         ridges = self._ridges()
         if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
             raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
@@ -152,11 +154,6 @@ class ORFFEstimator(Nested, ABC):
         terms = terms_of(self.manifold, self.graph)
         check_trials(terms, self._ridges(), held_out=self._by in HELD_OUT)
         return terms
-
-    def _check_cv(self) -> None:
-        number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
-        if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
-            raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
 
     @property
     def _cv(self) -> Any:
@@ -193,9 +190,6 @@ class ORFFEstimator(Nested, ABC):
         except (TypeError, ValueError):
             raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}") from None
 
-    def _seed(self) -> int:
-        return seed_of(self.random_state)
-
     def _average(self, q: int) -> FloatArray | None:
         """C (q, V q) of a kernel of V views: the targets are their mean; None for other kernels."""
         return mean_of(self.kernel.V, range(self.kernel.V), q) if isinstance(self.kernel, MultiView) else None
@@ -207,7 +201,7 @@ class ORFFEstimator(Nested, ABC):
     ) -> Drawing:  # fmt: skip
         """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features; `dealing` makes
         folds of a rule. `observe` is C (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
-        seed, d, p = self._seed(), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
+        seed, d, p = seed_of(self.random_state), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
         given = self._given
         if isinstance(given, OperatorKernel):
@@ -247,20 +241,15 @@ class ORFFEstimator(Nested, ABC):
             return (kernel, looked, deal), recipe
 
         tied = (given.tied(d) if isinstance(given, OperatorKernel) else ()) if self._scales else None
+        scalars = [base.scalar for _, base in given.terms()] if isinstance(given, OperatorKernel) else [given]
+        invariant = all(scalar is None or scalar.shift_invariant for scalar in scalars)  # the default one is
         (kernel, looked, deal), recipe, drawn, features = draw_features(
-            some_x, own, described, seed, tied=tied, shift_invariant=self._shift_invariant()
+            some_x, own, described, seed, tied=tied, shift_invariant=invariant
         )
         for name, why in self._ignored(recipe.idle):
             warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
         setting = setting_of(kernel, features.m, drawn.density)
         return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked)
-
-    def _shift_invariant(self) -> bool:
-        """Whether the kernel sees differences of inputs alone; the default one does."""
-        given = self._given
-        if isinstance(given, OperatorKernel):
-            return all(base.scalar.shift_invariant for _, base in given.terms())
-        return given is None or given.shift_invariant
 
     @property
     def _given(self) -> OperatorKernel | ScalarKernel | None:
@@ -293,7 +282,6 @@ class ORFFEstimator(Nested, ABC):
         return f"lower n_features, now {self.n_features}{folds}, or give Zarr or Dask arrays for X and y"
 
     def _jobs(self) -> int:
-        """Threads."""
         if self.n_jobs is not None and (not isinstance(self.n_jobs, numbers.Integral) or not self.n_jobs):
             raise InputError(f"n_jobs must be None or a whole number, -1 for all cores, not {self.n_jobs!r}")
         jobs = int(self.n_jobs or 1)

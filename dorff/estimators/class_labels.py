@@ -181,15 +181,8 @@ def target_rows(labels: AnyLabels, classes: Labels) -> OneHot | da.Array:
     """One-hot rows of labels (n,), made chunk by chunk: a Dask array of Dask's."""
     if not isinstance(labels, da.Array):
         return OneHot(labels, classes)
-    rows: da.Array = da.map_blocks(
-        one_hot,
-        labels,
-        classes=classes,
-        new_axis=1,
-        chunks=(labels.chunks[0], (len(classes),)),
-        dtype=np.float64,
-        meta=np.empty((0, 0)),
-    )
+    chunks, of = (labels.chunks[0], (len(classes),)), np.empty((0, 0))
+    rows: da.Array = da.map_blocks(one_hot, labels, classes=classes, new_axis=1, chunks=chunks, dtype=float, meta=of)
     return rows
 
 

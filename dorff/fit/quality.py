@@ -172,18 +172,8 @@ def quality_of_classes(
     recalls = [_number(one) for one in right / np.where(total > 0, total, math.nan)]
     each = map(ClassQuality, labels, rows.tolist(), recalls)
     of = max(float(total.sum()), 1e-300)
-    return FitQuality(
-        by,
-        1,
-        len(codes),
-        None,
-        None,
-        *_seen(looked),
-        (),
-        float(right.sum()) / of,
-        float(total.max()) / of,
-        tuple(each),
-    )
+    shares = float(right.sum()) / of, float(total.max()) / of
+    return FitQuality(by, 1, len(codes), None, None, *_seen(looked), (), *shares, tuple(each))
 
 
 def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
@@ -315,7 +305,6 @@ def given_distance(plan: Plan, fitted: Fitted) -> float | None:
 
 
 def _far(distance: float | None) -> Iterator[str]:
-    """Length-scales far from the rows' distances."""
     if distance is not None and not FAR[0] < distance < FAR[1]:
         flat = distance <= FAR[0]
         yield (

@@ -19,6 +19,9 @@ from dorff.spec.job import Job
 from dorff.spec.registry import HELD_OUT
 from dorff.store import load_moments, save_moments
 
+Plans = Sequence[Plan]
+Told = Progress | None
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -64,13 +67,7 @@ class TuneResult:
     warnings: list[str]
 
 
-def tune(
-    jobs: Sequence[Job],
-    *,
-    engine: Engine | None = None,
-    progress: Progress | None = None,
-    told: Progress | None = None,
-) -> TuneResult:
+def tune(jobs: Sequence[Job], *, engine: Engine | None = None, progress: Told = None, told: Told = None) -> TuneResult:
     """Score every job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
 
     Jobs whose moments are the same (they differ in weights, output matrices and ridges only) share one pass. Passes
@@ -86,7 +83,7 @@ def tune(
         return _tuned(plans, opened, progress, told)
 
 
-def _with_scores(plans: Sequence[Plan]) -> None:
+def _with_scores(plans: Plans) -> None:
     """InputError for a job whose way of solving, or whose terms, leave nothing to choose by."""
     for plan in plans:
         if plan.costs.route == "streaming":
@@ -106,7 +103,7 @@ def _with_scores(plans: Sequence[Plan]) -> None:
             )
 
 
-def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Progress | None) -> TuneResult:
+def _tuned(plans: Plans, engine: Engine, progress: Told, told: Told) -> TuneResult:
     began = time.perf_counter()
     passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
     apart = {_terms_of(plan): plan for plan in plans}
@@ -121,8 +118,7 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     )  # fmt: skip
 
 
-def _r2_of(plans: Sequence[Plan]) -> R2:
-    """What is compared over all jobs."""
+def _r2_of(plans: Plans) -> R2:
     return R2.POOLED if any(r2_of(plan) is R2.POOLED for plan in plans) else R2.MEAN
 
 
@@ -132,11 +128,7 @@ def _terms_of(plan: Plan) -> str:
 
 
 def _grid(
-    plans: Sequence[Plan],
-    passed: dict[Path, PassResult],
-    terms: Mapping[str, Sequence[Moments]],
-    engine: Engine,
-    told: Progress | None,
+    plans: Plans, passed: dict[Path, PassResult], terms: Mapping[str, Sequence[Moments]], engine: Engine, told: Told
 ) -> list[Trial]:
     """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
     largest first, from files of the pass's folds and of the terms' sums."""
@@ -271,7 +263,7 @@ def _comparable(jobs: Sequence[Job]) -> None:
                 )
 
 
-def _same_units(plans: Sequence[Plan]) -> None:
+def _same_units(plans: Plans) -> None:
     """GCV scores are in the scaled targets' units: refuse to compare them across scalings. Held-out errors of classes
     are those of the best scale of f, but where every output has a ridge of its own: refuse to compare these too."""
     select = plans[0].job.solve.select

@@ -85,11 +85,11 @@ def pace_bytes(recipe: Recipe, width: int) -> int:
     return 8 * max(tried * (block_rows(tried) + tried), 3 * min(recipe.numbers, TRIED_NUMBERS) + 2**21)
 
 
-def _best(work: Callable[[], object], *, times: int = 3) -> float:
+def _best(work: Callable[[], object]) -> float:
     best = math.inf
     with pinned():
         work()  # loops are loaded, pages are there
-        for _ in range(times):
+        for _ in range(3):
             began = time.thread_time()
             work()
             best = min(best, time.thread_time() - began)
@@ -146,7 +146,6 @@ def solve_work(job: Job, sizes: Sequence[Size], terms: int, *, keeps: bool, path
 
 
 def _factors_work(size: Size, trials: int) -> float:
-    """Of a system at so many ridges."""
     return size.blocks * float(size.k) ** 3 * (CHOLESKY * trials if trials <= MOST_FACTORS else EIGH)
 
 
@@ -163,7 +162,6 @@ def _folds_work(ridges: Sequence[float], size: Size, *, path: bool) -> float:
 
 
 def _noise_work(size: Size) -> float:
-    """Of the noise at one ridge."""
     if size.q == 1:
         return 0.0
     return NOISE * float(size.k) ** 3 if size.coupled else NOISE_APART * size.blocks * float(size.k) ** 2
