@@ -2,7 +2,7 @@
 
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -76,6 +76,7 @@ def _calibrates(estimator: Any) -> bool:
     return True
 
 
+@dataclass(eq=False, repr=False)
 class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     """Classes by vector-valued kernel ridge regression on operator-valued random Fourier features.
 
@@ -131,38 +132,21 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     pandas, xarray, a Zarr array in a local folder, or a Dask array. Of the last two the classes are found by one pass
     over y alone; ones and zeros are made chunk by chunk. Labels predicted are a lazy Dask array for Dask input."""
 
-    def __init__(
-        self,
-        kernel: OperatorKernel | ScalarKernel | str | None = None,
-        n_features: int | str = AUTO,
-        *,
-        coding: str = "simplex",
-        sampler: Sampler | None = None,
-        ridge: float | Sequence[float] | str = AUTO,
-        cv: Any = AUTO,
-        class_weight: str | Mapping[Any, float] | None = None,
-        calibrate: bool = True,
-        random_state: int | np.random.RandomState | None = 0,
-        intercept: bool = True,
-        standardize: bool | str = AUTO,
-        manifold: ManifoldLike = None,
-        graph: Any = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.n_features = n_features
-        self.coding = coding
-        self.sampler = sampler
-        self.ridge = ridge
-        self.cv = cv
-        self.class_weight = class_weight
-        self.calibrate = calibrate
-        self.random_state = random_state
-        self.intercept = intercept
-        self.standardize = standardize
-        self.manifold = manifold
-        self.graph = graph
-        self.n_jobs = n_jobs
+    kernel: OperatorKernel | ScalarKernel | str | None = None
+    n_features: int | str = AUTO
+    _: KW_ONLY
+    coding: str = "simplex"
+    sampler: Sampler | None = None
+    ridge: float | Sequence[float] | str = AUTO
+    cv: Any = AUTO
+    class_weight: str | Mapping[Any, float] | None = None
+    calibrate: bool = True
+    random_state: int | np.random.RandomState | None = 0
+    intercept: bool = True
+    standardize: bool | str = AUTO
+    manifold: ManifoldLike = None
+    graph: Any = None
+    n_jobs: int | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fit to inputs X (n, d) and labels y (n,). `sample_weight` (n,) >= 0 is how much a row counts, beside its

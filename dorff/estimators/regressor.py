@@ -1,7 +1,7 @@
 """ORFFRegressor: the scikit-learn face of operator-valued random Fourier features."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -42,6 +42,7 @@ from dorff.spec.checks import AUTO
 from dorff.spec.registry import CRITERIA
 
 
+@dataclass(eq=False, repr=False)
 class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: ignore[misc]
     """Vector-valued kernel ridge regression by operator-valued random Fourier features, in one pass over the rows.
 
@@ -164,42 +165,23 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     be given. Terms of one view, and between views, are `graphs.Manifold(view=...)` and `Manifold(between=True)`.
     Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors."""
 
-    def __init__(
-        self,
-        kernel: OperatorKernel | ScalarKernel | str | None = None,
-        n_features: int | str = AUTO,
-        *,
-        sampler: Sampler | None = None,
-        ridge: float | Sequence[float] | str = AUTO,
-        cv: Any = AUTO,
-        random_state: int | np.random.RandomState | None = 0,
-        intercept: bool = True,
-        standardize: bool | str = AUTO,
-        observe: npt.ArrayLike | None = None,
-        missing: str = "refuse",
-        criterion: str = AUTO,
-        precision: str = "double",
-        posterior: bool = True,
-        manifold: ManifoldLike = None,
-        graph: Any = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.n_features = n_features
-        self.sampler = sampler
-        self.ridge = ridge
-        self.cv = cv
-        self.random_state = random_state
-        self.intercept = intercept
-        self.standardize = standardize
-        self.observe = observe
-        self.missing = missing
-        self.criterion = criterion
-        self.precision = precision
-        self.posterior = posterior
-        self.manifold = manifold
-        self.graph = graph
-        self.n_jobs = n_jobs
+    kernel: OperatorKernel | ScalarKernel | str | None = None
+    n_features: int | str = AUTO
+    _: KW_ONLY
+    sampler: Sampler | None = None
+    ridge: float | Sequence[float] | str = AUTO
+    cv: Any = AUTO
+    random_state: int | np.random.RandomState | None = 0
+    intercept: bool = True
+    standardize: bool | str = AUTO
+    observe: npt.ArrayLike | None = None
+    missing: str = "refuse"
+    criterion: str = AUTO
+    precision: str = "double"
+    posterior: bool = True
+    manifold: ManifoldLike = None
+    graph: Any = None
+    n_jobs: int | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fit to inputs X (n, d) and targets y (n, q) or (n,).
