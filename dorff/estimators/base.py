@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial as bound
 from typing import Any
 
@@ -104,20 +104,22 @@ def reads_once(estimator: Any) -> bool:
     return True
 
 
+@dataclass(eq=False, repr=False)
 class ORFFEstimator(Nested, ABC):
     """A scikit-learn estimator whose model is one `Model`, `model_`."""
 
-    kernel: OperatorKernel | ScalarKernel | str | None
-    n_features: int | str
-    sampler: Sampler | None
-    ridge: float | Sequence[float] | str
-    cv: Any
-    random_state: int | np.random.RandomState | None
-    intercept: bool
-    standardize: bool | str
-    manifold: ManifoldLike
-    graph: Any
-    n_jobs: int | None
+    kernel: OperatorKernel | ScalarKernel | str | None = None
+    n_features: int | str = AUTO
+    _: KW_ONLY
+    sampler: Sampler | None = None
+    ridge: float | Sequence[float] | str = AUTO
+    cv: Any = AUTO
+    random_state: int | np.random.RandomState | None = 0
+    intercept: bool = True
+    standardize: bool | str = AUTO
+    manifold: ManifoldLike = None
+    graph: Any = None
+    n_jobs: int | None = None
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:

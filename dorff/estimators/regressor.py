@@ -1,7 +1,7 @@
 """ORFFRegressor: the scikit-learn face of operator-valued random Fourier features."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -29,10 +29,9 @@ from dorff.estimators.arrays import (
 )
 from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once, unchanged
 from dorff.estimators.parameters import left_out_rows
-from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where, with_targets
+from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
 from dorff.fit.quality import quality_of
-from dorff.frequencies import Sampler
 from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model.model import Model, Views
@@ -42,7 +41,7 @@ from dorff.spec.checks import AUTO
 from dorff.spec.registry import CRITERIA
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: ignore[misc]
     """Vector-valued kernel ridge regression by operator-valued random Fourier features, in one pass over the rows.
 
@@ -165,23 +164,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     be given. Terms of one view, and between views, are `graphs.Manifold(view=...)` and `Manifold(between=True)`.
     Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors."""
 
-    kernel: OperatorKernel | ScalarKernel | str | None = None
-    n_features: int | str = AUTO
-    _: KW_ONLY
-    sampler: Sampler | None = None
-    ridge: float | Sequence[float] | str = AUTO
-    cv: Any = AUTO
-    random_state: int | np.random.RandomState | None = 0
-    intercept: bool = True
-    standardize: bool | str = AUTO
     observe: npt.ArrayLike | None = None
     missing: str = "refuse"
     criterion: str = AUTO
     precision: str = "double"
     posterior: bool = True
-    manifold: ManifoldLike = None
-    graph: Any = None
-    n_jobs: int | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fit to inputs X (n, d) and targets y (n, q) or (n,).
