@@ -12,9 +12,8 @@ from scipy.special import gammaln
 
 from dorff.bounds.concentration import bennett, gamma_orlicz, positive, total
 from dorff.errors import InputError
-from dorff.kernels import BaseKernel, Decomposable, Gaussian, Measure, OperatorKernel, Spectral
+from dorff.kernels import BaseKernel, Decomposable, FloatArray, Gaussian, Measure, OperatorKernel, Spectral
 from dorff.kernels.operator import CurlFree, DivergenceFree
-from dorff.kernels.scalar import FloatArray
 
 _POSITIVE = ("diameter", "top", "variance", "orlicz", "slope", "slope_squared", "hs_squared", "hs_slope")
 _SQUARED = ("variance", "slope_squared", "hs_squared")

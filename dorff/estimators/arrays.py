@@ -22,8 +22,7 @@ from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Folds, Moments, pooled
 from dorff.passes import FoldRule
-from dorff.solvers import Choice, Score, Setting, Spread
-from dorff.solvers.select import squared_errors
+from dorff.solvers import Choice, Score, Setting, Spread, squared_errors
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 MOST_PARTS = 64  # of rows, by splits that are no partition

@@ -61,11 +61,8 @@ from dorff.fit import Fitted, folds_with_rows
 from dorff.fit.quality import FitQuality, warnings_of
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
-from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, median_lengthscale
-from dorff.kernels.multi_view import mean_of
-from dorff.kernels.scalar import FloatArray
-from dorff.model.model import Model, Views
-from dorff.model.weights import Density
+from dorff.kernels import FloatArray, Gaussian, MultiView, OperatorKernel, ScalarKernel, mean_of, median_lengthscale
+from dorff.model import Density, Model, Views
 from dorff.moments import Folds, pooled
 from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means

@@ -59,10 +59,8 @@ from dorff.estimators.semi import Penalties, in_memory_where
 from dorff.fit import Fitted
 from dorff.fit.quality import FitQuality, quality_of_classes
 from dorff.graphs import Manifold
-from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
-from dorff.kernels.scalar import FloatArray
-from dorff.model.calibration import Calibration, most_rows
-from dorff.model.model import Model, Views
+from dorff.kernels import Decomposable, FloatArray, OperatorKernel, ScalarKernel
+from dorff.model import Calibration, Model, Views, most_rows
 from dorff.passes import FoldRule
 
 CODINGS = {"simplex": "simplex", "one_vs_all": "identity"}  # and their output matrices

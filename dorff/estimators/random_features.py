@@ -19,8 +19,7 @@ from dorff.estimators.arrays import Deferred, Flags, StoredRows, finite_in, runs
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler
-from dorff.kernels import Decomposable, ScalarKernel
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import Model
 from dorff.plan import draw_features
 

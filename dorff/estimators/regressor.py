@@ -32,8 +32,7 @@ from dorff.estimators.parameters import left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
 from dorff.fit.quality import quality_of
-from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import Decomposable, FloatArray, MultiView, OperatorKernel, ScalarKernel
 from dorff.model.model import Model, Views
 from dorff.passes import PRECISIONS
 from dorff.solvers import R2, Spread, row_sums

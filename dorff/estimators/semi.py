@@ -15,8 +15,7 @@ from dorff.estimators.array_sums import Drawing
 from dorff.estimators.arrays import Flags, StoredRows
 from dorff.estimators.class_labels import StoredLabels
 from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, both_ways, check_edges, checked, undirected
-from dorff.kernels import MultiView, OperatorKernel
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, MultiView, OperatorKernel
 from dorff.manifold import in_memory
 from dorff.model.model import Views
 from dorff.plan.graph_sizes import given_source

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from dorff.features.base import ScalarMap, numbers
 from dorff.frequencies.transforms import Arrays
-from dorff.kernels import Mercer, Polynomial
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, Mercer, Polynomial
 from dorff.spec.registry import Config
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.features.evidence import Evidence
 from dorff.features.projected import UnitFeatures, with_lengthscale
-from dorff.kernels import Laplacian, OperatorKernel, median_lengthscale
-from dorff.kernels.scalar import FloatArray, whole
+from dorff.kernels import FloatArray, Laplacian, OperatorKernel, median_lengthscale, whole
 
 ROWS: Final = 8192
 FEATURES: Final = 512  # columns of the linear model: of F, times the rows of psi for fields

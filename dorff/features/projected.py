@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
-from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Transform, default_sampler
-from dorff.frequencies.transforms import Arrays
+from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.operator import CurlFree, DivergenceFree
 from dorff.kernels.pointwise import FUNCTIONS

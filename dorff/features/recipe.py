@@ -15,8 +15,7 @@ from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
-from dorff.frequencies import IID, Cost, Orthogonal, Sampler, default_sampler, transform_from
-from dorff.frequencies.transforms import Arrays
+from dorff.frequencies import IID, Arrays, Cost, Orthogonal, Sampler, default_sampler, transform_from
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, scalar_from_config
 from dorff.kernels.scalar import FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config

@@ -13,8 +13,7 @@ from dorff.errors import InputError
 from dorff.fit.choice import build_model, keeps_sure
 from dorff.fit.passes import Fitted, PassResult
 from dorff.fit.quality import FitQuality, looked, quality_of_classes
-from dorff.model import Model, calibration
-from dorff.model.calibration import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample
+from dorff.model import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample, Model, calibration
 from dorff.moments.blas import pinned
 from dorff.passes import Leaf
 from dorff.passes.spec import GROUPED

@@ -17,8 +17,7 @@ from dorff.errors import IncompleteError, InputError
 from dorff.features import FeatureMap, cut
 from dorff.graphs import KNN, Given, Identity
 from dorff.manifold import Shards, added, build, sum_term
-from dorff.model import Model
-from dorff.model.posterior import Posterior
+from dorff.model import Model, Posterior
 from dorff.moments import Kind, Moments, Part, Solvable, Triangle, by_fold, pooled, unseen
 from dorff.passes import Leaf, PassSums, Tree, leaf_bounds
 from dorff.plan import Plan, freeze_constants
@@ -26,7 +25,8 @@ from dorff.plan.manifold_terms import ManifoldTerm, features_of
 from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
-from dorff.store import Lease, Receipt, remove_given_up
+from dorff.store import Lease, Receipt
+from dorff.store.receipts import remove_given_up
 
 S = TypeVar("S", bound=Solvable)
 

@@ -12,14 +12,12 @@ from dorff.fit.choice import left_out_rows
 from dorff.fit.passes import Fitted
 from dorff.kernels import MultiView, Spectral
 from dorff.model.calibration import Codes, HeldSample
-from dorff.moments import FloatArray, by_fold, pooled
-from dorff.moments.blas import pinned
+from dorff.moments import FloatArray, by_fold, pinned, pooled
 from dorff.plan import Plan
 from dorff.plan.costs import leaves_out
 from dorff.plan.sampled import RUN_ROWS, RUNS, FirstLook, alike, linear_r2
-from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first
+from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
 from dorff.solvers.choose import DIRECT, LAST
-from dorff.solvers.select import squared_errors
 from dorff.spec.registry import HELD_OUT
 
 Each = tuple[float | None, ...]

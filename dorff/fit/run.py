@@ -18,8 +18,7 @@ from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
 from dorff.fit.streaming import fit_streaming
-from dorff.model import Model
-from dorff.model.calibration import HeldSample
+from dorff.model import HeldSample, Model
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.solvers import Choice, LeftOut, Score

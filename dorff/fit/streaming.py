@@ -16,14 +16,11 @@ from dorff.fit.choice import no_target, settings
 from dorff.fit.passes import Progress
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
-from dorff.moments import MOST_PATTERNS, FloatArray, Moments, patterns_of, unseen
-from dorff.moments.blas import pinned
-from dorff.passes import Pass
-from dorff.passes.sweep import Sweeper
+from dorff.moments import MOST_PATTERNS, FloatArray, Moments, patterns_of, pinned, unseen
+from dorff.passes import Pass, Sweeper
 from dorff.plan import Plan, constants_of, freeze_constants, make_plan
 from dorff.plan.routes import EXPECTED_PASSES, MOST_PASSES, sample_rows
-from dorff.solvers import Fit, Setting
-from dorff.solvers.apart import targets_apart
+from dorff.solvers import Fit, Setting, targets_apart
 from dorff.solvers.cg import Iterated, Sample, Sampled, iterate
 from dorff.solvers.matrixfree import Border, Operator, System, make_system
 from dorff.solvers.select import independent

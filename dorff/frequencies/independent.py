@@ -10,8 +10,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.transforms import Dense, Frequencies, uniform
-from dorff.kernels import Gaussian, Measure, Spectral
-from dorff.kernels.scalar import FloatArray, whole
+from dorff.kernels import FloatArray, Gaussian, Measure, Spectral, whole
 from dorff.spec.part import OneOf, Typed, within
 
 

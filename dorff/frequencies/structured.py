@@ -12,8 +12,7 @@ import numpy as np
 
 from dorff.frequencies.base import Law, Sampler, isotropic
 from dorff.frequencies.transforms import HADAMARD_FROM, Frequencies, HadamardChain, IntArray, settled, uniform
-from dorff.kernels import Isotropic, Measure, Spectral
-from dorff.kernels.scalar import FloatArray, whole
+from dorff.kernels import FloatArray, Isotropic, Measure, Spectral, whole
 from dorff.spec.part import Typed, within
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels import MultiView
-from dorff.kernels.scalar import BoolArray, FloatArray
+from dorff.kernels import BoolArray, FloatArray, MultiView
 from dorff.loops import butterfly_rules, hadamard_chain
 
 IntArray = npt.NDArray[np.integer[Any]]

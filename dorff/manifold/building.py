@@ -26,9 +26,9 @@ from dorff.manifold.build_stages import Stages, Told
 from dorff.manifold.leaves import DONE, Shards, write_done
 from dorff.passes import Config, Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
-from dorff.storage.files import hide, read_record, rmtree
+from dorff.storage.files import hide, read_record, remove_torn, rmtree
 from dorff.storage.location import locate
-from dorff.store import Lease, remove_torn
+from dorff.store import Lease
 
 RUN_ROWS: Final = 2**17  # of which copies are in a file, at most
 AGAIN: Final = 5  # times that one task's files may turn out damaged

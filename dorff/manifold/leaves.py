@@ -28,9 +28,9 @@ from dorff.moments import BoolArray, FloatArray, IntArray, Moments
 from dorff.passes import Config, FoldRule, Leaf, Pass, RowSums, Summand, Tree, load_pass, sum_leaf
 from dorff.passes.leaf import LeafRun, fresh_checkpoint
 from dorff.plan.graph_sizes import GROUP_ROWS, Form, Places, Sizes, TermRecipe
-from dorff.storage.files import read_record, write_record
+from dorff.storage.files import read_plain, read_record, seal, unseal, write_atomic, write_record
 from dorff.storage.location import locate
-from dorff.store import Lease, Receipt, read_plain, seal, unseal, write_atomic
+from dorff.store import Lease, Receipt
 
 DONE: Final = "done.json"
 

@@ -10,9 +10,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected
-from dorff.kernels import MultiView, OperatorKernel
-from dorff.kernels.multi_view import mean_of
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, MultiView, OperatorKernel, mean_of
 from dorff.model.calibration import Conformal, HeldSample, check_level
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels import BaseKernel, Decomposable, Measure, MultiView, OperatorKernel, Spectral
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import BaseKernel, Decomposable, FloatArray, Measure, MultiView, OperatorKernel, Spectral
 
 #: omega (D, d), the log density (D,) they were drawn from, and which terms (T, D) of the kernel each one serves: None
 #: for all.

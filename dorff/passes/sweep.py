@@ -25,6 +25,7 @@ from dorff.passes.frozen import Pass, load_pass
 from dorff.passes.leaf import Summand, block_sums
 from dorff.passes.tree import Tree
 from dorff.storage.files import read_record, rmtree, write_record
+from dorff.store.receipts import remove_given_up
 
 Progress = Callable[[int], None]
 
@@ -130,4 +131,4 @@ class Sweeper:
     def tidy(self) -> None:
         """Delete this solve's sweeps, now that it is over, and those of solves that were given up; no others."""
         rmtree(self._folder, ignore_errors=True)
-        store.remove_given_up(self._folder.parent)
+        remove_given_up(self._folder.parent)

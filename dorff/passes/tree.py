@@ -10,8 +10,8 @@ from dorff.errors import IncompleteError
 from dorff.moments import Part, Sums, merge_folds
 from dorff.passes.blocks import Leaf
 from dorff.passes.leaf import Stage, merge_nodes, run_leaf
-from dorff.storage.files import rmtree
-from dorff.store import Receipt, load_sums, remove_torn, undamaged
+from dorff.storage.files import remove_torn, rmtree
+from dorff.store import Receipt, load_sums, undamaged
 
 S = TypeVar("S", bound=Sums)
 ROUNDS: Final = 3  # of runs in which rows change, or files are lost

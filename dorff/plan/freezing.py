@@ -16,8 +16,7 @@ from dorff.features import Drawn, FeatureMap, Recipe
 from dorff.features.lengthscale_search import search_size, tune_lengthscales
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
-from dorff.moments import MOST_PATTERNS, patterns_of
-from dorff.moments.blas import pinned
+from dorff.moments import MOST_PATTERNS, patterns_of, pinned
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES

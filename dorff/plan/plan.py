@@ -13,12 +13,10 @@ from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
-from dorff.kernels.multi_view import mean_of
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, mean_of
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
 from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
-from dorff.passes.leaf import PassSums
 from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers

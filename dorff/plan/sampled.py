@@ -9,10 +9,8 @@ import numpy as np
 import scipy.linalg
 
 from dorff.data import RowBlock
-from dorff.features import FeatureMap, Recipe, sampler_of
-from dorff.features.projected import with_lengthscale
-from dorff.kernels import Decomposable, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
-from dorff.kernels.scalar import FloatArray
+from dorff.features import FeatureMap, Recipe, sampler_of, with_lengthscale
+from dorff.kernels import Decomposable, FloatArray, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums, block_rows
 from dorff.passes.spec import Rows

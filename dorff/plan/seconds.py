@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from dorff.features import FeatureMap, Recipe
-from dorff.moments import syrk
-from dorff.moments.blas import pinned
+from dorff.moments import pinned, syrk
 from dorff.passes.blocks import block_rows
 from dorff.solvers import MOST_FACTORS, Size, criterion_of
 from dorff.solvers.choose import LARGE

@@ -9,8 +9,7 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
-from dorff.kernels import OperatorKernel, ScalarKernel, Spectral, mixture
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, OperatorKernel, ScalarKernel, Spectral, mixture
 from dorff.model.weights import Density, covered, effective_sample_size
 from dorff.spec.job import Job
 

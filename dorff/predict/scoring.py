@@ -13,8 +13,7 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.engine import Engine, Task
 from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model
-from dorff.model.calibration import Calibration
+from dorff.model import Calibration, Model
 from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import content, load_model, resolve_model

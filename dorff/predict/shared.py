@@ -11,10 +11,8 @@ import psutil
 
 from dorff.data import Dataset, Label
 from dorff.errors import DoesNotFitError, InputError
-from dorff.kernels import MultiView
-from dorff.kernels.scalar import FloatArray
-from dorff.model.calibration import Calibration
-from dorff.model.model import Model, evaluation_bytes
+from dorff.kernels import FloatArray, MultiView
+from dorff.model import Calibration, Model, evaluation_bytes
 from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
 from dorff.store import load_model, model_arrays
 

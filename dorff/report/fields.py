@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 from scipy.spatial import cKDTree
 
-from dorff.kernels import Spectral
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, Spectral
 from dorff.report.describe import ColumnLabel, Observations, Rate, Subject, common_unit, rate
 from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png, shades
 
