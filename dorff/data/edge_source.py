@@ -154,7 +154,6 @@ def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -
 
 
 def _nodes(root: Path, attributes: Attributes) -> int | None:
-    """How many nodes the group's attributes say it has."""
     ours = attributes.get("dorff")
     nodes = ours.get("nodes") if isinstance(ours, dict) else attributes.get("nodes")
     shape = attributes.get("shape")

@@ -37,7 +37,6 @@ class ParquetReader(Reader):
         raise readers.unwanted(self.path, column, kind, readers.NUMBERS)
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
-        """Read batches of rows."""
         dtype = common_dtype([self.dtype(column) for column in columns])
         wanted = [*columns, *labels]
         rows = max(1, BLOCK_BYTES // (8 * len(wanted)))

@@ -123,7 +123,6 @@ class SideBySide(Reader):
         self.rows = readers[0].rows
 
     def _of(self, reader: Reader, names: Sequence[str]) -> list[str]:
-        """What one source calls those of the columns that it holds."""
         return [name for holder, name in map(self._place.__getitem__, names) if holder is reader]
 
     def content(self) -> str:

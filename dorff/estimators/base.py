@@ -276,7 +276,6 @@ class ORFFEstimator(Nested, ABC):
 
     @property
     def _remedy(self) -> str:
-        """For a fit that memory does not suffice for."""
         folds = "" if self._cv is None else ", or the number of folds (cv)"
         return f"lower n_features, now {self.n_features}{folds}, or give Zarr or Dask arrays for X and y"
 

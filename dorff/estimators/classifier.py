@@ -345,7 +345,6 @@ def _likeliest(values: FloatArray, classes: Labels) -> Labels:
 
 
 def _codes(Y: Targets) -> npt.NDArray[np.int64]:
-    """The classes 0..K-1 (n,) of rows in memory."""
     assert isinstance(Y, OneHot)
     return np.asarray(Y.labels, dtype=np.int64)
 

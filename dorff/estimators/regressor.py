@@ -340,7 +340,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             yield "criterion", "there is one ridge, and nothing to choose"
 
     def _observation(self, q: int) -> FloatArray | None:
-        """C (q, p)."""
         if isinstance(self.kernel, MultiView):
             if self.observe is not None:
                 raise InputError("observe: with a MultiView kernel it is the mean of the views; leave observe out")
@@ -363,5 +362,4 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
 
 def _mean_and_std(model: Model, X: FloatArray, *, noise: bool, views: Views) -> FloatArray:
-    """f (n, p) and deviations beside it."""
     return np.hstack([model.predict(X, views=views), model.std(X, noise=noise, views=views)])

@@ -142,7 +142,6 @@ class Recipe:
 
     @property
     def _count(self) -> int:
-        """The ceiling of frequencies."""
         return (self.n_features - self._beside) // self._each
 
     @property

@@ -69,7 +69,6 @@ class _FitRun:
 
 
 def _published(run: _FitRun, solved: "Solved", lease: Lease, began: float) -> FitReport:
-    """Make the model, have it judged, and publish it."""
     job = run.plan.job
     if run.plan.dataset.labels is None:  # the noise of classes is told only where it comes for nothing
         with pinned():

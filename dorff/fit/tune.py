@@ -84,7 +84,6 @@ def tune(jobs: Sequence[Job], *, engine: Engine | None = None, progress: Told = 
 
 
 def _with_scores(plans: Plans) -> None:
-    """InputError for a job whose way of solving, or whose terms, leave nothing to choose by."""
     for plan in plans:
         if plan.costs.route == "streaming":
             raise InputError(

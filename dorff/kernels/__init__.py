@@ -82,7 +82,6 @@ def from_config(config: Mapping[str, Any]) -> OperatorKernel:
 
 
 def _of(kind: Callable[..., OperatorKernel]) -> Callable[..., OperatorKernel]:
-    """What builds a kernel of one scalar kernel, which is described."""
     return lambda scalar, **options: kind(scalar_from_config(scalar), **options)
 
 

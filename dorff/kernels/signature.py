@@ -92,7 +92,6 @@ class FromSignature(OfFunction):
 
 
 def _outputs(signature: MatrixFunction, d: int) -> int:
-    """p, from the signature at zero."""
     shape = np.shape(signature(np.zeros((1, d))))
     if len(shape) != 3 or shape[0] != 1 or shape[1] != shape[2] or shape[1] < 1:
         raise InputError(f"signature must give (n, p, p) for delta of shape (n, {d}); for (1, {d}) it gives {shape}")

@@ -236,7 +236,6 @@ def _given(stages: Stages, spec: GraphSpec) -> int:
 
 
 def _drop(folder: Path, fence: Fence) -> None:
-    """Delete what a stage left, which nothing reads any more."""
     if folder.is_dir():
         with fence():
             gone = hide(folder)

@@ -315,7 +315,6 @@ def _losing(T: Moments, lost: float) -> Moments:
 
 
 def _largest(T: Moments) -> float:
-    """The largest diagonal entry, 0 at least."""
     return max(0.0, float(T.packed[np.cumsum(np.arange(1, T.m + 2)) - 1].max()))
 
 

@@ -154,11 +154,8 @@ class Pass(Place):
     @property
     def folds(self) -> FoldRule:
         """The rule of the spec, with the row or group that fold 0 has, and what a sample of rows told."""
-        rule, run, seed = (
-            replace(self.spec.folds, first=self.constants.first),
-            self.constants.run,
-            self.constants.fold_seed,
-        )
+        run, seed = self.constants.run, self.constants.fold_seed
+        rule = replace(self.spec.folds, first=self.constants.first)
         rule = rule if run is None else replace(rule, run=run)
         return rule if seed is None else replace(rule, seed=seed)
 

@@ -133,11 +133,6 @@ class PassSpec:
         """Whether rows may miss targets."""
         return self.nan in ("partial", "unlabelled")
 
-    @property
-    def has_words(self) -> bool:
-        """Whether rows must tell a length-scale."""
-        return any(self.words)
-
     def config(self) -> Config:
         """The spec as JSON."""
         return {"format": FORMAT, **asdict(self)}

@@ -290,7 +290,6 @@ class Tree:
         return self._sums.node(*node, "").stem[:-1] in self._stored
 
     def _path_up(self, node: Node) -> Iterator[Node]:
-        """The node and all above it, up to its root."""
         yield node
         while self._complete(node := _parent(node)):
             yield node

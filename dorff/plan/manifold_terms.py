@@ -76,7 +76,6 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
 
 
 def _check_neighbours(graph: Graph, sources: Sequence[Dataset], key: str) -> None:
-    """InputError where a row is to list more neighbours than there are other rows."""
     k = graph.neighbours if isinstance(graph, KNN) else 0
     for source in sources:
         if k >= source.rows:

@@ -257,7 +257,6 @@ def _drafted(resolved: Resolved) -> _Draft:
 def _check_kernels(
     job: Job, dataset: Dataset, candidates: Sequence[kernels.OperatorKernel], observe: FloatArray | None
 ) -> None:
-    """InputError for a kernel that these data or this way of solving are not for."""
     if job.solve.ridge_per_output and job.solve.select == "loo":
         raise InputError("solve.select: loo scores one ridge for all outputs; set kfold, or no ridge_per_output")
     for kernel in candidates:
@@ -280,7 +279,6 @@ def _begun(job: Job, spec: PassSpec) -> PassSpec:
 
 
 def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | None:
-    """C (q, p) of the job, None where targets are values of f itself."""
     if configs[0]["type"] == "multi_view":
         V = len(configs[0]["views"])
         return mean_of(V, range(V), dataset.q)

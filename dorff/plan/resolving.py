@@ -181,7 +181,6 @@ def open_data(job: Job) -> Dataset:
 
 
 def _check_holdout(job: Job, dataset: Dataset) -> None:
-    """InputError where the rows that a new model is to be scored on are not there, or are of another kind."""
     if job.publish.holdout is None:
         return
     try:

@@ -182,7 +182,6 @@ def _direct(shape: Shape, means: Means) -> Way:
 
 
 def _cg(shape: Shape, means: Means) -> Way:
-    """By products with the sums."""
     width = shape.width
     driver = shape.size.held + cg_bytes(shape.size) + shape.beside_bytes
     rank = min(SKETCH, shape.k // 2)
@@ -222,7 +221,6 @@ def _streaming(shape: Shape, means: Means) -> Way:
 
 
 def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
-    """The way with what is against it."""
     against = ""
     if way.name == "direct" and shape.k > LARGEST_DIRECT:
         against = f"its system has {shape.k} unknowns, and LAPACK's 32-bit numbers reach {LARGEST_DIRECT}"

@@ -103,7 +103,6 @@ def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, own: 
 
 
 def _around(kernel: OperatorKernel) -> str:
-    """The kernel at some length-scales, itself among them, as a job would list them in short."""
     lengthscale = np.asarray(_scalars([kernel])[0].config()["lengthscale"])
     lengthscales = [", ".join(f"{number:.3g}" for number in np.atleast_1d(factor * lengthscale)) for factor in _AROUND]
     return ", ".join(f"{{... lengthscale: {f'[{text}]' if lengthscale.ndim else text}}}" for text in lengthscales)

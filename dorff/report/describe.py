@@ -173,7 +173,6 @@ class Subject:
 
 
 def _around(model: Model) -> tuple[FloatArray, FloatArray]:
-    """A box around the centre of the features, a few of their wave-lengths wide."""
     features = model.feature_map
     phi = features.phi
     rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)

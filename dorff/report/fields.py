@@ -188,7 +188,6 @@ def _deviation(figure: Figure, axes: Axes, plane: Plane, j: int | None) -> None:
 
 
 def _bar(figure: Figure, image: Any, axes: Any, label: str) -> None:
-    """As high as the axes, whatever their aspect."""
     figure.colorbar(image, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0))).set_label(label, color=INK)
 
 
@@ -268,7 +267,6 @@ def _scale(subject: Subject, parts: list[FloatArray]) -> tuple[Rate, float]:
 
 
 def _top(values: FloatArray) -> float:
-    """The 99th percentile."""
     return float(np.percentile(values, 99))
 
 

@@ -149,7 +149,6 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
 
 
 def _judged(model: Model, subject: Subject) -> list[Figure]:
-    """Plots of held-out rows."""
     if model.held is None:
         return []
     parts = {"observed": figures.observed_plot, "residuals": figures.residual_plots}

@@ -185,9 +185,9 @@ class Setting:
         lacking = [fit for fit in fits if fit.log_evidence is None and not self._unscored]
         models = select.noise_models(parts, (self.reweighed(parts, fit) for fit in lacking))
         for fit, model in zip(lacking, models, strict=True):
-            noise = None if targets_apart(fit.weights, self.observe) else self._in_units(parts, model.variance)
-            solution = replace(fit.solution, log_evidence=model.log_evidence)
-            noise = noise if fit.noise_variance is None else fit.noise_variance
+            noise, solution = fit.noise_variance, replace(fit.solution, log_evidence=model.log_evidence)
+            if noise is None and not targets_apart(fit.weights, self.observe):
+                noise = select.noise_of(parts, self.scaling(parts), model.variance)
             judged.append(replace(fit, noise_variance=noise, solution=solution))
         return [self.noised(parts, fit) for fit in judged]
 
@@ -199,15 +199,12 @@ class Setting:
         if squares is not None or self._unscored:
             squares = self._residuals(parts, fit) if squares is None else squares
             variance = select.residual_variance(fit.solution, squares, self._counts(parts))
-            return replace(fit, noise_variance=self._in_units(parts, variance))
+            return replace(fit, noise_variance=select.noise_of(parts, self.scaling(parts), variance))
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, [fit])[0]
         problem = self._of_weights(fit.weights, parts, self.scaling(parts))
         (again,) = solve(problem, [fit.solution.ridge], scores=True)
         return replace(fit, noise_variance=select.noise_variance(problem, again))
-
-    def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
-        return select.noise_of(parts, self.scaling(parts), variance)
 
     def reweighed(self, parts: Parts, fit: Fit) -> select.Reweighed:
         """What finding the noise of each target starts from, for the weights and ridge of a fit."""

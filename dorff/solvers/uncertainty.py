@@ -21,9 +21,9 @@ import scipy.linalg
 from dorff.errors import InputError
 from dorff.features import FeatureMap, cut
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
-from dorff.moments import FloatArray, Solvable
+from dorff.moments import FloatArray
 from dorff.solvers.direct import SpectralSolver, factor_of
-from dorff.solvers.problem import Problem
+from dorff.solvers.problem import Parts, Problem
 from dorff.solvers.scores import Ridge, Solution
 from dorff.solvers.select import FoldErrors, Spread, about_mean, contrasts, independent, mean_weight, row_sums
 from dorff.solvers.system import Block, IntArray, Size
@@ -67,7 +67,7 @@ def posterior_bytes(size: Size) -> int:
     return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * 32 + size.vectors
 
 
-def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, parts: Sequence[Solvable]) -> Posterior:
+def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, parts: Parts) -> Posterior:
     """How far f may lie from the fit, for the noise (q, q) of a row of mean weight.
 
     With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x, so that its covariance is K (G_D + s2
@@ -188,7 +188,7 @@ def _centre(problem: Problem, block: Block) -> FloatArray:
 
 
 def _of_everything(
-    problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise, parts: Sequence[Solvable]
+    problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise, parts: Parts
 ) -> CoupledBlock:
     """Of one system for everything."""
     basis, spread = _spread(problem, block, ridge, about)
@@ -206,9 +206,7 @@ def _of_everything(
     return _coupled(problem, basis @ root, feature, row, psi)
 
 
-def _weighed(
-    problem: Problem, feature: IntArray, psi: FloatArray, parts: Sequence[Solvable], variance: FloatArray
-) -> FloatArray:
+def _weighed(problem: Problem, feature: IntArray, psi: FloatArray, parts: Parts, variance: FloatArray) -> FloatArray:
     """G (k, k) of the rows, each target times its `variance` (q,), about what the intercept takes of the features."""
     G, centre = np.zeros((len(psi), len(psi))), problem.centres(feature, psi)
     for part, one in zip(parts, problem.rows, strict=True):
