@@ -3,9 +3,8 @@
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.loops.butterfly import project, rotate, simplex_entries
 from dorff.loops.config import loop
-from dorff.loops.hadamard import transform
+from dorff.loops.rotations import project, rotate, simplex_entries, transform
 from dorff.loops.rowwise import F64, Array, Strided, block, flat, output, parameter
 from dorff.loops.tiles import LANES, copy_permuted, give_rows, new_tile, take_rows
 

@@ -247,7 +247,7 @@ def test_a_cold_process_compiles_only_what_is_used(tmp_path):
 
 ASSEMBLY = """
     import numpy as np
-    from dorff.loops import hadamard as module
+    from dorff.loops import rotations as module
     tile = np.zeros(16 * 8 + 8)
     tile = tile[-tile.ctypes.data % 64 // 8:][:128]
     module.transform(tile, np.ones(16), tile)
