@@ -1,5 +1,5 @@
-"""Structured products of tiles: the Walsh-Hadamard transform in O(n log n) a row, H being that of scipy.linalg.hadamard
-(H H = n I); butterfly rotations and regular simplices, in O(d log d) and O(d) a row, for any d."""
+"""Structured products of tiles: the Walsh-Hadamard transform in O(n log n) a row, H that of scipy.linalg.hadamard:
+H H = n I; butterfly rotations and regular simplices, in O(d log d) and O(d) a row, for any d."""
 
 from functools import lru_cache
 from typing import Any
