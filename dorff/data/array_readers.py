@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -43,8 +43,7 @@ class NPYReader(ArraysReader):
             yield np.array(array[start : start + rows, columns])
 
 
-@dataclass(frozen=True)
-class _Member:
+class _Member(NamedTuple):
     """An array in an archive: where its header ends, and whether its columns lie one after another."""
 
     info: ArrayInfo

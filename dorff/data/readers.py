@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -169,8 +169,7 @@ def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
     return np.dtype(np.float32 if short else np.float64)
 
 
-@dataclass(frozen=True)
-class ArrayInfo:
+class ArrayInfo(NamedTuple):
     """One array in a file: (rows,) or (rows, columns), and the type of its numbers."""
 
     shape: tuple[int, ...]

@@ -68,9 +68,9 @@ def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) ->
     READERS.add(*(Entry(end, build, options) for end in ends.split()))
 
 
-_CSV = lazily("dorff.data.csv_reader", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
+_CSV = lazily("dorff.data.arrow_readers", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
 _add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _CSV, ColumnNames)
-_add(".parquet .pq", lazily("dorff.data.parquet_reader", "ParquetReader"))
+_add(".parquet .pq", lazily("dorff.data.arrow_readers", "ParquetReader"))
 _add(".npy", lazily("dorff.data.array_readers", "NPYReader"))
 _add(".npz", lazily("dorff.data.array_readers", "NPZReader"))
 _add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf, ColumnNames)

@@ -4,8 +4,8 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,7 @@ TILE: Final = 512
 MOST_READ: Final = 32  # times as many rows as are wanted, where few can be used
 
 
-@dataclass(frozen=True, eq=False)
-class Streamed:
+class Streamed(NamedTuple):
     """A fit by passes. `receipts` are those of the first pass, `fresh` of all leaves of all passes that this run made,
     `passes` how many there were in all, and `iterated` how the error fell."""
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -226,8 +226,7 @@ class Frequencies:
         return self.transform.dense()
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """What drawn frequencies take: how many come, numbers of 8 bytes held, floating-point operations for a row."""
 
     frequencies: int

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -260,8 +260,7 @@ def _stored(source: EdgeSource) -> int:
     return source.count if source.kind == "csr" else 2 * source.count
 
 
-@dataclass(frozen=True)
-class GraphCosts:
+class GraphCosts(NamedTuple):
     """Of a graph of some rows: bytes of the largest task that builds it, bytes on disk; and what a row costs: `flops`
     to find its neighbours, and how often its features are computed (`repeats`: once, and again where it is near rows
     of other parts). `piece_rows` are the rows whose sums are made at a time, their neighbours with them, and

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,8 +90,7 @@ def weight_grid(terms: Sequence[ManifoldTerm]) -> list[tuple[float, ...]]:
     return list(product(*(term.manifold.weights for term in terms)))
 
 
-@dataclass(frozen=True)
-class TermCosts:
+class TermCosts(NamedTuple):
     """Of all terms together: the most bytes of one task, and what of its graph makes it as large ("" for nothing);
     bytes that the driver holds while it solves, bytes on disk, and flops; the rows that features are made of, and the
     flops of `syrk` that all else takes as long as."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -102,8 +102,7 @@ class Way:
     pass_seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """The way taken, why, and all of them."""
 
     way: Way

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -54,8 +54,7 @@ class ColumnLabel:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
-@dataclass(frozen=True)
-class Rate:
+class Rate(NamedTuple):
     """A derivative's unit; numbers in target units per input unit are multiplied by `factor` to be in it."""
 
     unit: str
@@ -230,8 +229,7 @@ def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]
     return low - half, high + half
 
 
-@dataclass(frozen=True)
-class KernelTerm:
+class KernelTerm(NamedTuple):
     """One term of the kernel: its share of tr k(0), its name, its formula, its scalar kernel, and papers on them."""
 
     share: float

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -25,8 +25,7 @@ LEVELS: Final = (0.5, 0.8, 0.95)
 _FIGURES: Final = ("r2", "rmse", "rmse_mean", "r2_linear", "r2_train")
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A plot as a PNG, and its name, of which the template has a title and a caption."""
 
     name: str

@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -16,8 +15,7 @@ _DECIMALS: Final = 12  # of its penalties' shares that a column has in common wi
 Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of the scaled targets
 
 
-@dataclass(frozen=True, eq=False)
-class SplitProblem:
+class SplitProblem(NamedTuple):
     """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is
     (a_j G_j + l ridge) x_j = rhs_j, where G_j is of the features and their views alone.
 

@@ -7,8 +7,7 @@ Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold
 Without a penalty T is 0, and features are taken as they are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,8 +28,7 @@ _DECIMALS: Final = 12  # of their largest that numbers have in common which are 
 _LEAST: Final = float(np.finfo(np.float64).tiny)
 
 
-@dataclass(frozen=True, eq=False)
-class Spectrum:
+class Spectrum(NamedTuple):
     """T of the features with their `gain` (m,): eigenvalues (m,) and eigenvectors U (m, m), None for I; its column of
     ones, the features' part (m,) in the eigenvectors, and the entry at its end."""
 
@@ -122,8 +120,7 @@ def few_label_errors(
     return errors
 
 
-@dataclass(frozen=True, eq=False)
-class _Training:
+class _Training(NamedTuple):
     """Rows that all others of a fold are, in T's eigenvectors: Z (n, m), ones (n,) and targets Y (n, q) in the
     directions V (q, q), of which the kernel has `a` (q,) and the penalty `shares` (q,); of 0 are those that only an
     intercept serves. `constant` (q,) is f0 in these, `weight` l gI; `unit` and `penalty_unit` are the relative

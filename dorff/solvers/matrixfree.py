@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +18,7 @@ from dorff.solvers.system import Block, IntArray, Rows, Size
 Operator = Callable[[FloatArray], Sequence[FloatArray]]
 
 
-@dataclass(frozen=True, eq=False)
-class Border:
+class Border(NamedTuple):
     """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`.
 
     They are all that right-hand sides, the intercept, scales and a covariance of the targets need."""

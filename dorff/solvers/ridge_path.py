@@ -91,8 +91,7 @@ class Columns:
         return Columns(self.whose[at], self.shift[at], self.rhs[:, at], self.energy[at])
 
 
-@dataclass(frozen=True, eq=False)
-class Family:
+class Family(NamedTuple):
     """G = [S_ab psi_a psi_b^T] of several S (m, m), with the same psi (r, p, m); rows of a system go (i, a)."""
 
     matrices: Sequence[FloatArray]
@@ -156,8 +155,7 @@ class Family:
         return AP
 
 
-@dataclass(frozen=True, eq=False)
-class Training:
+class Training(NamedTuple):
     """What the rows outside of one fold say: S (m, m), the weights' psi (r, p, m), the sums of the column of ones
     (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds the
     largest eigenvalue of G, features not yet centred.

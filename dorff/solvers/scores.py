@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -235,8 +236,7 @@ class DirectSolver(ABC):
         return Solution.of(self.problem, ridge, solved, self.rung, scores=scores)
 
 
-@dataclass(frozen=True)
-class FitScore:
+class FitScore(NamedTuple):
     """A criterion's score of one fit to all rows, of which the best has least: `value` of the solution, None where it
     has none, and `each` (J,) of every direction alone. `noise` says that it needs `Setting.judged`."""
 

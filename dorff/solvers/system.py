@@ -245,8 +245,7 @@ class Penalty:
         return PenaltyTerm(T, views, outputs, f0, self.sums.unit)
 
 
-@dataclass(frozen=True, eq=False)
-class PenaltyTerm:
+class PenaltyTerm(NamedTuple):
     """A penalty of g = f - f0 in the scaled targets' units: T (m + 1, m + 1) times l gI, Q = views (x) outputs, and
     the constant f0 (V p,). It is as rows that have 0 for their targets, seen through a root of Q. `unit` is T's
     relative rounding error."""
