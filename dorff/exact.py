@@ -1,24 +1,20 @@
 """Exact kernel ridge regression for small N: the oracle of the tests, and the better tool when N is small."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
 from dorff.errors import InputError
-from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
-from dorff.kernels.scalar import BoolArray, FloatArray
+from dorff.kernels import BoolArray, Decomposable, FloatArray, OperatorKernel, ScalarKernel
 
 #: What a block of the kernel's values and their temporaries may take (about eight arrays of its size).
 BLOCK_BYTES = 64 << 20
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ExactRidge:
     """f(x) = sum_i K(x, x_i) a_i + b in R^p, observed as C f in R^q, C = `observe` or the identity; least
@@ -50,7 +46,7 @@ class ExactRidge:
         intercept: bool = True,
         observe: FloatArray | None = None,
         weights: FloatArray | None = None,
-    ) -> ExactRidge:
+    ) -> "ExactRidge":
         """Fit to inputs X (n, d) and targets Y (n, q), with row weights (n,), 1 unless given.
 
         A "covariance" in the kernel is that of the rows with no NaN, weighted, and needs `observe` to be None.

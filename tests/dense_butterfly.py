@@ -4,7 +4,7 @@ import numpy as np
 
 
 def butterfly_matrix(cosines, sines):
-    """The matrix B (d, d) of `dorff.loops.butterfly.rotate`, in O(d^2); cosines and sines (d - 1,)."""
+    """The matrix B (d, d) of `dorff.loops.rotations.rotate`, in O(d^2); cosines and sines (d - 1,)."""
     d = len(cosines) + 1
     B = np.eye(d)
     angle, stride = d - 1, 1

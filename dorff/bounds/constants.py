@@ -2,12 +2,9 @@
 one random feature's kernel, cos<omega, delta> mu~(omega), as a matrix; and bounds of Munkhoeva et al. (2018):
 spherical-radial rules of degree (3,3), and kernel ridge regression."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -15,15 +12,13 @@ from scipy.special import gammaln
 
 from dorff.bounds.concentration import bennett, gamma_orlicz, positive, total
 from dorff.errors import InputError
-from dorff.kernels import BaseKernel, Decomposable, Gaussian, Measure, OperatorKernel, Spectral
+from dorff.kernels import BaseKernel, Decomposable, FloatArray, Gaussian, Measure, OperatorKernel, Spectral
 from dorff.kernels.operator import CurlFree, DivergenceFree
-from dorff.kernels.scalar import FloatArray
 
 _POSITIVE = ("diameter", "top", "variance", "orlicz", "slope", "slope_squared", "hs_squared", "hs_slope")
 _SQUARED = ("variance", "slope_squared", "hs_squared")
 
 
-@final
 @dataclass(frozen=True)
 class Constants:
     """The moments of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j), omega_j independent of law rho.
@@ -58,7 +53,7 @@ class Constants:
         return 1 if self.decomposable else self.p
 
     @classmethod
-    def of(cls, kernel: OperatorKernel, *, d: int, p: int, diameter: float) -> Constants:
+    def of(cls, kernel: OperatorKernel, *, d: int, p: int, diameter: float) -> "Constants":
         """The constants in closed form, `variance` by a search over |delta| <= diameter.
 
         For a decomposable kernel of any scalar kernel with second moments; for the curl-free and divergence-free ones

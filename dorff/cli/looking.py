@@ -13,7 +13,7 @@ from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.nodes import committed, group_attributes, kept_of, open_array, stored_columns, walk
 from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
-from dorff.manifold.edge_store import DONE
+from dorff.manifold.leaves import DONE
 from dorff.passes import Leaf, PassSpec, leaf_bounds
 from dorff.storage.files import total_bytes
 from dorff.store.receipts import HISTORY

@@ -5,8 +5,6 @@ whatever the settings. So every read looks first, at exactly the chunks that it 
 a shard. Shards of uncompressed chunks, such as dorff writes, are read straight from their files: Zarr's own reading
 goes through an event loop and two more copies, some ten times the time of the read itself."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -14,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal
 
 import google_crc32c
 import numpy as np
@@ -32,7 +30,6 @@ Coordinates = tuple[int, ...]
 _CRC_BYTES: Final = 4
 
 
-@final
 @dataclass(frozen=True)
 class Fault:
     """One chunk that cannot be read: `kind` is "missing" or "damaged". `chunk` is the file's path inside the array,
@@ -52,7 +49,6 @@ class Fault:
         return hint if self.kind == "missing" else ""
 
 
-@final
 @dataclass(frozen=True)
 class ShardIndex:
     """Where a shard's file keeps its index, and how."""
@@ -79,7 +75,6 @@ class ShardIndex:
         return entries.astype(np.uint64).reshape(*self.counts, 2), total
 
 
-@final
 class ArrayFiles:
     """The files and chunks of one Zarr array, v2 or v3, sharded or not."""
 
@@ -186,7 +181,6 @@ def _endian(codec: BytesCodec) -> Literal["<", ">"]:
     return ">" if codec.endian is not None and codec.endian.value == "big" else "<"
 
 
-@final
 @dataclass(frozen=True)
 class PlainShards:
     """The shards of one array (rows,) or (rows, columns) whose chunks are whole rows, not compressed."""
@@ -197,7 +191,7 @@ class PlainShards:
     checked: bool
 
     @classmethod
-    def of(cls, files: ArrayFiles) -> PlainShards | None:
+    def of(cls, files: ArrayFiles) -> "PlainShards | None":
         """None for an array that lies otherwise."""
         if files.index is None:
             return None

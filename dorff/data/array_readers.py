@@ -1,7 +1,5 @@
 """Files of arrays: NPY and NPZ (NumPy's format 1 and 2), HDF5, NetCDF4 (which is HDF5) and classic NetCDF3."""
 
-from __future__ import annotations
-
 import math
 import os
 import zipfile
@@ -9,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -21,7 +19,6 @@ from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
 from dorff.errors import InputError
 
 
-@final
 class NPYReader(ArraysReader):
     """One array without a name: its columns are c0, c1, ..."""
 
@@ -46,9 +43,7 @@ class NPYReader(ArraysReader):
             yield np.array(array[start : start + rows, columns])
 
 
-@final
-@dataclass(frozen=True)
-class _Member:
+class _Member(NamedTuple):
     """An array in an archive: where its header ends, and whether its columns lie one after another."""
 
     info: ArrayInfo
@@ -56,7 +51,6 @@ class _Member:
     by_column: bool
 
 
-@final
 class NPZReader(ArraysReader):
     """Named arrays in an archive, streamed without holding one whole."""
 
@@ -109,7 +103,6 @@ def _header(file: IO[bytes], path: str, size: int) -> tuple[tuple[int, ...], boo
     return header
 
 
-@final
 @dataclass(frozen=True)
 class Variable:
     """A variable of a file: its values' shape and type as stored, its attributes and dimensions, "" if nameless."""
@@ -120,7 +113,7 @@ class Variable:
     dims: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, one: Any) -> Variable:
+    def of(cls, name: str, one: Any) -> "Variable":
         """Of a variable of SciPy's or a data set of h5py's, whose dimensions are those of its scales."""
         if isinstance(one, netcdf_variable):
             return cls(one.shape, np.dtype(one.data.dtype), dict(one._attributes), one.dimensions)
@@ -135,7 +128,6 @@ class Variable:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-@final
 @dataclass(frozen=True)
 class Grid:
     """The cells of a grid, a row each, in C order."""
@@ -155,7 +147,7 @@ class Grid:
                 yield (*(slice(i, i + 1) for i in outer), run, *rest)
 
     @classmethod
-    def of(cls, path: str, variables: Mapping[str, Variable], asked: Collection[str]) -> Grid | None:
+    def of(cls, path: str, variables: Mapping[str, Variable], asked: Collection[str]) -> "Grid | None":
         """That of the variables `asked` for; None where they are columns of a table. They are a grid's where one has
         three dimensions; where one has two, and another is along its second or among its `coordinates` (CF
         conventions, 5); or where all are the coordinates of their dimensions. InputError where none has them all."""
@@ -179,7 +171,6 @@ class Grid:
         return cls(dims, tuple(lengths[dim] for dim in dims))
 
 
-@final
 class VariablesReader(ArraysReader):
     """HDF5, NetCDF4 and, `classic`, NetCDF3: variables by name ("group/variable" below a group). Fill values, scale
     and offset are unpacked. Those of a `grid` are columns of its cells."""

@@ -70,7 +70,6 @@ class EdgeSource(ABC):
     def _read(self, start: int, stop: int) -> Edges: ...
 
 
-@final
 class ZarrEdges(EdgeSource):
     """The arrays i, j and perhaps w of a Zarr group."""
 
@@ -79,7 +78,6 @@ class ZarrEdges(EdgeSource):
         return i, j, _values(self.path, "w", start, stop, float) if self.weighted else np.ones(stop - start)
 
 
-@final
 @dataclass(frozen=True)
 class ZarrMatrix(EdgeSource):
     """The arrays indptr, indices and perhaps data of a Zarr group."""
@@ -156,7 +154,6 @@ def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -
 
 
 def _nodes(root: Path, attributes: Attributes) -> int | None:
-    """How many nodes the group's attributes say it has."""
     ours = attributes.get("dorff")
     nodes = ours.get("nodes") if isinstance(ours, dict) else attributes.get("nodes")
     shape = attributes.get("shape")

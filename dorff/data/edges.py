@@ -38,7 +38,7 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
             "neither; write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix."
         )
     if parts := parquet_files(root):
-        from dorff.data.parquet_reader import open_parquet_graph  # Arrow, which is large
+        from dorff.data.arrow_readers import open_parquet_graph  # Arrow, which is large
 
         return open_parquet_graph(root, parts)
     if not root.is_dir() or node(root).problem == "missing":

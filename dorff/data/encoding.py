@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ ODD: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*|[+-]?(\d+[.,]?\d*|[
 MOST: Final = 1000  # categories of a column
 
 
-@final
 @dataclass(frozen=True)
 class Encoding:
     """How an input `name` becomes columns of numbers: by the `words` of its categories ("one_hot": a column each;
@@ -144,7 +143,6 @@ def from_attributes(attributes: Any, where: object) -> dict[str, Encoding]:
     return encodings
 
 
-@final
 @dataclass(frozen=True)
 class Learner:
     """Finds how inputs are to be encoded: text as one_hot, unless it is a time or in `ordered`; numbers too where
@@ -231,7 +229,6 @@ def _day(values: Sequence[str]) -> str:
     return f"seconds since {np.datetime64(int(day), 's')}"
 
 
-@final
 class Encoded(Reader):
     """A source whose columns come as encodings say; of one number each; of zeros, `=0`; the label `FILE`, its path."""
 

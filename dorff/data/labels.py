@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ MAX_TEXT: Final = 1000
 WHOLE: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
-@final
 @dataclass(frozen=True)
 class Run:
     """Rows of a column of labels: `values`, in order of first appearance, and each row's place there, (n,). MISSING is
@@ -58,7 +57,6 @@ class Run:
         return Run(self.values, self.index[rows])
 
 
-@final
 class LabelTable:
     """The labels seen so far, in order of first appearance, and how often each was; it grows as rows are coded. Two
     values are one label when their texts are: 1 and 1.0 are, and 1 and "1"."""
@@ -186,7 +184,6 @@ LARGEST = 2.0**53  # of the whole numbers that float64 tells apart
 Codes = npt.NDArray[np.intp]
 
 
-@final
 @dataclass(frozen=True)
 class Classes:
     """Targets that are class labels: the array `name`. `labels`, such as a model's, say which labels there are, and in
@@ -196,7 +193,6 @@ class Classes:
     labels: tuple[Label, ...] | None = None
 
 
-@final
 @dataclass(frozen=True)
 class Coding:
     """What the stored values of an array of labels mean. `values`, sorted, are those that another's array holds; None

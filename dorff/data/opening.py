@@ -95,7 +95,6 @@ def check_disjoint(inputs: Sequence[str], targets: Sequence[str], what: str) -> 
 
 
 def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) -> Dataset:
-    """The data set with the meaning of its labels."""
     where = f"{dataset.path}: array {classes.name}"
     stored = nodes.open_array(locate(dataset.path), classes.name, text=True)
     dtype = np.dtype(stored.array.dtype)
@@ -125,7 +124,6 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) ->
 
 
 def _labels(dataset: Dataset, start: int, stop: int) -> npt.NDArray[Any]:
-    """The stored labels of the labelled rows of a run."""
     values, labelled = dataset.stored_labels(start, stop), dataset.labelled_rows(start, stop)
     return values if labelled is None else values[labelled]
 

@@ -7,7 +7,7 @@ import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,6 @@ def _is_usual(value: float) -> bool:
     return near or value in USUAL
 
 
-@final
 class FillValues:
     """The numbers that stand for none: those that were `given`, and those that look so.
 
@@ -136,7 +135,6 @@ def _extreme(least: np.ufunc, numbers: Array) -> Array:
     return np.asarray(least.reduce(numbers, axis=0))
 
 
-@final
 @dataclass(frozen=True)
 class Packing:
     """Turns stored values into numbers: fill values become NaN, then `stored * scale + offset`, and what is not from

@@ -1,7 +1,5 @@
 """What a source of rows is: named columns, of numbers and of class labels, read in blocks of bounded size."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import math
@@ -11,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -28,7 +26,6 @@ NUMBERS: Final = "real numbers; convert it or leave it out"
 LABELS: Final = "labels: text, whole numbers or booleans; convert it"
 
 
-@final
 @dataclass(frozen=True)
 class SourceBlock:
     """Rows of a source: numbers (rows, columns asked for), and a run of each column of labels asked for."""
@@ -39,11 +36,10 @@ class SourceBlock:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, rows: slice) -> SourceBlock:
+    def __getitem__(self, rows: slice) -> "SourceBlock":
         return SourceBlock(self.numbers[rows], tuple(run[rows] for run in self.labels))
 
 
-@final
 class Digest:
     """Names content: BLAKE2b of its first 64 KiB (small files are many), CRC32C of all (which is cheap), length."""
 
@@ -173,9 +169,7 @@ def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
     return np.dtype(np.float32 if short else np.float64)
 
 
-@final
-@dataclass(frozen=True)
-class ArrayInfo:
+class ArrayInfo(NamedTuple):
     """One array in a file: (rows,) or (rows, columns), and the type of its numbers."""
 
     shape: tuple[int, ...]

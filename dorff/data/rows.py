@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ Keys = npt.NDArray[np.uint64]
 EXACT: Final = 2**53  # whole numbers up to here are the same as float64
 
 
-@final
 @dataclass(frozen=True)
 class Column:
     """One column of a store: number `place` of `array`. `name` is what it was asked for by."""
@@ -50,7 +49,6 @@ class Column:
         raise AssertionError
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowBlock:
     """Rows `numbers` (n,) of a data set: X (n, d), Y (n, q), and their weights and groups' keys, (n,) both. `weights`
@@ -101,7 +99,6 @@ class RowBlock:
         return [zlib.crc32(values, crc) for values, crc in zip(arrays, before or [0] * len(arrays), strict=True)]
 
 
-@final
 class Reads:
     """Counts the rows that have been read."""
 

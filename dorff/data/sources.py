@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from dorff.spec.part import Part
 from dorff.spec.registry import READERS, Entry, lazily
 
 
-@final
 class ColumnNames(Part):
     """The options of a format whose columns depend on those that will be `asked` for."""
 
@@ -69,15 +68,14 @@ def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) ->
     READERS.add(*(Entry(end, build, options) for end in ends.split()))
 
 
-_CSV = lazily("dorff.data.csv_reader", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
+_CSV = lazily("dorff.data.arrow_readers", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
 _add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _CSV, ColumnNames)
-_add(".parquet .pq", lazily("dorff.data.parquet_reader", "ParquetReader"))
+_add(".parquet .pq", lazily("dorff.data.arrow_readers", "ParquetReader"))
 _add(".npy", lazily("dorff.data.array_readers", "NPYReader"))
 _add(".npz", lazily("dorff.data.array_readers", "NPZReader"))
 _add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf, ColumnNames)
 
 
-@final
 class SideBySide(Reader):
     """Sources with columns side by side: `a.csv+b.csv`. Columns without names are numbered on, c0, c1, ..."""
 
@@ -125,7 +123,6 @@ class SideBySide(Reader):
         self.rows = readers[0].rows
 
     def _of(self, reader: Reader, names: Sequence[str]) -> list[str]:
-        """What one source calls those of the columns that it holds."""
         return [name for holder, name in map(self._place.__getitem__, names) if holder is reader]
 
     def content(self) -> str:

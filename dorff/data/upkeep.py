@@ -142,7 +142,6 @@ def _counts(path: Path, attributes: Attributes, first: int) -> dict[str, Any]:
 
 
 def _remove_before(chunks: Path, number: int) -> None:
-    """Remove the shards before a number."""
     for entry in list(chunks.iterdir()):
         if entry.name.isdecimal() and int(entry.name) < number:
             rmtree(entry)

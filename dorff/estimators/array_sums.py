@@ -1,14 +1,12 @@
 """Moments of rows in memory, in Zarr or in Dask, without durable state; what is known before they are
 summed; and a second read, of one fold's rows alone: decision values that a calibration is fitted to."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -65,7 +63,6 @@ def one_thread() -> Iterator[None]:
 Targets: TypeAlias = "Rows | OneHot"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Drawing:
     """All that is known before the pass: the features, the targets' shift y0 (q,), how moments are solved, which fold
@@ -95,7 +92,6 @@ class Drawing:
         return fitted.model(self.features, self.recipe.sampler.config(), self.seed, info)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
@@ -120,11 +116,15 @@ class ArraySums:
         read = list(runs(X, Y))
         step = max(1, PART_ROWS // max(read[0][1] - read[0][0], 1))
         parts = [read[start : start + step] for start in range(0, len(read), step)]
-        readers = self._readers(X, Y) if jobs == 1 else None
+
+        def opened() -> tuple[ArrayReader, ArrayReader]:
+            return ArrayReader(X, "X"), ArrayReader(Y, "y", partial=self.partial)
+
+        readers = opened() if jobs == 1 else None
 
         def of_part(part_runs: list[tuple[int, int]]) -> Folds:
             sums = self._sums(part_runs[-1][1] - part_runs[0][0])
-            inputs, targets = readers or self._readers(X, Y)
+            inputs, targets = readers or opened()
             for start, stop in part_runs:
                 rows = inputs.read(start, stop), targets.read(start, stop), part(weights, start, stop)
                 self._add(sums, first + start, *rows)
@@ -136,9 +136,6 @@ class ArraySums:
                 for sums in (pool.map if jobs > 1 else map)(of_part, parts[start : start + jobs]):
                     total = merge_folds(total, sums)
         return total
-
-    def _readers(self, X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Readers:
-        return ArrayReader(X, "X"), ArrayReader(Y, "y", partial=self.partial)
 
     def _sums(self, rows: int) -> BlockSums:
         block = min(block_rows(self.features.m + 1 + len(self.y0)), max(rows, 1))
@@ -179,7 +176,6 @@ class ArraySums:
         return folds
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Stream:
     """Rows that have come so far: what was known before the first, their sums, and how many there were."""
@@ -189,7 +185,7 @@ class Stream:
     sums: Folds = field(default_factory=dict)
     rows: int = 0
 
-    def added(self, X: Rows, Y: Targets, weights: FloatArray | None, jobs: int) -> Stream:
+    def added(self, X: Rows, Y: Targets, weights: FloatArray | None, jobs: int) -> "Stream":
         """With rows as of `ArraySums.of`. InputError for another number of targets."""
         if Y.shape[1] != len(self.drawing.y0):
             raise InputError(f"y has {Y.shape[1]} targets, but partial_fit began with {len(self.drawing.y0)}")
@@ -233,7 +229,6 @@ def sampled_runs(n: int) -> list[tuple[int, int]]:
     return sample_runs(0, n, SAMPLE_RUNS, RUN_ROWS)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowsRead:
     """Runs of rows that were read together: a chunk that several of them are cut from is read, or made, once."""
@@ -241,7 +236,7 @@ class RowsRead:
     rows: Mapping[Run, tuple[FloatArray, FloatArray]]
 
     @classmethod
-    def of(cls, X: Rows, Y: Targets, runs: Iterable[Run], *, partial: bool = False) -> RowsRead:
+    def of(cls, X: Rows, Y: Targets, runs: Iterable[Run], *, partial: bool = False) -> "RowsRead":
         """Of inputs X (n, d) and targets Y (n, q)."""
         some = sorted(set(runs))
         if isinstance(X, da.Array):
@@ -262,10 +257,10 @@ class RowsRead:
         return np.concatenate(xs), np.concatenate(ys)
 
 
-def sample(X: Rows, Y: Targets, *, partial: bool = False) -> tuple[FloatArray, FloatArray]:
+def sample(X: Rows, Y: Targets) -> tuple[FloatArray, FloatArray]:
     """The rows of `sampled_runs`."""
     some = sampled_runs(int(X.shape[0]))
-    return RowsRead.of(X, Y, some, partial=partial)[some]
+    return RowsRead.of(X, Y, some)[some]
 
 
 def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:
@@ -282,7 +277,6 @@ def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> Floa
     return finite(np.ascontiguousarray(values, dtype=np.float64), name, first, partial=partial)
 
 
-@final
 class ArrayReader:
     """Finite rows of an array in memory or in Zarr. Keeps the chunks of the last read, so that targets whose chunks
     are longer than the inputs' are not decoded again for every run."""
@@ -309,9 +303,6 @@ class ArrayReader:
         return self._kept[start - self._start : stop - self._start]
 
 
-Readers = tuple[ArrayReader, ArrayReader]
-
-
 def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Iterator[tuple[int, int]]:
     """Runs of rows by which to read: whole chunks of the inputs, or of the targets where only they are stored."""
     targets = Y.labels if isinstance(Y, OneHot) else Y
@@ -329,7 +320,6 @@ def held_fold(deal: FoldRule) -> int:
     return int(deal.of_rows(np.zeros(1, dtype=np.int64))[0])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class HeldRows:
     """Decision values by `model` of held-out rows, which it was not fitted to. Small fits see all of them, others
@@ -350,15 +340,9 @@ class HeldRows:
         Y (n, K)."""
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
-            shared, task = delayed(self), delayed(HeldRows.of_chunk)
-            windows = self.windows
-            parts = compute(
-                *(
-                    task(shared, first, x, y)
-                    for first, rows, x, y in chunks(X, Y)
-                    if any(a < first + rows and b > first for a, b in windows)
-                )
-            )
+            shared, task, windows = delayed(self), delayed(HeldRows.of_chunk), self.windows
+            seen = (one for one in chunks(X, Y) if any(a < one[0] + one[1] and b > one[0] for a, b in windows))
+            parts = compute(*(task(shared, first, x, y) for first, _, x, y in seen))
         else:
             assert not isinstance(Y, da.Array)
             inputs, targets = ArrayReader(X, "X"), ArrayReader(Y, "y")

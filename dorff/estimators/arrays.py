@@ -1,13 +1,11 @@
 """What estimators are given: arrays of any kind as rows of float64, and of each row its weight and its fold."""
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -24,15 +22,13 @@ from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Folds, Moments, pooled
 from dorff.passes import FoldRule
-from dorff.solvers import Choice, Score, Setting, Spread
-from dorff.solvers.select import squared_errors
+from dorff.solvers import Choice, Score, Setting, Spread, squared_errors
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 MOST_PARTS = 64  # of rows, by splits that are no partition
 READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its chunks where those hold more
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SparseRows:
     """A sparse matrix whose rows are made dense when they are read."""
@@ -52,7 +48,6 @@ class SparseRows:
         return self.matrix[start:stop].toarray(), None
 
 
-@final
 @dataclass(frozen=True)
 class StoredRows:
     """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices.
@@ -65,7 +60,7 @@ class StoredRows:
     ndim: int
 
     @classmethod
-    def of(cls, array: zarr.Array[Any], name: str) -> StoredRows:
+    def of(cls, array: zarr.Array[Any], name: str) -> "StoredRows":
         """`name` is the argument's, for messages. InputError where the array is not one of 1 or 2 dimensions."""
         assert isinstance(array.store, LocalStore)
         directory = (Path(array.store.root) / array.path).absolute()
@@ -120,7 +115,11 @@ def unwrap(values: Any, name: str) -> Any:
         return StoredRows(name, SparseRows(values.tocsr().astype(np.float64)), 2)
     values = opened(values, name, StoredRows.of)
     if isinstance(values, StoredRows | da.Array):
-        _check(values, name)
+        wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
+        if values.ndim != 2 and (name, values.ndim) != ("y", 1):
+            raise InputError(f"{name} must be {wanted}, but has {values.ndim} dimensions; reshape it first")
+        if values.dtype.kind not in "buif":
+            raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
     return values
 
 
@@ -156,14 +155,6 @@ def _columns(dataset: Any, name: str) -> Any:
     if any(isinstance(one.data, da.Array) for one in variables):
         return da.stack([one.data for one in variables], axis=1)
     return dataset.to_dataframe()[list(dims)]
-
-
-def _check(values: StoredRows | da.Array, name: str) -> None:
-    wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
-    if values.ndim != 2 and (name, values.ndim) != ("y", 1):
-        raise InputError(f"{name} must be {wanted}, but has {values.ndim} dimensions; reshape it first")
-    if values.dtype.kind not in "buif":
-        raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
 
 
 def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) -> FloatArray:
@@ -228,7 +219,6 @@ class Deal(Protocol):
         """Fold numbers (k,) of rows with these numbers (k,)."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class GivenFolds:
     """Folds row by row, `of` (n,); and, where the splits are no partition, what each `uses` them for, (splits, folds):
@@ -246,7 +236,7 @@ class GivenFolds:
         return self.of[rows]
 
     @classmethod
-    def balanced(cls, codes: Numbers, count: int, seed: int) -> GivenFolds:
+    def balanced(cls, codes: Numbers, count: int, seed: int) -> "GivenFolds":
         """As even as can be, over all rows and over those of each code (n,): of few rows that a hash deals some folds
         have none."""
         n = len(codes)
@@ -256,7 +246,7 @@ class GivenFolds:
         return cls(fold_of)
 
     @classmethod
-    def from_splits(cls, cv: Any, n: int, y: Any = None, groups: Any = None) -> GivenFolds:
+    def from_splits(cls, cv: Any, n: int, y: Any = None, groups: Any = None) -> "GivenFolds":
         """Of a splitter of scikit-learn, or its (training rows, held-out rows) pairs, of n rows. Where these are no
         partition folds are the parts that all of them cut the rows into, of whose sums each training set's is made.
         InputError for splits that are none, and that cut the rows into more than MOST_PARTS."""

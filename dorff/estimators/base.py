@@ -6,9 +6,9 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial as bound
-from typing import Any, final
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -61,11 +61,8 @@ from dorff.fit import Fitted, folds_with_rows
 from dorff.fit.quality import FitQuality, warnings_of
 from dorff.frequencies import Sampler, default_sampler
 from dorff.graphs import Manifold
-from dorff.kernels import Gaussian, MultiView, OperatorKernel, ScalarKernel, median_lengthscale
-from dorff.kernels.multi_view import mean_of
-from dorff.kernels.scalar import FloatArray
-from dorff.model.model import Model, Views
-from dorff.model.weights import Density
+from dorff.kernels import FloatArray, Gaussian, MultiView, OperatorKernel, ScalarKernel, mean_of, median_lengthscale
+from dorff.model import Density, Model, Views
 from dorff.moments import Folds, pooled
 from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
@@ -83,7 +80,6 @@ _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "
 _OTHER_TABLE = "scores_"  # of a criterion of another package
 
 
-@final
 class AbsentError(InputError, AttributeError):
     """An attribute that this fit has not: `hasattr` and `dir` go past it."""
 
@@ -105,20 +101,22 @@ def reads_once(estimator: Any) -> bool:
     return True
 
 
+@dataclass(eq=False, repr=False)
 class ORFFEstimator(Nested, ABC):
     """A scikit-learn estimator whose model is one `Model`, `model_`."""
 
-    kernel: OperatorKernel | ScalarKernel | str | None
-    n_features: int | str
-    sampler: Sampler | None
-    ridge: float | Sequence[float] | str
-    cv: Any
-    random_state: int | np.random.RandomState | None
-    intercept: bool
-    standardize: bool | str
-    manifold: ManifoldLike
-    graph: Any
-    n_jobs: int | None
+    kernel: OperatorKernel | ScalarKernel | str | None = None
+    n_features: int | str = AUTO
+    _: KW_ONLY
+    sampler: Sampler | None = None
+    ridge: float | Sequence[float] | str = AUTO
+    cv: Any = AUTO
+    random_state: int | np.random.RandomState | None = 0
+    intercept: bool = True
+    standardize: bool | str = AUTO
+    manifold: ManifoldLike = None
+    graph: Any = None
+    n_jobs: int | None = None
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -134,7 +132,9 @@ class ORFFEstimator(Nested, ABC):
             value = getattr(self, name)
             if value is not None and not isinstance(self._given if name == "kernel" else value, kinds):
                 raise InputError(f"{name} must be one of dorff.{_HOMES[name]}, not {value!r}")
-        self._check_cv()
+        number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
+        if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
+            raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
         ridges = self._ridges()
         if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
             raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
@@ -153,11 +153,6 @@ class ORFFEstimator(Nested, ABC):
         terms = terms_of(self.manifold, self.graph)
         check_trials(terms, self._ridges(), held_out=self._by in HELD_OUT)
         return terms
-
-    def _check_cv(self) -> None:
-        number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
-        if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
-            raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
 
     @property
     def _cv(self) -> Any:
@@ -194,9 +189,6 @@ class ORFFEstimator(Nested, ABC):
         except (TypeError, ValueError):
             raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}") from None
 
-    def _seed(self) -> int:
-        return seed_of(self.random_state)
-
     def _average(self, q: int) -> FloatArray | None:
         """C (q, V q) of a kernel of V views: the targets are their mean; None for other kernels."""
         return mean_of(self.kernel.V, range(self.kernel.V), q) if isinstance(self.kernel, MultiView) else None
@@ -208,7 +200,7 @@ class ORFFEstimator(Nested, ABC):
     ) -> Drawing:  # fmt: skip
         """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features; `dealing` makes
         folds of a rule. `observe` is C (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
-        seed, d, p = self._seed(), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
+        seed, d, p = seed_of(self.random_state), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
         given = self._given
         if isinstance(given, OperatorKernel):
@@ -248,20 +240,15 @@ class ORFFEstimator(Nested, ABC):
             return (kernel, looked, deal), recipe
 
         tied = (given.tied(d) if isinstance(given, OperatorKernel) else ()) if self._scales else None
+        scalars = [base.scalar for _, base in given.terms()] if isinstance(given, OperatorKernel) else [given]
+        invariant = all(scalar is None or scalar.shift_invariant for scalar in scalars)  # the default one is
         (kernel, looked, deal), recipe, drawn, features = draw_features(
-            some_x, own, described, seed, tied=tied, shift_invariant=self._shift_invariant()
+            some_x, own, described, seed, tied=tied, shift_invariant=invariant
         )
         for name, why in self._ignored(recipe.idle):
             warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
         setting = setting_of(kernel, features.m, drawn.density)
         return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked)
-
-    def _shift_invariant(self) -> bool:
-        """Whether the kernel sees differences of inputs alone; the default one does."""
-        given = self._given
-        if isinstance(given, OperatorKernel):
-            return all(base.scalar.shift_invariant for _, base in given.terms())
-        return given is None or given.shift_invariant
 
     @property
     def _given(self) -> OperatorKernel | ScalarKernel | None:
@@ -289,12 +276,10 @@ class ORFFEstimator(Nested, ABC):
 
     @property
     def _remedy(self) -> str:
-        """For a fit that memory does not suffice for."""
         folds = "" if self._cv is None else ", or the number of folds (cv)"
         return f"lower n_features, now {self.n_features}{folds}, or give Zarr or Dask arrays for X and y"
 
     def _jobs(self) -> int:
-        """Threads."""
         if self.n_jobs is not None and (not isinstance(self.n_jobs, numbers.Integral) or not self.n_jobs):
             raise InputError(f"n_jobs must be None or a whole number, -1 for all cores, not {self.n_jobs!r}")
         jobs = int(self.n_jobs or 1)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias, final
+from typing import Any, Self, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -26,7 +26,6 @@ MOST_CLASSES = 2**14  # moments have a column for each
 UNLABELLED = -1  # as scikit-learn's semi-supervised estimators have it
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class StoredLabels:
     """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows.
@@ -84,7 +83,6 @@ class StoredLabels:
 AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class OneHot:
     """Labels (n,) that stand for rows (n, K) of zeros with one 1, made when they are read. Not for Dask's arrays."""
@@ -183,15 +181,8 @@ def target_rows(labels: AnyLabels, classes: Labels) -> OneHot | da.Array:
     """One-hot rows of labels (n,), made chunk by chunk: a Dask array of Dask's."""
     if not isinstance(labels, da.Array):
         return OneHot(labels, classes)
-    rows: da.Array = da.map_blocks(
-        one_hot,
-        labels,
-        classes=classes,
-        new_axis=1,
-        chunks=(labels.chunks[0], (len(classes),)),
-        dtype=np.float64,
-        meta=np.empty((0, 0)),
-    )
+    chunks, of = (labels.chunks[0], (len(classes),)), np.empty((0, 0))
+    rows: da.Array = da.map_blocks(one_hot, labels, classes=classes, new_axis=1, chunks=chunks, dtype=float, meta=of)
     return rows
 
 

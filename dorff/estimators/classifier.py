@@ -2,9 +2,9 @@
 
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Self
 
 import dask.array as da
 import numpy as np
@@ -55,17 +55,13 @@ from dorff.estimators.class_labels import (
     target_rows,
     unwrap_labels,
 )
-from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where
+from dorff.estimators.semi import Penalties, in_memory_where
 from dorff.fit import Fitted
 from dorff.fit.quality import FitQuality, quality_of_classes
-from dorff.frequencies import Sampler
 from dorff.graphs import Manifold
-from dorff.kernels import Decomposable, OperatorKernel, ScalarKernel
-from dorff.kernels.scalar import FloatArray
-from dorff.model.calibration import Calibration, most_rows
-from dorff.model.model import Model, Views
+from dorff.kernels import Decomposable, FloatArray, OperatorKernel, ScalarKernel
+from dorff.model import Calibration, Model, Views, most_rows
 from dorff.passes import FoldRule
-from dorff.spec.checks import AUTO
 
 CODINGS = {"simplex": "simplex", "one_vs_all": "identity"}  # and their output matrices
 
@@ -76,7 +72,7 @@ def _calibrates(estimator: Any) -> bool:
     return True
 
 
-@final
+@dataclass(eq=False, repr=False, kw_only=True)
 class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     """Classes by vector-valued kernel ridge regression on operator-valued random Fourier features.
 
@@ -132,38 +128,9 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     pandas, xarray, a Zarr array in a local folder, or a Dask array. Of the last two the classes are found by one pass
     over y alone; ones and zeros are made chunk by chunk. Labels predicted are a lazy Dask array for Dask input."""
 
-    def __init__(
-        self,
-        kernel: OperatorKernel | ScalarKernel | str | None = None,
-        n_features: int | str = AUTO,
-        *,
-        coding: str = "simplex",
-        sampler: Sampler | None = None,
-        ridge: float | Sequence[float] | str = AUTO,
-        cv: Any = AUTO,
-        class_weight: str | Mapping[Any, float] | None = None,
-        calibrate: bool = True,
-        random_state: int | np.random.RandomState | None = 0,
-        intercept: bool = True,
-        standardize: bool | str = AUTO,
-        manifold: ManifoldLike = None,
-        graph: Any = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.n_features = n_features
-        self.coding = coding
-        self.sampler = sampler
-        self.ridge = ridge
-        self.cv = cv
-        self.class_weight = class_weight
-        self.calibrate = calibrate
-        self.random_state = random_state
-        self.intercept = intercept
-        self.standardize = standardize
-        self.manifold = manifold
-        self.graph = graph
-        self.n_jobs = n_jobs
+    coding: str = "simplex"
+    class_weight: str | Mapping[Any, float] | None = None
+    calibrate: bool = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fit to inputs X (n, d) and labels y (n,). `sample_weight` (n,) >= 0 is how much a row counts, beside its
@@ -378,7 +345,6 @@ def _likeliest(values: FloatArray, classes: Labels) -> Labels:
 
 
 def _codes(Y: Targets) -> npt.NDArray[np.int64]:
-    """The classes 0..K-1 (n,) of rows in memory."""
     assert isinstance(Y, OneHot)
     return np.asarray(Y.labels, dtype=np.int64)
 

@@ -14,9 +14,8 @@ from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs
 from dorff.estimators.arrays import Deal, Flags, Rows, dealt_by
-from dorff.features import FeatureMap
+from dorff.features import FeatureMap, with_lengthscale
 from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
-from dorff.features.projected import with_lengthscale
 from dorff.frequencies import Sampler
 from dorff.kernels import (
     MultiView,

@@ -3,8 +3,8 @@ models answer for every kind of array."""
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Self, TypeAlias, TypeVar, final
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Self, TypeAlias, TypeVar
 
 import dask.array as da
 import numpy as np
@@ -19,8 +19,7 @@ from dorff.estimators.arrays import Deferred, Flags, StoredRows, finite_in, runs
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Sampler, default_sampler
-from dorff.kernels import Decomposable, ScalarKernel
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import Model
 from dorff.plan import draw_features
 
@@ -28,7 +27,7 @@ M = TypeVar("M")
 Answer: TypeAlias = Callable[[M, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to what is asked for
 
 
-@final
+@dataclass(eq=False, repr=False)
 class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):  # type: ignore[misc]
     """Random features F of a scalar kernel: F(x) . F(z) estimates k0(x, z), as in the feature maps of the estimators.
 
@@ -49,20 +48,12 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
 
     X (n, d) is of any kind that `ORFFRegressor` takes; constants come from the same rows of it."""
 
-    def __init__(
-        self,
-        kernel: ScalarKernel | str | None = None,
-        n_features: int = 1024,
-        *,
-        sampler: Sampler | None = None,
-        random_state: int | np.random.RandomState | None = 0,
-        standardize: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.n_features = n_features
-        self.sampler = sampler
-        self.random_state = random_state
-        self.standardize = standardize
+    kernel: ScalarKernel | str | None = None
+    n_features: int = 1024
+    _: KW_ONLY
+    sampler: Sampler | None = None
+    random_state: int | np.random.RandomState | None = 0
+    standardize: bool = False
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw the features for inputs X (n, d); y is not looked at. InputError for what cannot be drawn."""

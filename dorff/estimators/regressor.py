@@ -1,9 +1,9 @@
 """ORFFRegressor: the scikit-learn face of operator-valued random Fourier features."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,10 @@ from dorff.estimators.arrays import (
 )
 from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once, unchanged
 from dorff.estimators.parameters import left_out_rows
-from dorff.estimators.semi import ManifoldLike, Penalties, in_memory_where, with_targets
+from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
 from dorff.fit.quality import quality_of
-from dorff.frequencies import Sampler
-from dorff.kernels import Decomposable, MultiView, OperatorKernel, ScalarKernel
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import Decomposable, FloatArray, MultiView, OperatorKernel, ScalarKernel
 from dorff.model.model import Model, Views
 from dorff.passes import PRECISIONS
 from dorff.solvers import R2, Spread, row_sums
@@ -42,7 +40,7 @@ from dorff.spec.checks import AUTO
 from dorff.spec.registry import CRITERIA
 
 
-@final
+@dataclass(eq=False, repr=False, kw_only=True)
 class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: ignore[misc]
     """Vector-valued kernel ridge regression by operator-valued random Fourier features, in one pass over the rows.
 
@@ -165,42 +163,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     be given. Terms of one view, and between views, are `graphs.Manifold(view=...)` and `Manifold(between=True)`.
     Every refusal is a `dorff.errors.InputError` or scikit-learn's own; both are ValueErrors."""
 
-    def __init__(
-        self,
-        kernel: OperatorKernel | ScalarKernel | str | None = None,
-        n_features: int | str = AUTO,
-        *,
-        sampler: Sampler | None = None,
-        ridge: float | Sequence[float] | str = AUTO,
-        cv: Any = AUTO,
-        random_state: int | np.random.RandomState | None = 0,
-        intercept: bool = True,
-        standardize: bool | str = AUTO,
-        observe: npt.ArrayLike | None = None,
-        missing: str = "refuse",
-        criterion: str = AUTO,
-        precision: str = "double",
-        posterior: bool = True,
-        manifold: ManifoldLike = None,
-        graph: Any = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.n_features = n_features
-        self.sampler = sampler
-        self.ridge = ridge
-        self.cv = cv
-        self.random_state = random_state
-        self.intercept = intercept
-        self.standardize = standardize
-        self.observe = observe
-        self.missing = missing
-        self.criterion = criterion
-        self.precision = precision
-        self.posterior = posterior
-        self.manifold = manifold
-        self.graph = graph
-        self.n_jobs = n_jobs
+    observe: npt.ArrayLike | None = None
+    missing: str = "refuse"
+    criterion: str = AUTO
+    precision: str = "double"
+    posterior: bool = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fit to inputs X (n, d) and targets y (n, q) or (n,).
@@ -373,7 +340,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             yield "criterion", "there is one ridge, and nothing to choose"
 
     def _observation(self, q: int) -> FloatArray | None:
-        """C (q, p)."""
         if isinstance(self.kernel, MultiView):
             if self.observe is not None:
                 raise InputError("observe: with a MultiView kernel it is the mean of the views; leave observe out")
@@ -396,5 +362,4 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
 
 def _mean_and_std(model: Model, X: FloatArray, *, noise: bool, views: Views) -> FloatArray:
-    """f (n, p) and deviations beside it."""
     return np.hstack([model.predict(X, views=views), model.std(X, noise=noise, views=views)])

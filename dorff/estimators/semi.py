@@ -1,12 +1,10 @@
 """Rows without targets: which they are, and the penalties by which a graph over all rows lets them count."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -17,8 +15,7 @@ from dorff.estimators.array_sums import Drawing
 from dorff.estimators.arrays import Flags, StoredRows
 from dorff.estimators.class_labels import StoredLabels
 from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, both_ways, check_edges, checked, undirected
-from dorff.kernels import MultiView, OperatorKernel
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, MultiView, OperatorKernel
 from dorff.manifold import in_memory
 from dorff.model.model import Views
 from dorff.plan.graph_sizes import given_source
@@ -97,7 +94,6 @@ def columns_read(kernel: OperatorKernel, views: Views, d: int) -> Flags:
     return read
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Penalties:
     """The manifold terms of one fit, T of each over all rows: `penalties` of weight 1, the `weights` of each to try,
@@ -108,7 +104,7 @@ class Penalties:
     unlabelled: int
 
     @classmethod
-    def of(cls, terms: Sequence[Manifold], drawing: Drawing, X: FloatArray, labelled: int) -> Penalties:
+    def of(cls, terms: Sequence[Manifold], drawing: Drawing, X: FloatArray, labelled: int) -> "Penalties":
         """Of rows X (n, d), so many of them labelled, by a pass over their edges for each term."""
         penalties = tuple(_penalty(term, drawing, X) for term in terms)
         return cls(penalties, tuple(term.weights for term in terms), len(X) - labelled)

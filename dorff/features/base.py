@@ -76,7 +76,6 @@ class ScalarMap(ABC):
         return np.asarray(self.transform(X) @ self.transform(Z).T)
 
 
-@final
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureMap:
     """F = phi((X - center) / scale). center and scale (d,), in the inputs' units.

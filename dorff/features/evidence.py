@@ -1,12 +1,10 @@
 """The evidence of length-scales: that of a Bayesian linear model on random features, with its gradient."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import scipy.linalg
@@ -18,7 +16,6 @@ from dorff.kernels.scalar import FloatArray
 _BLOCK: Final = 512  # rows whose features are in memory at a time
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """The log evidence of rows X (n, d), Y (n, P, c) as a function of length-scales and of a noise ratio.
@@ -120,7 +117,6 @@ class Evidence:
         return float(-0.5 * (freedom * logs + c * (log_det + free)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _EvidenceSystem:
     """(G + ratio I) h = psi (F^T Y), G[ar, bs] = S_ab (psi_a psi_b^T)_rs: h (m, r, c), W (m, P, c) rows psi_a^T h_a.
@@ -138,7 +134,7 @@ class _EvidenceSystem:
     W: FloatArray
 
     @classmethod
-    def of(cls, drawn: FloatArray, S: FloatArray, seen: FloatArray, ratio: float) -> _EvidenceSystem:
+    def of(cls, drawn: FloatArray, S: FloatArray, seen: FloatArray, ratio: float) -> "_EvidenceSystem":
         """With seen (m, P, c) = F^T Y."""
         half, turn = drawn / math.sqrt(cls.scale(drawn)), None
         if half.shape[1] > half.shape[2]:  # an equivalent root of P rows: the evidence sees psi^T psi alone

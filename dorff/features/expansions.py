@@ -1,19 +1,16 @@
 """Features that a kernel brings itself: monomials, random Maclaurin features, sampled eigenfunctions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.features.base import ScalarMap, numbers
 from dorff.frequencies.transforms import Arrays
-from dorff.kernels import Mercer, Polynomial
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, Mercer, Polynomial
 from dorff.spec.registry import Config
 
 
@@ -50,7 +47,6 @@ class OwnFeatures(ScalarMap):
         return {"feature_weights" if name == "weights" else name: value for name, value in held.items()}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Monomials(OwnFeatures):
     """Every monomial of the kernel: F(x) . F(z) is the polynomial kernel exactly.
@@ -64,7 +60,7 @@ class Monomials(OwnFeatures):
     differentiable = True
 
     @classmethod
-    def of(cls, kernel: Polynomial, d: int) -> Monomials:
+    def of(cls, kernel: Polynomial, d: int) -> "Monomials":
         """(x . z)^n = sum over multi-indices of n! / alpha! x^alpha z^alpha."""
         factors, coefficients = [], []
         for n, a in enumerate(series(kernel)):
@@ -108,7 +104,6 @@ class Monomials(OwnFeatures):
         return typed and within and numbers((len(self.factors),), self.weights)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Maclaurin(OwnFeatures):
     """Random features of a polynomial kernel (Kar & Karnick 2012): products of n projections on random signs.
@@ -124,7 +119,7 @@ class Maclaurin(OwnFeatures):
     kind = "maclaurin"
 
     @classmethod
-    def of(cls, kernel: Polynomial, d: int, count: int, rng: np.random.Generator) -> Maclaurin:
+    def of(cls, kernel: Polynomial, d: int, count: int, rng: np.random.Generator) -> "Maclaurin":
         a = np.asarray(series(kernel))
         present = np.flatnonzero(a)
         random = present[present > 0]
@@ -172,7 +167,6 @@ class Maclaurin(OwnFeatures):
         return within and ascend and numbers(self.signs.shape, self.signs) and numbers((m,), self.weights)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Eigenfunctions(OwnFeatures):
     """Eigenfunctions of a Mercer kernel, drawn with probability lambda_i / |lambda|_1 (Oono's note, 6.3):
@@ -187,7 +181,7 @@ class Eigenfunctions(OwnFeatures):
     kind = "eigenfunctions"
 
     @classmethod
-    def of(cls, kernel: Mercer, d: int, count: int, rng: np.random.Generator) -> Eigenfunctions:
+    def of(cls, kernel: Mercer, d: int, count: int, rng: np.random.Generator) -> "Eigenfunctions":
         values = np.asarray(kernel.eigenvalues, dtype=np.float64)
         if len(values) <= count:
             return cls(kernel, d, np.arange(len(values)), np.sqrt(values))

@@ -1,20 +1,17 @@
 """`lengthscale: tune`: the length-scales at which a sample of rows has the most evidence, that of a Bayesian linear
 model on random features (`evidence.py`)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
 from dorff.errors import InputError
 from dorff.features.evidence import Evidence
 from dorff.features.projected import UnitFeatures, with_lengthscale
-from dorff.kernels import Laplacian, OperatorKernel, median_lengthscale
-from dorff.kernels.scalar import FloatArray, whole
+from dorff.kernels import FloatArray, Laplacian, OperatorKernel, median_lengthscale, whole
 
 ROWS: Final = 8192
 FEATURES: Final = 512  # columns of the linear model: of F, times the rows of psi for fields
@@ -39,7 +36,6 @@ def search_size(n: int) -> tuple[int, int]:
     return (ROWS, FEATURES) if n >= QUICK_BELOW else (QUICK_ROWS, QUICK)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Tuned:
     """What `tune_lengthscales` found.
@@ -59,7 +55,6 @@ class Tuned:
     status: str
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Climb:
     """Where one climb ended: logs (k + 1,) of the length-scales, over the first guess, and of the ratio."""

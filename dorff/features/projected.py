@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
-from dorff.frequencies import QMC, Dense, Frequencies, Orthogonal, Transform, default_sampler
-from dorff.frequencies.transforms import Arrays
+from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.operator import CurlFree, DivergenceFree
 from dorff.kernels.pointwise import FUNCTIONS
@@ -56,7 +55,6 @@ def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
     return values
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Projected(ScalarMap):
     """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)]. a (D,) are the
@@ -225,7 +223,6 @@ def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureM
     return FeatureMap(phi, features.center, features.scale), density
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class UnitFeatures:
     """Frequencies drawn at length-scale 1, omega = units / lengthscale, and weights psi that are linear in them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,12 @@ from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
-from dorff.frequencies import IID, Cost, Orthogonal, Sampler, default_sampler, transform_from
-from dorff.frequencies.transforms import Arrays
+from dorff.frequencies import IID, Arrays, Cost, Orthogonal, Sampler, default_sampler, transform_from
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, scalar_from_config
 from dorff.kernels.scalar import FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Drawn:
     """A feature map, the log density (D,) of its frequencies where they have one, and which terms (T, D) of the kernel
@@ -45,7 +43,6 @@ def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
     return default_sampler(kernel) if config is None else frequencies.from_config(config)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet.
@@ -145,7 +142,6 @@ class Recipe:
 
     @property
     def _count(self) -> int:
-        """The ceiling of frequencies."""
         return (self.n_features - self._beside) // self._each
 
     @property

@@ -2,8 +2,7 @@
 
 from dorff.fit.choice import build_model, filled, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport
-from dorff.fit.fitted import Fitted, Progress, folds_with_rows, sum_terms
-from dorff.fit.passes import PassResult, run_pass
+from dorff.fit.passes import Fitted, PassResult, Progress, folds_with_rows, run_pass, sum_terms
 from dorff.fit.publish import leased, state_lease
 from dorff.fit.run import fit
 from dorff.fit.streaming import expected_passes

@@ -9,21 +9,17 @@ from typing import Any, Final
 import numpy as np
 
 from dorff.data import RowBlock
-from dorff.fit.fitted import Fitted, folds_with_rows
-from dorff.fit.passes import PassResult, fingerprint
+from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
 from dorff.kernels import MultiView
-from dorff.model import Model
-from dorff.model.posterior import Posterior
-from dorff.moments import Moments, Part, Solvable
-from dorff.moments.blas import pinned
+from dorff.model import Model, Posterior
+from dorff.moments import Moments, Part, Solvable, pinned
 from dorff.passes import usable
 from dorff.plan import Plan, keeps_posterior
 from dorff.plan.costs import most_left_out
 from dorff.plan.lengthscale import array_columns
 from dorff.plan.manifold_terms import penalty
 from dorff.plan.sampled import left_out_runs
-from dorff.solvers import R2, LeftOut, Penalty, Setting, choose
-from dorff.solvers.apart import targets_apart
+from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
 

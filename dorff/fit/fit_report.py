@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 from dorff import __version__
 from dorff.errors import InputError
@@ -16,7 +16,6 @@ from dorff.storage.location import locate
 from dorff.store import Receipt, load_model
 
 
-@final
 @dataclass(frozen=True)
 class FitReport:
     """What a fit did. `status` is "ok", "ill_conditioned" where rounding leaves fewer than three of the fitted

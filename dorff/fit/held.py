@@ -1,23 +1,19 @@
 """What held-out rows are for once a kernel and a ridge are chosen: calibrated probabilities, bands that hold, and a
 sample of them to judge the model by."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
 from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.fit.choice import build_model, keeps_sure
-from dorff.fit.fitted import Fitted
-from dorff.fit.passes import PassResult
+from dorff.fit.passes import Fitted, PassResult
 from dorff.fit.quality import FitQuality, looked, quality_of_classes
-from dorff.model import Model, calibration
-from dorff.model.calibration import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample
+from dorff.model import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample, Model, calibration
 from dorff.moments.blas import pinned
 from dorff.passes import Leaf
 from dorff.passes.spec import GROUPED
@@ -31,7 +27,6 @@ SAMPLE_RUN: Final = 64  # rows of a sample that are evaluated at a time: no more
 GOLDEN: Final = (5**0.5 - 1) / 2
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Held:
     """A fit of all folds but one, the first that has rows, with what was chosen; and rows of that fold, which its sums
@@ -49,7 +44,7 @@ class Held:
     leaves: tuple[Leaf, ...]
 
     @classmethod
-    def of(cls, plan: Plan, fitted: Fitted, passed: PassResult, *, posterior: bool = False) -> Held | None:
+    def of(cls, plan: Plan, fitted: Fitted, passed: PassResult, *, posterior: bool = False) -> "Held | None":
         """None where fewer than two folds have rows: nothing can be held out."""
         counts = Counter[int]()
         for (number, _), sums in passed.folds.items():

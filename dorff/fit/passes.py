@@ -1,26 +1,196 @@
-"""One pass over the data: run it or go on with it, and what comes of it."""
+"""One pass over the data, run or gone on with, and what comes of it: its sums, and those of manifold terms; and of a
+choice by them noise, posterior, evidence, a fit without some rows, the model, the same for jobs, streaming and
+estimators."""
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
+from dorff.data import Dataset
 from dorff.data.nodes import committed, group_attributes
 from dorff.engine import Engine
 from dorff.errors import IncompleteError, InputError
-from dorff.features import cut
-from dorff.fit.fitted import Progress, TermSums
-from dorff.moments import Kind, Moments, Part, Solvable, Triangle
-from dorff.passes import PassSums, Tree
+from dorff.features import FeatureMap, cut
+from dorff.graphs import KNN, Given, Identity
+from dorff.manifold import Shards, added, build, sum_term
+from dorff.model import Model, Posterior
+from dorff.moments import Kind, Moments, Part, Solvable, Triangle, by_fold, pooled, unseen
+from dorff.passes import Leaf, PassSums, Tree, leaf_bounds
 from dorff.plan import Plan, freeze_constants
+from dorff.plan.manifold_terms import ManifoldTerm, features_of
+from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 from dorff.store import Lease, Receipt
+from dorff.store.receipts import remove_given_up
+
+S = TypeVar("S", bound=Solvable)
 
 
-@final
+def folds_with_rows(sums: Mapping[Part, S], no_rows: str, no_target: Callable[[int], str]) -> list[list[S]]:
+    """The sums of each fold that has rows, as `by_fold`; InputError, in these words, where none has, and for a target
+    that no row has."""
+    folds = by_fold(sums)
+    if not folds:
+        raise InputError(no_rows)
+    for target in unseen(folds):
+        raise InputError(no_target(target))
+    return folds
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A choice among `settings`, and the `sums` of each fold and pattern of targets that it was made from: none where
+    an iteration read the rows themselves. Noise, posterior and evidence are computed when first asked for, and
+    kept."""
+
+    settings: Sequence[Setting]
+    sums: Mapping[Part, Solvable]
+    choice: Choice
+
+    @property
+    def fit(self) -> Fit:
+        return self.choice.fit
+
+    def total(self) -> tuple[list[Solvable], Setting]:
+        """The sums of all rows, one for each pattern of targets, and the chosen setting, both of the chosen number of
+        features."""
+        folds, setting = of_first(by_fold(self.sums), self.settings[self.choice.candidate], self.choice.m)
+        return pooled(folds), setting
+
+    def pooled(self) -> "Fitted":
+        """The same without folds: their sums are added, and take less memory."""
+        return replace(self, sums={(0, one.observed): one for one in pooled(by_fold(self.sums))})
+
+    def without(self, fold: int) -> "Fitted":
+        """The same choice, solved for all rows but those of one fold; some must be left."""
+        rest = replace(self, sums={part: one for part, one in self.sums.items() if part[0] != fold})
+        parts, setting = rest.total()
+        (fit,) = setting.solve(parts, [carried_ridges(setting, parts, self.fit)])
+        return replace(rest, choice=replace(self.choice, fit=fit))
+
+    @cached_property
+    def noised(self) -> "Fitted":
+        """The same with the noise of each target."""
+        if self.fit.noise is not None:
+            return self
+        parts, setting = self.total()
+        return replace(self, choice=replace(self.choice, fit=setting.noised(parts, self.fit)))
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """Of the coefficients, of a fit whose system was formed."""
+        fit = self.noised.fit  # before the sums are added again: they are held once at a time
+        parts, setting = self.total()
+        return setting.posterior(parts, fit)
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """Log marginal likelihood of the targets at the fit's ridge. InputError where there are manifold terms."""
+        fit = self.noised.fit
+        parts, setting = self.total()
+        setting.check_scored()
+        value = setting.judged(parts, [fit])[0].log_evidence
+        assert value is not None  # of a system that was formed: route cg is for jobs alone, which do not ask
+        return value
+
+    def model(self, features: FeatureMap, sampler: dict[str, Any], seed: int, info: dict[str, Any]) -> Model:
+        """The model on the chosen number of the features, which the sampler drew with the seed; `info` is what a
+        reader of it will want to know."""
+        fit, m = self.fit, self.choice.m
+        kept = features if m == features.m else cut(features, None, m // 2)[0]
+        h, observe = fit.solution.h, self.settings[self.choice.candidate].observe
+        return Model(kept, fit.weights, h, fit.bias, fit.scale, fit.kernel, sampler, seed, info, observe)
+
+
+Progress = Callable[[int, int], None]  # rows done, rows in all
+GRAPHS, TERMS = "graphs", "terms"  # folders of built graphs and of sums, in that of the pass
+STAGES: Final = 7  # of building a graph, at most: half of what a term's pass is told to be
+
+
+@dataclass(frozen=True, eq=False)
+class TermSums:
+    """T of one term, the receipts it stands on, and what is to be summary of it."""
+
+    sums: Moments
+    receipts: list[Receipt]
+    summary: dict[str, Any]
+
+
+def sum_terms(
+    plan: Plan, engine: Engine, told: Callable[[int], Progress | None], *, lease: Lease | None = None
+) -> tuple[TermSums, ...]:
+    """T of each term of the plan, added over its sources: computed, or read where it is there already. `told` gives
+    for the number of a pass, from 0, who is told its rows. InputError for a T of zeros."""
+    if not plan.terms:
+        return ()
+    sums, number = list[TermSums](), 0
+    for term in plan.terms:
+        parts = []
+        for source in term.sources:
+            parts.append(_sum(plan, term, source, engine, told(number), lease))
+            number += 1
+        total = parts[0]
+        for part in parts[1:]:
+            summary = {key: of if key == "type" else of + part.summary[key] for key, of in total.summary.items()}
+            total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], summary)
+        if not total.sums.packed.any() and any(term.manifold.weights):
+            raise InputError(
+                f"manifold, term {len(sums) + 1}: its sums are zero: its graph has no edge with a weight above 0, or "
+                "all of them join equal rows; mend the graph (graph.weights, if it is a width), or leave the term out"
+            )
+        sums.append(total)
+    with nullcontext() if lease is None else lease.fenced():
+        for folder in (GRAPHS, TERMS):  # of other terms
+            remove_given_up(plan.directory / folder)
+    return tuple(sums)
+
+
+def _sum(
+    plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: Progress | None, lease: Lease | None
+) -> TermSums:
+    """T of a term over one source's rows."""
+    frozen, (kernel, *_) = plan.frozen(), plan.fitted()
+    graph, began = term.manifold.graph, time.perf_counter()
+    rows: Dataset | Shards = source
+    leaves: Sequence[Leaf] | None = None
+    shards, of, alone = 0, source.rows, 0
+
+    def rows_done(done: float, of: int) -> None:
+        if told is not None:
+            told(round(source.rows * done / of), source.rows)
+
+    if isinstance(graph, Identity) or (isinstance(graph, KNN) and graph.within == "leaf"):
+        leaves = leaf_bounds(source.n, source.shard_rows, frozen.features.m + 1, first=source.first)
+    else:
+        stages = dict[str, int]()
+
+        def built_so_far(stage: str, done: int, of: int) -> None:
+            stages.setdefault(stage, len(stages))
+            rows_done(min(stages[stage] + done / max(of, 1), STAGES), 2 * STAGES)
+
+        rows = build(graph, source, frozen, term.columns, engine, frozen.directory / GRAPHS, built_so_far, lease=lease)
+        shards, of, alone = rows.count, 2 * rows.count, rows.alone
+        locate(rows.path).renew()
+    sums, receipts = sum_term(
+        frozen, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
+        columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
+    )  # fmt: skip
+    summary = {
+        "type": graph.config()["type"],
+        "rows": source.rows,
+        "edges": 0 if isinstance(graph, Identity) else sums.n,
+        "shards": shards,
+        "seconds": time.perf_counter() - began,
+        **({"rows_without_edges": alone} if isinstance(graph, Given) else {}),
+    }
+    return TermSums(sums, receipts, summary)
+
+
 @dataclass(frozen=True, eq=False)
 class PassResult:
     """The sums of each fold that has rows, and the receipts they stand on. `rewritten` are the leaves whose rows had

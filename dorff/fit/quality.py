@@ -4,22 +4,20 @@ with a remedy."""
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
 from dorff.fit.choice import left_out_rows
-from dorff.fit.fitted import Fitted
+from dorff.fit.passes import Fitted
 from dorff.kernels import MultiView, Spectral
 from dorff.model.calibration import Codes, HeldSample
-from dorff.moments import FloatArray, by_fold, pooled
-from dorff.moments.blas import pinned
+from dorff.moments import FloatArray, by_fold, pinned, pooled
 from dorff.plan import Plan
 from dorff.plan.costs import leaves_out
 from dorff.plan.sampled import RUN_ROWS, RUNS, FirstLook, alike, linear_r2
-from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first
+from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
 from dorff.solvers.choose import DIRECT, LAST
-from dorff.solvers.select import squared_errors
 from dorff.spec.registry import HELD_OUT
 
 Each = tuple[float | None, ...]
@@ -39,7 +37,6 @@ LEAST_ROWS: Final = 20  # held out, of which anything is said
 _INPUTS: Final = "look whether the inputs can tell it (dorff report), and give more of them or more rows"
 
 
-@final
 @dataclass(frozen=True)
 class OutputQuality:
     """Of a target: R2 (None where fewer than two held-out rows have it), root mean squared error on held-out rows and
@@ -56,7 +53,6 @@ class OutputQuality:
     inside: float | None
 
 
-@final
 @dataclass(frozen=True)
 class ClassQuality:
     """Of a class: how many held-out rows are of it, and the share of them that is predicted so, None of none."""
@@ -66,7 +62,6 @@ class ClassQuality:
     recall: float | None
 
 
-@final
 @dataclass(frozen=True)
 class FitQuality:
     """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows; or, by `ONE_BY_ONE`, rows of a
@@ -175,18 +170,8 @@ def quality_of_classes(
     recalls = [_number(one) for one in right / np.where(total > 0, total, math.nan)]
     each = map(ClassQuality, labels, rows.tolist(), recalls)
     of = max(float(total.sum()), 1e-300)
-    return FitQuality(
-        by,
-        1,
-        len(codes),
-        None,
-        None,
-        *_seen(looked),
-        (),
-        float(right.sum()) / of,
-        float(total.max()) / of,
-        tuple(each),
-    )
+    shares = float(right.sum()) / of, float(total.max()) / of
+    return FitQuality(by, 1, len(codes), None, None, *_seen(looked), (), *shares, tuple(each))
 
 
 def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
@@ -318,7 +303,6 @@ def given_distance(plan: Plan, fitted: Fitted) -> float | None:
 
 
 def _far(distance: float | None) -> Iterator[str]:
-    """Length-scales far from the rows' distances."""
     if distance is not None and not FAR[0] < distance < FAR[1]:
         flat = distance <= FAR[0]
         yield (

@@ -1,13 +1,11 @@
 """A whole fit: plan, run or resume the pass, choose, solve, publish."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -15,14 +13,12 @@ from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
-from dorff.fit.fitted import Fitted, Progress, sum_terms
 from dorff.fit.held import calibrate, held_by, judged
-from dorff.fit.passes import PassResult, not_trimmed, nothing_left, run_pass
+from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_left, run_pass, sum_terms
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
 from dorff.fit.streaming import fit_streaming
-from dorff.model import Model
-from dorff.model.calibration import HeldSample
+from dorff.model import HeldSample, Model
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.solvers import Choice, LeftOut, Score
@@ -59,7 +55,6 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
     return replace(report, seconds=time.perf_counter() - began)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _FitRun:
     """A fit under way: its plan, where it runs, who is told, and the lease on its state. `engine` is the caller's own;
@@ -73,8 +68,7 @@ class _FitRun:
     cluster: ClusterSpec
 
 
-def _published(run: _FitRun, solved: Solved, lease: Lease, began: float) -> FitReport:
-    """Make the model, have it judged, and publish it."""
+def _published(run: _FitRun, solved: "Solved", lease: Lease, began: float) -> FitReport:
     job = run.plan.job
     if run.plan.dataset.labels is None:  # the noise of classes is told only where it comes for nothing
         with pinned():
@@ -113,7 +107,6 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     )  # fmt: skip
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Solved:
     """Every plan and its pass, the last of them those that the choice was made from; the threads of the engine, and

@@ -4,8 +4,8 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,20 +13,16 @@ from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.fit.choice import no_target, settings
-from dorff.fit.fitted import Progress
+from dorff.fit.passes import Progress
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
-from dorff.moments import MOST_PATTERNS, FloatArray, Moments, patterns_of, unseen
-from dorff.moments.blas import pinned
-from dorff.passes import Pass
-from dorff.passes.sweep import Sweeper
+from dorff.moments import MOST_PATTERNS, FloatArray, Moments, patterns_of, pinned, unseen
+from dorff.passes import Pass, Sweeper
 from dorff.plan import Plan, constants_of, freeze_constants, make_plan
 from dorff.plan.routes import EXPECTED_PASSES, MOST_PASSES, sample_rows
-from dorff.solvers import Fit, Setting
-from dorff.solvers.apart import targets_apart
-from dorff.solvers.cg import Iterated, iterate
+from dorff.solvers import Fit, Setting, targets_apart
+from dorff.solvers.cg import Iterated, Sample, Sampled, iterate
 from dorff.solvers.matrixfree import Border, Operator, System, make_system
-from dorff.solvers.preconditioners import Sample, Sampled
 from dorff.solvers.select import independent
 from dorff.store import Receipt
 
@@ -40,9 +36,7 @@ TILE: Final = 512
 MOST_READ: Final = 32  # times as many rows as are wanted, where few can be used
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Streamed:
+class Streamed(NamedTuple):
     """A fit by passes. `receipts` are those of the first pass, `fresh` of all leaves of all passes that this run made,
     `passes` how many there were in all, and `iterated` how the error fell."""
 
@@ -54,22 +48,14 @@ class Streamed:
     seconds: float
 
 
-def fit_streaming(
-    plan: Plan,
-    setting: Setting,
-    engine: Engine,
-    progress: Progress | None = None,
-    *,
-    tolerance: float = TOLERANCE,
-    most: int = MOST_PASSES,
-) -> Streamed:
+def fit_streaming(plan: Plan, setting: Setting, engine: Engine, progress: Progress | None = None) -> Streamed:
     """Fit the plan's one kernel at its one ridge; goes on from what an earlier, unfinished run left, and leaves none.
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again)."""
     began, n = time.perf_counter(), plan.dataset.rows
     frozen = freeze_constants(plan)
     (ridge,) = plan.job.solve.ridges
     pace = _Pace(n, progress)
-    sweeper = Sweeper(frozen, _name(plan, frozen, tolerance), plan.dataset, plan.leaves, engine, pace.rows)
+    sweeper = Sweeper(frozen, _name(plan, frozen), plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
         borders = _borders(sweeper, frozen)
         if not borders:
@@ -81,12 +67,12 @@ def fit_streaming(
         wanted = sample_rows(frozen.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, sample_of(plan, frozen, wanted)[0], system.problem.l * ridge)
         besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
-        pace.passes(1, besides + min(EXPECTED_PASSES, most))
+        pace.passes(1, besides + EXPECTED_PASSES)
 
         def iterations(done: int, left: int) -> None:
-            pace.passes(1 + done, besides + min(done + left, most))
+            pace.passes(1 + done, besides + min(done + left, MOST_PASSES))
 
-        iterated = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, progress=iterations)
+        iterated = iterate(system, ridge, preconditioner, tolerance=TOLERANCE, most=MOST_PASSES, progress=iterations)
         fit = setting.fit_of(kernel, system.problem, iterated.solution)
         if fit.noise is None:
             fit = setting.noised(corners, fit, _squares(fit, setting, sweeper, corners))
@@ -119,13 +105,12 @@ def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Mom
     return np.asarray(squares / setting.scaling(corners) ** 2)
 
 
-def _name(plan: Plan, frozen: Pass, tolerance: float) -> str:
+def _name(plan: Plan, frozen: Pass) -> str:
     """The solve's name, by what tells it from other solves of the same pass."""
     words = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
-    return hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([frozen.hash, TOLERANCE, words], sort_keys=True).encode()).hexdigest()[:16]
 
 
-@final
 class _Pace:
     """Tells how many rows are done, of as many as all passes together seem to need."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
@@ -20,8 +19,10 @@ from dorff.spec.job import Job
 from dorff.spec.registry import HELD_OUT
 from dorff.store import load_moments, save_moments
 
+Plans = Sequence[Plan]
+Told = Progress | None
 
-@final
+
 @dataclass(frozen=True)
 class Trial:
     """Job number `job` of those tried with one of its kernels, numbers of features and ridges, and its score.
@@ -47,7 +48,6 @@ class Trial:
         return least(self.value, self.r2)
 
 
-@final
 @dataclass(frozen=True)
 class TuneResult:
     """The best of the jobs with its best kernel, features and ridge alone, and every trial.
@@ -67,13 +67,7 @@ class TuneResult:
     warnings: list[str]
 
 
-def tune(
-    jobs: Sequence[Job],
-    *,
-    engine: Engine | None = None,
-    progress: Progress | None = None,
-    told: Progress | None = None,
-) -> TuneResult:
+def tune(jobs: Sequence[Job], *, engine: Engine | None = None, progress: Told = None, told: Told = None) -> TuneResult:
     """Score every job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
 
     Jobs whose moments are the same (they differ in weights, output matrices and ridges only) share one pass. Passes
@@ -89,8 +83,7 @@ def tune(
         return _tuned(plans, opened, progress, told)
 
 
-def _with_scores(plans: Sequence[Plan]) -> None:
-    """InputError for a job whose way of solving, or whose terms, leave nothing to choose by."""
+def _with_scores(plans: Plans) -> None:
     for plan in plans:
         if plan.costs.route == "streaming":
             raise InputError(
@@ -109,7 +102,7 @@ def _with_scores(plans: Sequence[Plan]) -> None:
             )
 
 
-def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, told: Progress | None) -> TuneResult:
+def _tuned(plans: Plans, engine: Engine, progress: Told, told: Told) -> TuneResult:
     began = time.perf_counter()
     passed = {plan.directory: run_pass(plan, engine, progress) for plan in {p.directory: p for p in plans}.values()}
     apart = {_terms_of(plan): plan for plan in plans}
@@ -124,8 +117,7 @@ def _tuned(plans: Sequence[Plan], engine: Engine, progress: Progress | None, tol
     )  # fmt: skip
 
 
-def _r2_of(plans: Sequence[Plan]) -> R2:
-    """What is compared over all jobs."""
+def _r2_of(plans: Plans) -> R2:
     return R2.POOLED if any(r2_of(plan) is R2.POOLED for plan in plans) else R2.MEAN
 
 
@@ -135,11 +127,7 @@ def _terms_of(plan: Plan) -> str:
 
 
 def _grid(
-    plans: Sequence[Plan],
-    passed: dict[Path, PassResult],
-    terms: Mapping[str, Sequence[Moments]],
-    engine: Engine,
-    told: Progress | None,
+    plans: Plans, passed: dict[Path, PassResult], terms: Mapping[str, Sequence[Moments]], engine: Engine, told: Told
 ) -> list[Trial]:
     """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
     largest first, from files of the pass's folds and of the terms' sums."""
@@ -274,7 +262,7 @@ def _comparable(jobs: Sequence[Job]) -> None:
                 )
 
 
-def _same_units(plans: Sequence[Plan]) -> None:
+def _same_units(plans: Plans) -> None:
     """GCV scores are in the scaled targets' units: refuse to compare them across scalings. Held-out errors of classes
     are those of the best scale of f, but where every output has a ridge of its own: refuse to compare these too."""
     select = plans[0].job.solve.select

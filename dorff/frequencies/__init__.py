@@ -8,7 +8,7 @@ from dorff.frequencies.base import DenseSampler, Law, Sampler
 from dorff.frequencies.independent import IID, QMC, GaussQuadrature, GaussQuadratureSpec, Orthogonal, QMCSpec
 from dorff.frequencies.quadrature import Quadrature, QuadratureSpec
 from dorff.frequencies.structured import ROM, SORF, Fastfood, ROMSpec
-from dorff.frequencies.transforms import Cost, Dense, Frequencies, Transform, transform_from
+from dorff.frequencies.transforms import Arrays, Cost, Dense, Frequencies, Transform, transform_from
 from dorff.kernels import OperatorKernel, Spectral
 from dorff.spec.registry import SAMPLERS, Entry, kind_of
 

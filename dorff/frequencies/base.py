@@ -14,7 +14,6 @@ from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKe
 from dorff.spec.registry import Config
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Law:
     """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure.
@@ -109,7 +108,6 @@ class Sampler(ABC):
         return of_views(kernel, parts, d)
 
     def _drawn(self, kernel: OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator) -> Frequencies:
-        """Of a kernel of one view."""
         laws = self.laws(kernel, d, p)
         counts = _apportion(laws, count)
         parts = [self.rule(rng, law, size, d) for law, size in zip(laws, counts, strict=True)]

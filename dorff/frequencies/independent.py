@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, final
+from typing import Annotated
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -10,8 +10,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.transforms import Dense, Frequencies, uniform
-from dorff.kernels import Gaussian, Measure, Spectral
-from dorff.kernels.scalar import FloatArray, whole
+from dorff.kernels import FloatArray, Gaussian, Measure, Spectral, whole
 from dorff.spec.part import OneOf, Typed, within
 
 
@@ -43,7 +42,6 @@ def frame_numbers(count: int, d: int) -> int:
     return 4 * d * min(d, count)
 
 
-@final
 @dataclass(frozen=True)
 class IID(DenseSampler):
     """Independent frequencies (Rahimi & Recht 2007); the G of Munkhoeva et al. (2018). Unbiased."""
@@ -54,7 +52,6 @@ class IID(DenseSampler):
         return law.draw(rng, count, d, measure)
 
 
-@final
 @dataclass(frozen=True)
 class Orthogonal(DenseSampler):
     """Haar-orthogonal blocks of d directions, a radius of its own for each row (Yu et al. 2016; the Gort of
@@ -81,7 +78,6 @@ class QMCSpec(Typed):
     scramble: bool = True
 
 
-@final
 @dataclass(frozen=True)
 class QMC(DenseSampler):
     """A low-discrepancy sequence sent through the inverse of the law's distribution function (Yang, Sindhwani,
@@ -132,7 +128,6 @@ class GaussQuadratureSpec(Typed):
     points: Annotated[int, within(2, 64)] = 8
 
 
-@final
 @dataclass(frozen=True)
 class GaussQuadrature(Sampler):
     """Nodes of the product Gauss-Hermite grid, drawn with its weights as probabilities (Dao, De Sa & Re 2017).

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Final, final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from dorff.frequencies.base import Law, Sampler, isotropic, unbounded
 from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
 from dorff.frequencies.structured import some_rows
 from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Frequencies, Transform, settled
-from dorff.kernels import Isotropic, Measure, Spectral
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, Isotropic, Measure, Spectral
 from dorff.loops import simplex_vertices
 from dorff.spec.part import Degrees, OneOf, Typed
 from dorff.spec.registry import Config
@@ -30,7 +29,6 @@ class QuadratureSpec(Typed):
     centre: Annotated[str, OneOf("signed", "redraw", "drop")] = "signed"
 
 
-@final
 @dataclass(frozen=True)
 class Quadrature(Sampler):
     """Means of randomly rotated spherical-radial rules (Genz & Monahan 1998; Munkhoeva et al. 2018, section 2).

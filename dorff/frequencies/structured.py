@@ -12,8 +12,7 @@ import numpy as np
 
 from dorff.frequencies.base import Law, Sampler, isotropic
 from dorff.frequencies.transforms import HADAMARD_FROM, Frequencies, HadamardChain, IntArray, settled, uniform
-from dorff.kernels import Isotropic, Measure, Spectral
-from dorff.kernels.scalar import FloatArray, whole
+from dorff.kernels import FloatArray, Isotropic, Measure, Spectral, whole
 from dorff.spec.part import Typed, within
 
 
@@ -102,7 +101,6 @@ def with_an_entry(chain: HadamardChain, count: int) -> HadamardChain:
     return replace(chain, diagonals=diagonals, permutation=permutation, rows=rows, gains=gains)
 
 
-@final
 @dataclass(frozen=True)
 class SORF(_Rademacher):
     """sqrt(n) (H D3)(H D2)(H D1), H the orthonormal Hadamard matrix, D random signs (Yu et al. 2016, section 5).
@@ -125,7 +123,6 @@ class ROMSpec(Typed):
     blocks: Annotated[int, within(1, 16)] = 3
 
 
-@final
 @dataclass(frozen=True)
 class ROM(_Rademacher):
     """Random orthogonal matrices sqrt(n) prod_{i <= blocks} H D_i: the S-Rademacher ones of Choromanski, Rowland &
@@ -145,7 +142,6 @@ class ROM(_Rademacher):
         return self._chain(rng, some_rows(rng, padded(d), count), d)
 
 
-@final
 @dataclass(frozen=True)
 class Fastfood(_HadamardSampler):
     """S H G P H B / sqrt(n) (Le, Sarlos & Smola 2013; Oono's note, eq. 6.17).

@@ -5,14 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels import MultiView
-from dorff.kernels.scalar import BoolArray, FloatArray
+from dorff.kernels import BoolArray, FloatArray, MultiView
 from dorff.loops import butterfly_rules, hadamard_chain
 
 IntArray = npt.NDArray[np.integer[Any]]
@@ -60,7 +59,6 @@ class Transform(ABC):
         """Whether the arrays' types, shapes and indices fit each other: they may come from a file."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Dense(Transform):
     """omega (D, d) itself."""
@@ -107,7 +105,6 @@ class _Blocks(Transform):
         return len(self.rows)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class HadamardChain(_Blocks):
     """Rows of blocks H G_K ... P H G_1, the inputs stretched and padded with zeros to n, a power of two.
@@ -135,7 +132,6 @@ class HadamardChain(_Blocks):
         return fit and _below(self.rows, B * n) and _below(self.permutation, n)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ButterflyRules(_Blocks):
     """Points of rotated rules: the axes (`vertices` false) or a regular simplex's vertices (true), times `gains`.
@@ -198,7 +194,6 @@ def transform_from(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Transfo
     return transform
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Frequencies:
     """Frequencies and weights such that `sum_j weights_j^2 g(omega_j) + centre g(0)` estimates E g(omega).
@@ -231,9 +226,7 @@ class Frequencies:
         return self.transform.dense()
 
 
-@final
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """What drawn frequencies take: how many come, numbers of 8 bytes held, floating-point operations for a row."""
 
     frequencies: int

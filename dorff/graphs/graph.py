@@ -1,8 +1,6 @@
 """Which rows are neighbours: the graphs that a manifold term can be over. And one such term: a graph, a Laplacian, a
 coupling of the outputs, and how much it weighs."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -10,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +35,7 @@ class RowGraph(ABC):
         """What `graph:` of JOB.yaml says, as plain JSON: complete, and the same in every process."""
 
     @staticmethod
-    def from_config(config: Mapping[str, Any]) -> RowGraph:
+    def from_config(config: Mapping[str, Any]) -> "RowGraph":
         """The graph that such a `config` is of, or InputError."""
         entry = GRAPHS.get(one_of("graph.type", kind_of(config), GRAPHS.names))
         assert entry is not None  # it is one of the names
@@ -52,7 +50,6 @@ class RowGraph(ABC):
         return graph
 
 
-@final
 @dataclass(frozen=True)
 class KNN(RowGraph):
     """Each row is joined to its `neighbours` nearest others, by Euclidean distance of the scaled inputs.
@@ -100,7 +97,6 @@ class KNN(RowGraph):
         return {"type": "knn", **asdict(self)}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Given(RowGraph):
     """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk.
@@ -142,7 +138,6 @@ class Given(RowGraph):
         return {"type": "given", "rows": W.shape[0], "entries": int(W.nnz), "digest": digest.hexdigest()}
 
 
-@final
 @dataclass(frozen=True)
 class IdentityGraph(RowGraph):
     """L = I: every row by itself, so that <f, M f> is the sum over all rows of f^T Q f; for between-view terms."""
@@ -172,7 +167,6 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     return value
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Manifold:
     """weight <f, M f> with M = L^power (x) Q, added to the mean loss of the labelled rows (Minh 2016, eq. 67).
@@ -257,7 +251,7 @@ class Manifold:
         return {"graph": self.graph.config(), **same}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Manifold:
+    def from_config(cls, config: Mapping[str, Any]) -> "Manifold":
         """The term that such a `config` is of, or InputError.
 
         `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I of a graph of

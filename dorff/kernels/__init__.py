@@ -6,11 +6,21 @@ from typing import Any
 from dorff.errors import InputError
 from dorff.kernels.explicit import Mercer, MercerSpec, Polynomial, PolynomialSpec
 from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadratic, RationalQuadraticSpec
-from dorff.kernels.multi_view import MultiView, View
+from dorff.kernels.multi_view import MultiView, View, mean_of
 from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
-from dorff.kernels.scalar import Activation, GaussianWeighted, Measure, ScalarKernel, Spectral, median_lengthscale
+from dorff.kernels.scalar import (
+    Activation,
+    BoolArray,
+    FloatArray,
+    GaussianWeighted,
+    Measure,
+    ScalarKernel,
+    Spectral,
+    median_lengthscale,
+    whole,
+)
 from dorff.kernels.signature import FromSignature
 from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product
@@ -72,7 +82,6 @@ def from_config(config: Mapping[str, Any]) -> OperatorKernel:
 
 
 def _of(kind: Callable[..., OperatorKernel]) -> Callable[..., OperatorKernel]:
-    """What builds a kernel of one scalar kernel, which is described."""
     return lambda scalar, **options: kind(scalar_from_config(scalar), **options)
 
 

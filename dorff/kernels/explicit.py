@@ -1,12 +1,10 @@
 """Kernels that bring features of their own: polynomials, kernels given by their eigenpairs, and E phi(w . x) phi(w .
 z) for a phi without a closed form, by its Hermite series (Mehler)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final, final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -28,7 +26,6 @@ class PolynomialSpec(Typed):
     scale: Positive = 1.0
 
 
-@final
 @dataclass(frozen=True)
 class Polynomial(ScalarKernel):
     """(scale x.z + offset)^degree. In scikit-learn's words scale is gamma and offset is coef0."""
@@ -55,7 +52,6 @@ class Polynomial(ScalarKernel):
         return {"type": "polynomial", "degree": self.degree, "offset": self.offset, "scale": self.scale}
 
 
-@final
 @dataclass(frozen=True)
 class Sines:
     """A named system on [0, 1]: eigenvalues 1 / (t_j pi)^2, functions sqrt(2) sin(t_j pi x), t_j = j + 1 - shift.
@@ -91,7 +87,6 @@ class MercerSpec(Typed):
     count: Annotated[int, within(1)] = 1000
 
 
-@final
 @dataclass(frozen=True)
 class Mercer(ScalarKernel):
     """sum_j eigenvalue_j phi_j(x) phi_j(z) over L eigenpairs (Mercer's theorem; Oono, section 6.3).
@@ -114,7 +109,7 @@ class Mercer(ScalarKernel):
         vars(self).update(eigenvalues=tuple(values.tolist()), eigenfunctions=eigenfunctions)
 
     @classmethod
-    def named(cls, system: str, count: int) -> Mercer:
+    def named(cls, system: str, count: int) -> "Mercer":
         """The first `count` eigenpairs of a named system."""
         pairs = whole("count", count, 1, MOST_PAIRS)
         return cls(SYSTEMS[system].eigenvalues(pairs) if system in SYSTEMS else (1.0,), system)

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import final
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -67,7 +66,6 @@ def _debye_polynomials() -> tuple[Polynomial, ...]:
 _TINY = 1e-280
 
 
-@final
 @dataclass(frozen=True, init=False)
 class Gaussian(Isotropic):
     """exp(-|x - z|^2 / (2 s^2)), s = `lengthscale` in the inputs' own units: one number, or one per input.
@@ -101,7 +99,6 @@ class MaternSpec(LengthscaleSpec):
     nu: Positive = 1.5
 
 
-@final
 @dataclass(frozen=True, init=False)
 class Matern(Isotropic):
     """2^(1 - nu) / Gamma(nu) t^nu K_nu(t), t = sqrt(2 nu) |x - z| / s, s = `lengthscale` (Rasmussen & Williams 4.14).
@@ -164,7 +161,6 @@ class RationalQuadraticSpec(LengthscaleSpec):
     alpha: Positive = 1.0
 
 
-@final
 @dataclass(frozen=True, init=False)
 class RationalQuadratic(Isotropic):
     """(1 + |x - z|^2 / (2 alpha s^2))^-alpha, s = `lengthscale` (Rasmussen & Williams 4.19).

@@ -1,10 +1,7 @@
 """Kernels of several views: each sees columns of the inputs of its own, and has outputs of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
@@ -15,7 +12,6 @@ from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel, Spectral
 from dorff.spec.registry import Config
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class View:
     """A name, the columns of X that the view sees, in order, and a kernel for these d inputs."""
@@ -29,7 +25,6 @@ class View:
         return len(self.columns)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class MultiView(OperatorKernel):
     """V views of p outputs each: f = (f_1, .., f_V) of V p outputs, K(x, z) = diag(K_1(x_1, z_1), .., K_V(x_V, z_V)).
@@ -140,7 +135,7 @@ class MultiView(OperatorKernel):
                 "that see each of them"
             )
 
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> MultiView:
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "MultiView":
         self.check_inputs(d)
         if p % self.V:
             raise InputError(f"a kernel of {self.V} views has {self.V} times as many outputs as targets, not {p}")
@@ -152,7 +147,6 @@ class MultiView(OperatorKernel):
         return {"type": "multi_view", "views": views}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class InView(BaseKernel):
     """A view's kernel k as one of all inputs and outputs: e_v e_v^T (x) k of the view's columns."""
@@ -167,7 +161,7 @@ class InView(BaseKernel):
         vector_field = self.base.vector_field
         vars(self).update(scalar=self.base.scalar, measure=measure, vector_field=vector_field, V=self.views)
 
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> InView:
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "InView":
         fixed = self.base.fix(len(self.columns), p // self.views)
         ((_, base),) = fixed.terms()
         return InView(base, self.columns, self.number, self.views)

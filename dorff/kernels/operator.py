@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +97,6 @@ class BaseKernel(OperatorKernel):
         """tr k(0) for d inputs and p outputs."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Sum(OperatorKernel):
     """A positive combination of kernels.
@@ -184,7 +183,6 @@ def _not_shift_invariant(parts: Sequence[tuple[float, BaseKernel]]) -> tuple[Sca
     return odd, all(scalar == odd for scalar in scalars)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Decomposable(BaseKernel):
     """k0(x, z) A (Brault 2016, definition 7).
@@ -273,7 +271,6 @@ class VectorField(BaseKernel):
         return {"type": self.kind, "scalar": self.scalar.config(), **measure}
 
 
-@final
 @dataclass(frozen=True, init=False)
 class CurlFree(VectorField):
     """-grad grad^T k0, unnormalised: k(0) is the diagonal of E omega_j^2, I / s^2 for the Gaussian (Minh 2016, eq. 32,
@@ -293,7 +290,6 @@ class CurlFree(VectorField):
         return float(self.scalar.second_moments(d).sum())
 
 
-@final
 @dataclass(frozen=True, init=False)
 class DivergenceFree(VectorField):
     """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2.

@@ -1,7 +1,5 @@
 """Output matrices: the symmetric positive semi-definite A (p, p) of a decomposable kernel k0 A."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ class Output(ABC):
     def root(self, p: int) -> FloatArray:
         """B^T (r, p) with A = B B^T and r the numerical rank of A: no row for an eigenvalue at rounding level."""
 
-    def fixed(self, p: int, covariance: FloatArray | None = None) -> Output:
+    def fixed(self, p: int, covariance: FloatArray | None = None) -> "Output":
         """The same A with its numbers written out (`p` is then set); InputError where they cannot be known.
 
         `covariance` (p, p) is that of the targets, where it is known."""
@@ -57,7 +55,6 @@ class Output(ABC):
         return root.T @ root
 
 
-@final
 @dataclass(frozen=True)
 class Identity(Output):
     """A = I: independent outputs."""
@@ -71,7 +68,6 @@ class Identity(Output):
         return Matrix(np.eye(p))
 
 
-@final
 @dataclass(frozen=True)
 class Covariance(Output):
     """A is the targets' empirical covariance, known once the moments are."""
@@ -94,7 +90,6 @@ class Covariance(Output):
         return Matrix(covariance)
 
 
-@final
 @dataclass(frozen=True)
 class Simplex(Output):
     """The simplex coding of p classes (Mroueh et al. 2012): A = B^T B on one-hot targets, of rank p - 1.
@@ -118,7 +113,6 @@ class Simplex(Output):
         return Factor(self.root(p).T)
 
 
-@final
 @dataclass(frozen=True)
 class Learned(Output):
     """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
@@ -148,7 +142,6 @@ class Learned(Output):
         return "learned" if self.penalty == "trace" else {"learned": self.penalty}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Matrix(Output):
     """A given, symmetric and positive semi-definite (p, p)."""
@@ -183,7 +176,6 @@ class Matrix(Output):
         return {"matrix": self.A.tolist()}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Factor(Output):
     """A = B B^T, of B (p, r): the outputs are B times r latent functions (linear coregionalisation)."""
@@ -211,7 +203,6 @@ class Factor(Output):
         return {"factor": self.B.tolist()}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Graph(Output):
     """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005).

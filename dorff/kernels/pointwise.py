@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated
 
 import numpy as np
 
@@ -54,7 +54,6 @@ class PointwiseSpec(Typed):
     function: Annotated[str, OneOf(*FUNCTIONS)]
 
 
-@final
 @dataclass(frozen=True)
 class ArcCosine(GaussianWeighted):
     """2 E phi(w . x) phi(w . z): phi the Heaviside step for `order` 0, the ramp for order 1 (Cho & Saul 2009).
@@ -82,7 +81,6 @@ class ArcCosine(GaussianWeighted):
         return {"type": "arc_cosine", "order": self.order}
 
 
-@final
 @dataclass(frozen=True)
 class Pointwise(GaussianWeighted):
     """E phi(w . x) phi(w . z), w ~ N(0, I) (the "pointwise nonlinear Gaussian" kernels of Munkhoeva et al. 2018).

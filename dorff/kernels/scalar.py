@@ -20,7 +20,6 @@ pdist = lazily("scipy.spatial.distance", "pdist")
 _NAMES = ("unbounded", "trace", "defensive", "bounded")
 
 
-@final
 @dataclass(frozen=True)
 class Measure:
     """The probability law rho of the frequencies, given a scalar kernel's spectral density rho_0.
@@ -185,7 +184,6 @@ class Spectral(ScalarKernel):
         self.stretch(d)
 
 
-@final
 @dataclass(frozen=True)
 class Split:
     """phi(t) = constant + slope t + gain rest(t): rest is odd beside a constant, even beside a slope, else either.
@@ -199,7 +197,6 @@ class Split:
     slope: float = 0.0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Activation:
     """phi on arrays of any shape, its derivative (None: there is none, as of a step, or it is not known), and its even

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,6 @@ _BLOCK = 2**20  # numbers at a time
 _FIRST = 8  # points on each side of zero
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FromSignature(OfFunction):
     """K(x, z) = K0(x - z), K0 a function of delta (..., d) that gives real symmetric matrices (..., p, p); d <= 3.
@@ -94,7 +92,6 @@ class FromSignature(OfFunction):
 
 
 def _outputs(signature: MatrixFunction, d: int) -> int:
-    """p, from the signature at zero."""
     shape = np.shape(signature(np.zeros((1, d))))
     if len(shape) != 3 or shape[0] != 1 or shape[1] != shape[2] or shape[1] < 1:
         raise InputError(f"signature must give (n, p, p) for delta of shape (n, {d}); for (1, {d}) it gives {shape}")
@@ -115,7 +112,6 @@ def _half_widths(box: float | Sequence[float], d: int | None) -> tuple[float, ..
     return tuple(float(value) for value in values)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SampledSignature:
     """K0 at nodes -box ... box, 2 n_j + 1 along each input: both ends, so that the grid is even, as K0 is."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,6 @@ class OfFunction(BaseKernel):
         )
 
 
-@final
 @dataclass(frozen=True)
 class SpectralDensity(OfFunction):
     """K(x, z) = int cos(omega . (x - z)) mu(omega) d omega, mu any real symmetric positive semi-definite density.

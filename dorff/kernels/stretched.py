@@ -198,7 +198,6 @@ _ROUGH = (
 )
 
 
-@final
 @dataclass(frozen=True, init=False)
 class Laplacian(Product):
     """exp(-|x - z|_1 / s), s = `lengthscale`; scikit-learn's gamma is 1 / s.
@@ -227,7 +226,6 @@ class Laplacian(Product):
         return np.asarray(-np.sum(math.log(math.pi) + np.log1p(unit**2), axis=1))
 
 
-@final
 @dataclass(frozen=True, init=False)
 class Cauchy(Product):
     """prod_i 1 / (1 + ((x_i - z_i) / s)^2), s = `lengthscale`.

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,6 @@ _BLOCK = 2**21  # numbers at a time
 _FLOOR = 1e-3
 
 
-@final
 @dataclass(frozen=True)
 class Tabulated(Spectral):
     """The kernel whose spectrum is constant over each cell of a grid about zero, and nothing outside of it.

@@ -1,7 +1,7 @@
 """Jitted loops: the parts of dorff that NumPy does not do at the machine's speed."""
 
-from dorff.loops.butterfly import simplex_vertices
 from dorff.loops.config import cache_directory, loop
 from dorff.loops.projections import butterfly_rules, hadamard_chain
+from dorff.loops.rotations import simplex_vertices
 from dorff.loops.rowwise import differences, scan
 from dorff.loops.trig import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, final
+from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 import llvmlite  # type: ignore[import-untyped]
@@ -102,7 +102,6 @@ def _private(path: Path) -> Path:
     return path
 
 
-@final
 class _DiskCache(NullCache):
     """One function's compiled signatures, each a file of its own that appears whole or not at all.
 

@@ -3,9 +3,8 @@
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.loops.butterfly import project, rotate, simplex_entries
 from dorff.loops.config import loop
-from dorff.loops.hadamard import transform
+from dorff.loops.rotations import project, rotate, simplex_entries, transform
 from dorff.loops.rowwise import F64, Array, Strided, block, flat, output, parameter
 from dorff.loops.tiles import LANES, copy_permuted, give_rows, new_tile, take_rows
 
@@ -127,13 +126,11 @@ def _ends(rows: Array, blocks: int, width: int) -> Array:
 
 
 @loop
-def _chain_rows(
-    inputs: Inputs, diagonals: F64, permutation: Array, chosen: Chosen, shape: tuple[int, int, int]
-) -> None:
+def _chain_rows(inputs: Inputs, diagonals: F64, order: Array, chosen: Chosen, shape: tuple[int, int, int]) -> None:
     ((x, x_step), stretch), (rows, gains, out), (b, K, n) = inputs, chosen, shape
     w, B = LANES, diagonals.size // (K * n)
     taken, tile = new_tile(n), new_tile(n)
-    other = new_tile(n if permutation.size else 0)
+    other = new_tile(n if order.size else 0)
     taken[stretch.size * w :] = 0
     ends = _ends(rows, B, n)
     for first in range(0, b, w):
@@ -146,8 +143,8 @@ def _chain_rows(
             last = taken
             for s in range(K):
                 factors = diagonals[(k * K + s) * n : (k * K + s + 1) * n]
-                if s == 1 and permutation.size:
-                    copy_permuted(last, permutation[k * n : (k + 1) * n], other)
+                if s == 1 and order.size:
+                    copy_permuted(last, order[k * n : (k + 1) * n], other)
                     last = other
                 target = tile if s == 0 else last
                 transform(last, factors, target)

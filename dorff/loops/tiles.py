@@ -6,7 +6,7 @@ shorter, LLVM splits them. There is no Python twin for NUMBA_DISABLE_JIT. Nothin
 
 import inspect
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -23,7 +23,6 @@ _INT = ir.IntType(64)
 _MASK = ir.IntType(32)
 
 
-@final
 class Lines:
     """A piece of code being built that works on whole lines. Arrays are addresses, integers LLVM values."""
 

@@ -1,8 +1,6 @@
 """What all tasks of one graph's building have in common, frozen in its folder; its files: of many parts, each read
 alone and with a checksum of its own, and of rows of inputs; and the run, place and shard of a row."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
@@ -11,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +139,6 @@ class ChangedError(Exception):
     """What a build was made of, or its own record, is not what it was: another one is to be begun."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class GraphSpec:
     """A build: its folder, what its graph is, and how inputs are scaled and rows are cut. `columns` (k,) are those
@@ -159,7 +156,7 @@ class GraphSpec:
     config: Config = field(repr=False)
 
     @classmethod
-    def of(cls, directory: Path, config: Config) -> GraphSpec:
+    def of(cls, directory: Path, config: Config) -> "GraphSpec":
         graph, columns = Graph.from_config(config["graph"]), np.array(config["columns"], np.int64)
         center, scale, sizes = np.array(config["center"]), np.array(config["scale"]), Sizes(**config["sizes"])
         rules = config["step"], config["seed"], config["nan"]
@@ -282,7 +279,6 @@ INPUTS: Final = "rows"  # a run's other file
 Table = npt.NDArray[Any]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The runs and shards of all generations up to one.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 from dorff.data import Dataset
 from dorff.engine import Engine, Task
@@ -69,7 +69,6 @@ GIVEN: Final[dict[str, Step]] = {
 }
 
 
-@final
 @dataclass(frozen=True)
 class Files:
     """What the tasks of a stage read and write: the source of its leaves. Small, picklable."""
@@ -106,7 +105,6 @@ class Files:
         return " ".join([self.read(start).stamp if read is None else read, *sizes])
 
 
-@final
 class GraphStage(Stage):
     """A stage of a build; files and receipts are in one folder. The hash is of the build, and of the digests of all
     tasks of earlier stages that read files which are not the build's own."""
@@ -143,7 +141,6 @@ class GraphStage(Stage):
         return receipt
 
 
-@final
 class Stages:
     """The stages of a build, run in their order."""
 

@@ -23,12 +23,12 @@ from dorff.graphs import KNN, Given, Graph, checked
 from dorff.manifold.build_edges import CUTS, graph_shape
 from dorff.manifold.build_spec import BuildTask, ChangedError, DamagedError, GraphSpec, lasting, load_layout, load_spec
 from dorff.manifold.build_stages import Stages, Told
-from dorff.manifold.edge_store import DONE, Shards, write_done
+from dorff.manifold.leaves import DONE, Shards, write_done
 from dorff.passes import Config, Pass
 from dorff.plan.graph_sizes import Sizes, copied_bytes, given_source
-from dorff.storage.files import hide, read_record, rmtree
+from dorff.storage.files import hide, read_record, remove_torn, rmtree
 from dorff.storage.location import locate
-from dorff.store import Lease, remove_torn
+from dorff.store import Lease
 
 RUN_ROWS: Final = 2**17  # of which copies are in a file, at most
 AGAIN: Final = 5  # times that one task's files may turn out damaged
@@ -236,7 +236,6 @@ def _given(stages: Stages, spec: GraphSpec) -> int:
 
 
 def _drop(folder: Path, fence: Fence) -> None:
-    """Delete what a stage left, which nothing reads any more."""
     if folder.is_dir():
         with fence():
             gone = hide(folder)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -62,7 +62,6 @@ Scale: TypeAlias = FloatArray | None
 _CACHED: Final = 2**16  # numbers of a block that are made before they are looked at again
 
 
-@final
 class GraphSums(RowSums):
     """Adds groups of rows, each a graph of its own, to T; or the rows of one graph, a part at a time (`add_local`).
 
@@ -316,7 +315,6 @@ def _losing(T: Moments, lost: float) -> Moments:
 
 
 def _largest(T: Moments) -> float:
-    """The largest diagonal entry, 0 at least."""
     return max(0.0, float(T.packed[np.cumsum(np.arange(1, T.m + 2)) - 1].max()))
 
 

@@ -3,7 +3,7 @@ on standard deviations, so that bands hold what they say; and a sample of such r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ MOST_NUMBERS: Final = 2**22  # decision values or scores held, and a few times a
 FLATTEST: Final = 1e-3  # least slope, over the spread of the decision values: all but equal probabilities
 
 
-@final
 @dataclass(frozen=True)
 class Calibration:
     """p = softmax(slope * f) for decision values f: temperature scaling, 1 / slope the temperature (Guo, Pleiss, Sun
@@ -137,7 +136,6 @@ def _checked(
 LEVELS: Final = (*(step / 200 for step in range(1, 200)), 0.999, 0.9999)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Conformal:
     """Split-conformal factors of normalised residuals |y - C f| / std (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman
@@ -229,7 +227,6 @@ SAMPLE_ROWS: Final = 1000
 SAMPLE_NUMBERS: Final = 2**20
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class HeldSample:
     """A sample of rows that a fit has not seen, and what it says of them: `numbers` (n,) of the rows in the data,

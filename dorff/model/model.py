@@ -1,20 +1,16 @@
 """Model: a fitted function, what it predicts for a block of inputs, and how sure it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected
-from dorff.kernels import MultiView, OperatorKernel
-from dorff.kernels.multi_view import mean_of
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, MultiView, OperatorKernel, mean_of
 from dorff.model.calibration import Conformal, HeldSample, check_level
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights
@@ -37,7 +33,6 @@ def evaluation_bytes(m: int) -> int:
     return 8 * block_rows(m) * m + STEP_BYTES
 
 
-@final
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """f(x) = intercept + target_scale * sum_a phi_a(x) psi_a^T h_a.
@@ -150,7 +145,7 @@ class Model:
         transform, added = self.feature_map.transform, posterior.noise if noise else 0.0
         return self._by_blocks(X, (k, k), lambda rows: posterior.covariance(transform(rows), C) + added, views)
 
-    def sample(self, count: int, *, seed: int = 0) -> tuple[Model, ...]:
+    def sample(self, count: int, *, seed: int = 0) -> "tuple[Model, ...]":
         """`count` whole functions drawn from the posterior, each a model without one; no noise is in them. At all
         inputs together they have the posterior's joint law. 8 m (r + p) bytes a draw; the same for the same seed."""
         if count < 1:

@@ -1,11 +1,9 @@
 """Posterior: how far the coefficients of a fit may lie from their mean, and what that makes of its values."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +66,6 @@ class PosteriorBlock(ABC):
         return np.asarray(self.basis @ (normal * np.sqrt(self.spread) * np.sqrt(self.variance)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SeparableBlock(PosteriorBlock):
     """Columns that see the same features phi = gain F(x) - centre, (m,): f gets sum_j (phi . x_j) loading_j.
@@ -114,7 +111,6 @@ class SeparableBlock(PosteriorBlock):
         return int(8 * (2 * k + kept + c * (1 + p)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CoupledBlock(PosteriorBlock):
     """One system for all outputs: f gets Phi^T x, where row a of Phi (k, p) is F_feature[a](x) loading_a - centre_a.
@@ -156,7 +152,6 @@ class CoupledBlock(PosteriorBlock):
         return int(8 * p * (2 * k + kept))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """Of f = Phi(x)* h + b given the data: Gaussian, its mean the model. Blocks and the intercept are independent.
@@ -221,7 +216,7 @@ class Posterior:
         return named
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> Posterior | None:
+    def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> "Posterior | None":
         """From `arrays()` among others, for weights of the shape (m, r, p) and q targets; None where there is none.
 
         InputError where one is missing or does not fit."""

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels import BaseKernel, Decomposable, Measure, MultiView, OperatorKernel, Spectral
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import BaseKernel, Decomposable, FloatArray, Measure, MultiView, OperatorKernel, Spectral
 
 #: omega (D, d), the log density (D,) they were drawn from, and which terms (T, D) of the kernel each one serves: None
 #: for all.
@@ -18,7 +16,6 @@ IntArray = npt.NDArray[np.int64]
 _Terms = Sequence[tuple[int, float, BaseKernel]]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class OperatorWeights:
     """psi_a = gain_a root_a: `gain` (m,), `root` (m, r, p), or (1, r, p) where it is the same for every feature.

@@ -19,14 +19,5 @@ from dorff.moments.base import (
     probe,
     unseen,
 )
-from dorff.moments.blas import FloatArray, syr2k, syrk, tpqrt
-from dorff.moments.gram import (
-    MIXED_UNIT,
-    Accumulator,
-    Folds,
-    Moments,
-    ProductAccumulator,
-    Products,
-    Triangle,
-    TriangleAccumulator,
-)
+from dorff.moments.blas import FloatArray, pinned, syr2k, syrk, tpqrt
+from dorff.moments.gram import Accumulator, Folds, Moments, ProductAccumulator, Products, Triangle, TriangleAccumulator

@@ -1,7 +1,5 @@
 """What all sums over rows have in common: they say what they are of, they are written by pieces, and they add."""
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,7 +88,7 @@ class Sums(Described):
     `by_numbers`: two of them are added number by number; where not, files of them are added whole, by `absorb`."""
 
     by_numbers: ClassVar[bool] = True
-    kinds: ClassVar[dict[str, type[Sums]]] = {}
+    kinds: ClassVar[dict[str, "type[Sums]"]] = {}
 
     def __init_subclass__(cls) -> None:
         if "kind" in cls.__dict__:
@@ -119,7 +117,7 @@ class Sums(Described):
         """The sum of two disjoint sets of rows, exact but for rounding."""
         return copy.deepcopy(self).absorb(other)
 
-    def check_same(self, other: Sums) -> None:
+    def check_same(self, other: "Sums") -> None:
         """InputError where the two are not of the same plan."""
         mine, others = ((one.kind, one.m, one.q, one.observed, one.length) for one in (self, other))
         if mine != others or not np.array_equal(self.y0, other.y0):

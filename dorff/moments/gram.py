@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, ClassVar, Final, Self, final
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from scipy.linalg import blas
@@ -28,7 +28,6 @@ SINGLE_ROWS: Final = 2048
 MIXED_SLACK: Final = 4096.0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Moments(Solvable):
     """Sums over rows of Z^T Z; `packed` is its upper triangle."""
@@ -66,7 +65,6 @@ class Moments(Solvable):
         return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
 
-@final
 class Accumulator(PackedAdder):
     """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
 
@@ -138,7 +136,6 @@ class Accumulator(PackedAdder):
 Folds = dict[Part, Moments]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Triangle(Solvable):
     """The upper triangular R (w, w) of a QR of the rows Z = sqrt(weight) [F | 1 | Y - y0], its diagonal >= 0.
@@ -199,7 +196,6 @@ def _positive(R: FloatArray) -> Iterator[FloatArray]:
         yield column * signs[: len(column)]
 
 
-@final
 class TriangleAccumulator(PackedAdder):
     """Reflects blocks of rows into an upper triangle, one LAPACK `tpqrt` a block: two to three times a `syrk`.
 
@@ -239,7 +235,6 @@ class TriangleAccumulator(PackedAdder):
         return Triangle(self.m, self.q, self.n, self.y0, np.concatenate(list(self.pieces())), self.observed)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Products(Sums):
     """`values` (w, c) = M V over the rows, M = Z^T Z, for the V (w, c) that the pass was given."""
@@ -275,7 +270,6 @@ class Products(Sums):
         return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
 
-@final
 class ProductAccumulator(Adder):
     """Adds Z^T (Z V), V (w, c): 4 w c flops a row.
 

@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar, final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -66,7 +66,6 @@ class RowSums(ABC):
         leave_spare(adder.spare for adder in self.sums.values())
 
 
-@final
 class BlockSums(RowSums):
     """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums.
 
@@ -176,7 +175,6 @@ SMALLEST_LEAF, LARGE_FIRST_LEAF, LARGEST_LEAF = 2**14, 2**17, 2**18
 GROW_AGAIN: Final = 4096  # from this number on, so that 10^12 rows are some 2 10^5 leaves
 
 
-@final
 @dataclass(frozen=True)
 class Leaf:
     """Rows start..stop-1: a run of whole shards, the unit of work. One that is not `full` is cut short by the first

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from dorff.store.models import UNREADABLE
 from dorff.store.moments import read_npz
 
 
-@final
 @dataclass(frozen=True)
 class RowsName:
     """Rows by number and value: from which on, how many, and a checksum, or one of each array."""
@@ -34,7 +33,6 @@ class RowsName:
     crc: int | Sequence[int]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FrozenConstants:
     """What the first rows told. `sample` names these; `patterns` are the ways to miss targets that count (None: all
@@ -142,7 +140,6 @@ class Place:
         return self.directory / "nodes" / f"{level:02d}-{index:06d}-{key}.moments"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Pass(Place):
     """All that the sums depend on besides the rows; frozen by the first plan in `directory`, named by `hash`."""
@@ -157,11 +154,8 @@ class Pass(Place):
     @property
     def folds(self) -> FoldRule:
         """The rule of the spec, with the row or group that fold 0 has, and what a sample of rows told."""
-        rule, run, seed = (
-            replace(self.spec.folds, first=self.constants.first),
-            self.constants.run,
-            self.constants.fold_seed,
-        )
+        run, seed = self.constants.run, self.constants.fold_seed
+        rule = replace(self.spec.folds, first=self.constants.first)
         rule = rule if run is None else replace(rule, run=run)
         return rule if seed is None else replace(rule, seed=seed)
 

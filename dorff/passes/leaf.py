@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final, Self, TypeVar, final
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -55,7 +55,6 @@ class Summand(Stage):
         return sum_leaf(self, *self.opened(), source, leaf)
 
 
-@final
 class PassSums(Summand):
     """The sums that a pass's spec names, of [F | 1 | Y - y0]: Gram matrices, or triangles of QR."""
 
@@ -170,7 +169,6 @@ class LeafRun:
         return receipt
 
 
-@final
 class _RowRun(LeafRun):
     """One of rows, read block by block."""
 

@@ -1,13 +1,11 @@
 """What a pass over the rows sums, as plain values: known before a row is read, and hashed into a state's name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final, Self, TypeAlias, final
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +34,6 @@ Rows = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 
 
-@final
 @dataclass(frozen=True)
 class FoldRule:
     """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of a seed and of their number
@@ -57,7 +54,7 @@ class FoldRule:
     run: int = 1
 
     @classmethod
-    def one_held(cls, count: int, by_rows: bool, seed: int, run: int = 1) -> FoldRule:
+    def one_held(cls, count: int, by_rows: bool, seed: int, run: int = 1) -> "FoldRule":
         """One fold of `count` held out, the others together."""
         return cls(2, by_rows, seed, count, run=run)
 
@@ -78,14 +75,14 @@ class FoldRule:
         first = self._dealt(np.array([self.first], np.uint64), self.held)
         return np.asarray(self._dealt(rows, self.held) != first, dtype=np.int64)
 
-    def even(self, groups: Keys) -> FoldRule:
+    def even(self, groups: Keys) -> "FoldRule":
         """With that of some seeds which deals rows of these groups (n,) to folds most evenly: by any seed a few groups
         leave folds empty, by chance. As it is where groups are many."""
         keys, rows = np.unique(groups, return_counts=True)
         if len(keys) > FEW_GROUPS * self.count:
             return self
 
-        def unevenness(rule: FoldRule) -> int:
+        def unevenness(rule: "FoldRule") -> int:
             return int(np.sum(np.bincount(rule._dealt(keys, self.count), rows) ** 2))
 
         return min((replace(self, seed=self.seed + more) for more in range(SEEDS)), key=unevenness)
@@ -98,7 +95,6 @@ class FoldRule:
         return ((z ^ (z >> np.uint64(31))) % np.uint64(count)).astype(np.int64)
 
 
-@final
 @dataclass(frozen=True)
 class PassSpec:
     """All that the sums of a pass depend on but for the values of the rows. Equal specs have equal sums.
@@ -136,11 +132,6 @@ class PassSpec:
     def partial(self) -> bool:
         """Whether rows may miss targets."""
         return self.nan in ("partial", "unlabelled")
-
-    @property
-    def has_words(self) -> bool:
-        """Whether rows must tell a length-scale."""
-        return any(self.words)
 
     def config(self) -> Config:
         """The spec as JSON."""

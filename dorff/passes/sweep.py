@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import final
 
 import numpy as np
 
@@ -26,11 +25,11 @@ from dorff.passes.frozen import Pass, load_pass
 from dorff.passes.leaf import Summand, block_sums
 from dorff.passes.tree import Tree
 from dorff.storage.files import read_record, rmtree, write_record
+from dorff.store.receipts import remove_given_up
 
 Progress = Callable[[int], None]
 
 
-@final
 class Sweep(Summand):
     """One sweep: the product of a pass's sums with columns V that are in its folder, below that of its solve."""
 
@@ -63,7 +62,6 @@ def _columns(directory: Path) -> tuple[str, FloatArray]:
         raise InputError(f"{directory}: the columns of a sweep are damaged ({error}); run the job again") from error
 
 
-@final
 class Sweeper:
     """V (w, c) -> M V (w, c) for each pattern of targets, by sweeps over the data.
 
@@ -133,4 +131,4 @@ class Sweeper:
     def tidy(self) -> None:
         """Delete this solve's sweeps, now that it is over, and those of solves that were given up; no others."""
         rmtree(self._folder, ignore_errors=True)
-        store.remove_given_up(self._folder.parent)
+        remove_given_up(self._folder.parent)

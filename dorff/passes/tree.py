@@ -3,16 +3,16 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol, TypeVar, final
+from typing import Final, Protocol, TypeVar
 
 from dorff.engine import Engine, Task
 from dorff.errors import IncompleteError
 from dorff.moments import Part, Sums, merge_folds
 from dorff.passes.blocks import Leaf
 from dorff.passes.leaf import Stage, merge_nodes, run_leaf
-from dorff.storage.files import make_directory, rmtree
+from dorff.storage.files import make_directory, remove_torn, rmtree
 from dorff.storage.location import locate
-from dorff.store import Receipt, load_sums, remove_torn, undamaged
+from dorff.store import Receipt, load_sums, undamaged
 
 S = TypeVar("S", bound=Sums)
 ROUNDS: Final = 3  # of runs in which rows change, or files are lost
@@ -28,7 +28,6 @@ class Stamped(Protocol):
         """Names what start..stop-1 are."""
 
 
-@final
 class Tree:
     """A binary-counter tree over leaf numbers: appended leaves change no node that was complete before, nor do those
     that a window leaves behind. Only full leaves are merged into nodes; one that is not is a root of its own.
@@ -293,7 +292,6 @@ class Tree:
         return self._sums.node(*node, "").stem[:-1] in self._stored
 
     def _path_up(self, node: Node) -> Iterator[Node]:
-        """The node and all above it, up to its root."""
         yield node
         while self._complete(node := _parent(node)):
             yield node

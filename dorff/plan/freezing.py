@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Final, TypeVar, final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from dorff.features import Drawn, FeatureMap, Recipe
 from dorff.features.lengthscale_search import search_size, tune_lengthscales
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
-from dorff.moments import MOST_PATTERNS, patterns_of
-from dorff.moments.blas import pinned
+from dorff.moments import MOST_PATTERNS, patterns_of, pinned
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES
@@ -73,7 +72,7 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
     where rows may be unlabelled; and the name of all of them. Where none of them has a target there are more, up to
     SAMPLE_BYTES: targets are shifted by the mean of those found."""
     dataset, most = plan.dataset, _most_rows(plan)
-    rows = MEDIAN_SAMPLE if plan.spec.has_words else SMALL_SAMPLE
+    rows = MEDIAN_SAMPLE if any(plan.spec.words) else SMALL_SAMPLE
     if plan.job.solve.standardize:
         rows = min(plan.leaves[0].stop - plan.leaves[0].start, max(SMALL_SAMPLE, most))
     read = dataset.block(dataset.first, min(dataset.n, dataset.first + rows))
@@ -95,7 +94,6 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
 
 
 def _most_rows(plan: Plan) -> int:
-    """The rows of SAMPLE_BYTES."""
     return SAMPLE_BYTES // (8 * (plan.dataset.d + plan.dataset.q))
 
 
@@ -216,7 +214,6 @@ def _multiplied(plan: Plan, kernels: _Kernels, drawn: Configs, rows: RowBlock, f
 
 
 def _chosen(plan: Plan, kernels: _Kernels) -> Sequence[OperatorKernel]:
-    """The kernels to choose from."""
     return build_kernels(kernels.fitted or kernels.drawn or plan.kernel_configs, plan.dataset.d)
 
 
@@ -254,7 +251,6 @@ def target_means(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
     return np.asarray((np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0))
 
 
-@final
 @dataclass(frozen=True)
 class _Kernels:
     """Those drawn for and those fitted (None: the same), with numbers for words; and of a search its rows and end."""
@@ -272,7 +268,7 @@ def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
     """The kernels: the median of distances between the sample's rows for its word, then length-scales of most evidence
     for theirs."""
     spec = plan.spec
-    if not spec.has_words:
+    if not any(spec.words):
         return _Kernels(None, None)
     x = scaled(sample.X)
     drawn = with_medians(plan.drawn_configs, x, sample.weights)

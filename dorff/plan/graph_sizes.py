@@ -1,13 +1,11 @@
 """How a graph across leaves is cut, and what building it takes: bytes of a task, bytes on disk, flops; what a manifold
 term's sums depend on, and what they cost."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Self, final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +42,6 @@ class Form(StrEnum):
     POWER = "power"
 
 
-@final
 @dataclass(frozen=True)
 class TermRecipe:
     """All that T depends on besides the features and the rows: neither weight nor outputs, so that terms which differ
@@ -145,7 +142,6 @@ HELD: Final = 128  # of an edge in memory, in the arrays that a part of a shard 
 COUNTED: Final = 4096  # shards whose rows' degrees are counted at a time: 128 MiB
 
 
-@final
 @dataclass(frozen=True)
 class Sizes:
     """How a graph is cut. Rows: `partition_rows` a landmark, `sample_rows` to find one by, `shard_rows` of a given
@@ -192,7 +188,6 @@ def given_source(path: str, n: int) -> EdgeSource:
     return source
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Degrees:
     """The degrees of a given graph's rows, as its file counts them: `counts[k]` rows have `degrees[k]`, descending.
@@ -203,7 +198,7 @@ class Degrees:
     shard: int
 
     @classmethod
-    def of(cls, source: EdgeSource, rows: Dataset, shard_rows: int) -> Degrees:
+    def of(cls, source: EdgeSource, rows: Dataset, shard_rows: int) -> "Degrees":
         """Read from a graph once in a process, while its files stay as they are. InputError where it is damaged."""
         return _degrees(source, source.stamp(), rows.first, rows.n, shard_rows)
 
@@ -265,9 +260,7 @@ def _stored(source: EdgeSource) -> int:
     return source.count if source.kind == "csr" else 2 * source.count
 
 
-@final
-@dataclass(frozen=True)
-class GraphCosts:
+class GraphCosts(NamedTuple):
     """Of a graph of some rows: bytes of the largest task that builds it, bytes on disk; and what a row costs: `flops`
     to find its neighbours, and how often its features are computed (`repeats`: once, and again where it is near rows
     of other parts). `piece_rows` are the rows whose sums are made at a time, their neighbours with them, and

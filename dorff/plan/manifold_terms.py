@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from dorff.spec.job import Job
 RANK, RANK_NEAR, LOOK = 550.0, 150.0, 30.0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ManifoldTerm:
     """A term weight <f, (L (x) Q) f>: the sums of `sources`' rows, each source with a graph of its own. `columns` are
@@ -77,7 +76,6 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
 
 
 def _check_neighbours(graph: Graph, sources: Sequence[Dataset], key: str) -> None:
-    """InputError where a row is to list more neighbours than there are other rows."""
     k = graph.neighbours if isinstance(graph, KNN) else 0
     for source in sources:
         if k >= source.rows:
@@ -92,9 +90,7 @@ def weight_grid(terms: Sequence[ManifoldTerm]) -> list[tuple[float, ...]]:
     return list(product(*(term.manifold.weights for term in terms)))
 
 
-@final
-@dataclass(frozen=True)
-class TermCosts:
+class TermCosts(NamedTuple):
     """Of all terms together: the most bytes of one task, and what of its graph makes it as large ("" for nothing);
     bytes that the driver holds while it solves, bytes on disk, and flops; the rows that features are made of, and the
     flops of `syrk` that all else takes as long as."""

@@ -1,13 +1,11 @@
 """A job made concrete, before a row is read; and the constants that it freezes from its first rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -15,12 +13,10 @@ from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
-from dorff.kernels.multi_view import mean_of
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, mean_of
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Words, frozen_hash, load_pass
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
 from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
-from dorff.passes.leaf import PassSums
 from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
@@ -58,7 +54,7 @@ class _Draft:
         """Where the sums of this spec are kept; another spec has another directory."""
         return locate(self.job.state) / self.spec.name
 
-    def priced(self) -> Plan:
+    def priced(self) -> "Plan":
         """With its costs; DoesNotFitError where they are too many."""
         terms = make_terms(self.job, self.dataset, self.candidates[0])
         costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, self.spec, terms)
@@ -67,7 +63,6 @@ class _Draft:
         return Plan(**vars(self), costs=costs, terms=terms)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Plan(_Draft):
     """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass.
@@ -133,7 +128,7 @@ class Plan(_Draft):
             listed.append(f"data.nan: {nan} keeps the rows that {instead} does, and no others; write {instead}")
         return listed
 
-    def by_qr(self) -> Plan | None:
+    def by_qr(self) -> "Plan | None":
         """The same job, its rows summed as the triangle of a QR; None where that would not fit its workers.
         DoesNotFitError where it would not fit this machine: what a result is may not depend on that."""
         if self.terms or self.candidates[0].V > 1:  # sums of terms are Gram matrices, whose digits are lost already
@@ -262,7 +257,6 @@ def _drafted(resolved: Resolved) -> _Draft:
 def _check_kernels(
     job: Job, dataset: Dataset, candidates: Sequence[kernels.OperatorKernel], observe: FloatArray | None
 ) -> None:
-    """InputError for a kernel that these data or this way of solving are not for."""
     if job.solve.ridge_per_output and job.solve.select == "loo":
         raise InputError("solve.select: loo scores one ridge for all outputs; set kfold, or no ridge_per_output")
     for kernel in candidates:
@@ -285,7 +279,6 @@ def _begun(job: Job, spec: PassSpec) -> PassSpec:
 
 
 def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | None:
-    """C (q, p) of the job, None where targets are values of f itself."""
     if configs[0]["type"] == "multi_view":
         V = len(configs[0]["views"])
         return mean_of(V, range(V), dataset.q)

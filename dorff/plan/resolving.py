@@ -1,11 +1,9 @@
 """The data of a job, and what the job leaves to them: each key that it does not name, chosen by the sizes of the data
 before a row is read, with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final
 
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
@@ -25,7 +23,6 @@ GROUPS: Final = "groups"  # the array of them that is used without being named
 CLASSES: Final = "classes"  # and that of targets where there is no y
 
 
-@final
 @dataclass(frozen=True)
 class Chosen:
     """A key that the job leaves to dorff, what it came to, and why."""
@@ -35,7 +32,6 @@ class Chosen:
     why: str
 
 
-@final
 @dataclass(frozen=True)
 class Resolved:
     """A job with every such key filled in that sizes tell."""
@@ -43,7 +39,7 @@ class Resolved:
     job: Job
     chosen: tuple[Chosen, ...] = ()
 
-    def filled(self, key: str, value: Any, why: str) -> Resolved:
+    def filled(self, key: str, value: Any, why: str) -> "Resolved":
         """The same with this dotted key too."""
 
         def put(part: Part, name: str, *rest: str) -> Any:
@@ -185,7 +181,6 @@ def open_data(job: Job) -> Dataset:
 
 
 def _check_holdout(job: Job, dataset: Dataset) -> None:
-    """InputError where the rows that a new model is to be scored on are not there, or are of another kind."""
     if job.publish.holdout is None:
         return
     try:

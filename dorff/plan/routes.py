@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,6 @@ def sample_rows(m: int, t: int, n: int) -> int:
     return int(min(n, np.clip(m // 5, LEAST_DUAL, MOST_DUAL) // t))
 
 
-@final
 @dataclass(frozen=True)
 class Shape:
     """What a solve costs depends on: n rows, m features, q targets, r rows of psi (`coupled`: in one system), patterns
@@ -76,7 +75,6 @@ class Shape:
         return self.q if self.coupled else self.r
 
 
-@final
 @dataclass(frozen=True)
 class Means:
     """What the job says there is: workers, and bytes of each; and what one core does. Not what there happens to be,
@@ -88,7 +86,6 @@ class Means:
     pace: Pace
 
 
-@final
 @dataclass(frozen=True)
 class Way:
     """One way to solve: bytes of a worker and of the driver beside what each process has anyway, bytes on disk, flops
@@ -105,9 +102,7 @@ class Way:
     pass_seconds: float = 0.0
 
 
-@final
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """The way taken, why, and all of them."""
 
     way: Way
@@ -186,7 +181,6 @@ def _direct(shape: Shape, means: Means) -> Way:
 
 
 def _cg(shape: Shape, means: Means) -> Way:
-    """By products with the sums."""
     width = shape.width
     driver = shape.size.held + cg_bytes(shape.size) + shape.beside_bytes
     rank = min(SKETCH, shape.k // 2)
@@ -226,7 +220,6 @@ def _streaming(shape: Shape, means: Means) -> Way:
 
 
 def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
-    """The way with what is against it."""
     against = ""
     if way.name == "direct" and shape.k > LARGEST_DIRECT:
         against = f"its system has {shape.k} unknowns, and LAPACK's 32-bit numbers reach {LARGEST_DIRECT}"

@@ -3,16 +3,14 @@ how good a linear model is, and how much longer the length-scales are that tell 
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import scipy.linalg
 
 from dorff.data import RowBlock
-from dorff.features import FeatureMap, Recipe, sampler_of
-from dorff.features.projected import with_lengthscale
-from dorff.kernels import Decomposable, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
-from dorff.kernels.scalar import FloatArray
+from dorff.features import FeatureMap, Recipe, sampler_of, with_lengthscale
+from dorff.kernels import Decomposable, FloatArray, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums, block_rows
 from dorff.passes.spec import Rows
@@ -38,7 +36,6 @@ LINEAR_FLOPS: Final = 4e8  # of a linear model's decomposition, up to a factor: 
 _LINEAR_RIDGES: Final = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 
 
-@final
 @dataclass(frozen=True)
 class FirstLook:
     """What `rows` rows told. `dependence` is the share of the least held-out error that rows beside each other tell:

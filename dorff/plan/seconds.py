@@ -1,20 +1,17 @@
 """How long a job takes: what this machine does in a second, tried briefly, and what each way of solving asks of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
 from dorff.features import FeatureMap, Recipe
-from dorff.moments import syrk
-from dorff.moments.blas import pinned
+from dorff.moments import pinned, syrk
 from dorff.passes.blocks import block_rows
 from dorff.solvers import MOST_FACTORS, Size, criterion_of
 from dorff.solvers.choose import LARGE
@@ -51,7 +48,6 @@ START: Final = 4.0  # seconds of a command before its first leaf and after its l
 START_WORKERS: Final = 8.0  # and with workers
 
 
-@final
 @dataclass(frozen=True)
 class Pace:
     """What one core of this machine does: flops of `syrk` and of a product with few columns a second, and the seconds
@@ -62,12 +58,12 @@ class Pace:
     number: float
 
     @classmethod
-    def nominal(cls, m: int, map_flops: float) -> Pace:
+    def nominal(cls, m: int, map_flops: float) -> "Pace":
         """That of a usual core, by which ways are compared: what a result is may not depend on a clock."""
         return cls(NOMINAL, NOMINAL / 10, map_flops / m / NOMINAL + 0.5 / PAIRS)
 
     @classmethod
-    def of(cls, recipe: Recipe, width: int) -> Pace:
+    def of(cls, recipe: Recipe, width: int) -> "Pace":
         """Measured in some tenths of a second, in the time of this thread alone: what else the machine does counts
         little."""
         tried = min(width, TRIED_WIDTH)
@@ -88,11 +84,11 @@ def pace_bytes(recipe: Recipe, width: int) -> int:
     return 8 * max(tried * (block_rows(tried) + tried), 3 * min(recipe.numbers, TRIED_NUMBERS) + 2**21)
 
 
-def _best(work: Callable[[], object], *, times: int = 3) -> float:
+def _best(work: Callable[[], object]) -> float:
     best = math.inf
     with pinned():
         work()  # loops are loaded, pages are there
-        for _ in range(times):
+        for _ in range(3):
             began = time.thread_time()
             work()
             best = min(best, time.thread_time() - began)
@@ -149,7 +145,6 @@ def solve_work(job: Job, sizes: Sequence[Size], terms: int, *, keeps: bool, path
 
 
 def _factors_work(size: Size, trials: int) -> float:
-    """Of a system at so many ridges."""
     return size.blocks * float(size.k) ** 3 * (CHOLESKY * trials if trials <= MOST_FACTORS else EIGH)
 
 
@@ -166,7 +161,6 @@ def _folds_work(ridges: Sequence[float], size: Size, *, path: bool) -> float:
 
 
 def _noise_work(size: Size) -> float:
-    """Of the noise at one ridge."""
     if size.q == 1:
         return 0.0
     return NOISE * float(size.k) ** 3 if size.coupled else NOISE_APART * size.blocks * float(size.k) ** 2

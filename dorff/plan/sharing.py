@@ -9,17 +9,17 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
-from dorff.kernels import OperatorKernel, ScalarKernel, Spectral, mixture
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, OperatorKernel, ScalarKernel, Spectral, mixture
 from dorff.model.weights import Density, covered, effective_sample_size
 from dorff.spec.job import Job
 
+Kernels = Sequence[OperatorKernel]
 #: The least effective sample size of a kernel that was not drawn for, as a share of that of frequencies of its own.
 LEAST_SHARE: Final = 0.5
 _AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves all between them
 
 
-def make_recipe(kernels: Sequence[OperatorKernel], dataset: Dataset, job: Job, observe: FloatArray | None) -> Recipe:
+def make_recipe(kernels: Kernels, dataset: Dataset, job: Job, observe: FloatArray | None) -> Recipe:
     """The features that serve every kernel: of the one, or of the mixture of all."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in kernels]
@@ -34,7 +34,7 @@ def make_recipe(kernels: Sequence[OperatorKernel], dataset: Dataset, job: Job, o
     return Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
 
 
-def check_sharing(targets: Sequence[OperatorKernel], drawn_for: Sequence[OperatorKernel], recipe: Recipe) -> None:
+def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:
     """InputError where features of the kernels `drawn_for`, whose mixture is the recipe's, can serve no other kernel.
     Looks at what a job says alone, before anything is drawn: `check_targets` says whether they serve it well."""
     if any(kernel.concatenated for kernel in (*targets, *drawn_for)):
@@ -61,12 +61,7 @@ def check_sharing(targets: Sequence[OperatorKernel], drawn_for: Sequence[Operato
 
 
 def check_targets(
-    targets: Sequence[OperatorKernel],
-    drawn_for: Sequence[OperatorKernel],
-    *,
-    recipe: Recipe,
-    density: Density | None,
-    seed: int,
+    targets: Kernels, drawn_for: Kernels, *, recipe: Recipe, density: Density | None, seed: int
 ) -> list[float | None]:
     """The effective sample size of each target, in frequencies; None for features that are no plain sample of any.
 
@@ -108,7 +103,6 @@ def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, own: 
 
 
 def _around(kernel: OperatorKernel) -> str:
-    """The kernel at some length-scales, itself among them, as a job would list them in short."""
     lengthscale = np.asarray(_scalars([kernel])[0].config()["lengthscale"])
     lengthscales = [", ".join(f"{number:.3g}" for number in np.atleast_1d(factor * lengthscale)) for factor in _AROUND]
     return ", ".join(f"{{... lengthscale: {f'[{text}]' if lengthscale.ndim else text}}}" for text in lengthscales)
@@ -133,7 +127,7 @@ def _log_density(recipe: Recipe, omega: FloatArray) -> FloatArray:
     return np.asarray(np.logaddexp.reduce(parts, axis=0))
 
 
-def _scalars(targets: Sequence[OperatorKernel]) -> list[ScalarKernel]:
+def _scalars(targets: Kernels) -> list[ScalarKernel]:
     return [base.scalar for kernel in targets for _, base in kernel.terms()]
 
 

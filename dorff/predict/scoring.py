@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.engine import Engine, Task
 from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model
-from dorff.model.calibration import Calibration
+from dorff.model import Calibration, Model
 from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import content, load_model, resolve_model
@@ -30,7 +29,6 @@ Progress = Callable[[int, int], None]
 Coverage = dict[str, Any]
 
 
-@final
 @dataclass(frozen=True)
 class Scores:
     """How far predictions are from targets. `r2` is what `r2_of` says (`solvers.R2`), the mean of the outputs' or
@@ -53,7 +51,6 @@ class Scores:
     rows_dropped: int = 0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
     """Of a run of rows: how many; of each target `sums` (5, q) as in `row_sums`; of a classifier `hits`, by the rows'

@@ -1,23 +1,18 @@
 """What predicting and scoring have in common: the published model, its labels, its inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import final
 
 import numpy as np
 import psutil
 
 from dorff.data import Dataset, Label
 from dorff.errors import DoesNotFitError, InputError
-from dorff.kernels import MultiView
-from dorff.kernels.scalar import FloatArray
-from dorff.model.calibration import Calibration
-from dorff.model.model import Model, evaluation_bytes
+from dorff.kernels import FloatArray, MultiView
+from dorff.model import Calibration, Model, evaluation_bytes
 from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
 from dorff.store import load_model, model_arrays
 
@@ -28,7 +23,6 @@ def labels_of(model: Model) -> tuple[Label, ...] | None:
     return None if labels is None else tuple(labels)
 
 
-@final
 @dataclass(frozen=True)
 class ModelInputs:
     """What is read for a prediction: `arrays`, their columns' places in X, and which views these are for; `columns`
@@ -39,7 +33,7 @@ class ModelInputs:
     views: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> ModelInputs:
+    def of(cls, model: Model, inputs: str | Sequence[str] | None, views: Sequence[str] | None) -> "ModelInputs":
         """`inputs` are the names of the arrays in order, the model's own if None, or `x` where it does not say.
         InputError for views that the model does not have, or whose arrays it does not know."""
         given = None if inputs is None else (inputs,) if isinstance(inputs, str) else tuple(inputs)

@@ -1,13 +1,11 @@
 """Predictions of tables as people have them: for rows of any file that ingest reads, and as CSV or NetCDF."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +28,6 @@ ROWS: Final = 65536  # written at a time
 NO_VARIABLE: Final = "This is a netCDF dimension but not a netCDF variable.%10d"  # as NetCDF4 calls such a scale
 
 
-@final
 @dataclass(frozen=True)
 class Tables:
     """Rows `given` and predictions `wanted`, and data sets that stand for files, `store` and `out`:
@@ -46,7 +43,7 @@ class Tables:
     @contextmanager
     def opened(
         cls, model: Path, given: Path, wanted: Path, arrays: Sequence[str] = (), **options: Any
-    ) -> Iterator[Tables]:
+    ) -> "Iterator[Tables]":
         """What stands for files is in a folder beside `wanted`, and gone at the end. The columns of a file are encoded
         as the model's were, and numbers stand for none as there; `options` are those of `ingest`. InputError where
         `wanted` is there, the model does not say its columns, `arrays` or views are named of a file, or options are
@@ -88,7 +85,7 @@ class Tables:
             made.rename(self.wanted)
             sync_directory(self.wanted.absolute().parent)
 
-    def _write_netcdf(self, path: Path, values: Values) -> None:
+    def _write_netcdf(self, path: Path, values: "Values") -> None:
         """On the grid of the inputs' file, with its coordinates, where it has one; else along rows."""
         import h5py  # large
 
@@ -128,7 +125,6 @@ class Tables:
 Columns = dict[str, npt.NDArray[Any]]
 
 
-@final
 @dataclass(frozen=True)
 class Values:
     """What a table holds: inputs as they were before ingest made numbers of them, and predictions, by name."""
@@ -140,7 +136,7 @@ class Values:
     labels: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: Model, dataset: Dataset, out: Path) -> Values:
+    def of(cls, model: Model, dataset: Dataset, out: Path) -> "Values":
         """Of the predictions in the data set `out`: u, u_std, u_low_95 ...; of classes red_probability ..., class."""
         labels, arrays = labels_of(model) or (), group_attributes(out)["columns"]
         kind = "" if not labels else "_probability" if "calibration" in model.info else "_decision"

@@ -1,12 +1,10 @@
 """A model in words, symbols and facts, the names and ranges of its columns, and units as in `x_km` or `u_m_s`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -42,7 +40,6 @@ _UNITS: Final = {
 _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-@final
 @dataclass(frozen=True)
 class ColumnLabel:
     """A column's name without its unit, and the unit where the name ends in one that is known."""
@@ -57,15 +54,13 @@ class ColumnLabel:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
-@final
-@dataclass(frozen=True)
-class Rate:
+class Rate(NamedTuple):
     """A derivative's unit; numbers in target units per input unit are multiplied by `factor` to be in it."""
 
     unit: str
     factor: float = 1.0
 
-    def scaled(self, largest: float) -> Rate:
+    def scaled(self, largest: float) -> "Rate":
         """The same with a power of ten taken out where numbers up to `largest` (unscaled) would be awkward."""
         size = abs(largest * self.factor)
         if not math.isfinite(size) or size == 0 or 0.1 <= size < 1000:
@@ -100,7 +95,6 @@ def rate(inputs: Sequence[ColumnLabel], targets: Sequence[ColumnLabel]) -> Rate:
     return Rate(f"{above} / {below}")
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Subject:
     """What the plots are about: the model, its columns, the box (d,) .. (d,) of its data.
@@ -124,7 +118,7 @@ class Subject:
     fitted: tuple[ColumnLabel, ...]
 
     @classmethod
-    def of(cls, model: Model, observations: Observations | None = None) -> Subject:
+    def of(cls, model: Model, observations: Observations | None = None) -> "Subject":
         data = mapping(model.info.get("data"))
         inputs = _columns(data.get("inputs"), model.d, "x")
         targets = _columns(data.get("targets"), model.p, "y")
@@ -178,7 +172,6 @@ class Subject:
 
 
 def _around(model: Model) -> tuple[FloatArray, FloatArray]:
-    """A box around the centre of the features, a few of their wave-lengths wide."""
     features = model.feature_map
     phi = features.phi
     rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
@@ -236,9 +229,7 @@ def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]
     return low - half, high + half
 
 
-@final
-@dataclass(frozen=True)
-class KernelTerm:
+class KernelTerm(NamedTuple):
     """One term of the kernel: its share of tr k(0), its name, its formula, its scalar kernel, and papers on them."""
 
     share: float

@@ -1,11 +1,9 @@
 """Plots over planes of the inputs: of a vector field arrows, divergence, vorticity and deviation; maps of outputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 from scipy.spatial import cKDTree
 
-from dorff.kernels import Spectral
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import FloatArray, Spectral
 from dorff.report.describe import ColumnLabel, Observations, Rate, Subject, common_unit, rate
 from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png, shades
 
@@ -27,7 +24,6 @@ MOST_TRACKED: Final = 350  # observed arrows that can be told apart
 _SMOOTH: Final[Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Plane:
     """A rectangle of the input space: inputs `i` along x and `j` along y, the others at the centre."""
@@ -103,7 +99,7 @@ def field_plot(subject: Subject, whole: bool) -> bytes:
     return png(figure)
 
 
-def _arrows(axes: Axes, plane: Plane, doubt: _Doubt, unit: str | None) -> None:
+def _arrows(axes: Axes, plane: Plane, doubt: "_Doubt", unit: str | None) -> None:
     """Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes."""
     subject = plane.subject
     _, _, grid = plane.points(ARROWS)
@@ -192,7 +188,6 @@ def _deviation(figure: Figure, axes: Axes, plane: Plane, j: int | None) -> None:
 
 
 def _bar(figure: Figure, image: Any, axes: Any, label: str) -> None:
-    """As high as the axes, whatever their aspect."""
     figure.colorbar(image, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0))).set_label(label, color=INK)
 
 
@@ -272,7 +267,6 @@ def _scale(subject: Subject, parts: list[FloatArray]) -> tuple[Rate, float]:
 
 
 def _top(values: FloatArray) -> float:
-    """The 99th percentile."""
     return float(np.percentile(values, 99))
 
 
@@ -296,7 +290,6 @@ def _thinned(rows: Observations, subject: Subject) -> Observations:
     return X[keep], Y[keep]
 
 
-@final
 class _Doubt:
     """How little the data say over the plane of a 2-d field: FAR where that is next to nothing."""
 

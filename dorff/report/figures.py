@@ -7,7 +7,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -203,7 +203,6 @@ MOST_LINES: Final = 8
 _ERROR: Final = Criterion("error", "root mean squared error", root, in_units=True)
 
 
-@final
 @dataclass(frozen=True)
 class Candidate:
     """A kernel that was tried: what to call it, and its (ridge, mean squared error) pairs; or, by `held_out`, pairs of

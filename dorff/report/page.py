@@ -1,15 +1,13 @@
 """One self-contained HTML page about a model: no scripts, nothing fetched, plots inlined. The templates beside this
 file say it; here is what they say it of."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -27,9 +25,7 @@ LEVELS: Final = (0.5, 0.8, 0.95)
 _FIGURES: Final = ("r2", "rmse", "rmse_mean", "r2_linear", "r2_train")
 
 
-@final
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A plot as a PNG, and its name, of which the template has a title and a caption."""
 
     name: str
@@ -152,7 +148,6 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
 
 
 def _judged(model: Model, subject: Subject) -> list[Figure]:
-    """Plots of held-out rows."""
     if model.held is None:
         return []
     parts = {"observed": figures.observed_plot, "residuals": figures.residual_plots}
@@ -166,7 +161,6 @@ def _real(value: object) -> float | None:
     return float(value)
 
 
-@final
 @dataclass(frozen=True)
 class Quality:
     """How good the model is on rows not seen, by the fit's own `folds`, or, where these are empty, by the rows that it
@@ -177,7 +171,7 @@ class Quality:
     folds: Mapping[str, Any]
 
     @classmethod
-    def of(cls, model: Model, subject: Subject) -> Quality:
+    def of(cls, model: Model, subject: Subject) -> "Quality":
         folds, held = mapping(mapping(model.info.get("report")).get("quality")), model.held
         outputs = [mapping(one) for one in sequence(folds.get("outputs"))]
         if not outputs and held is not None:

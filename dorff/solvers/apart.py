@@ -1,27 +1,21 @@
 """Systems that fall apart: outputs that share one matrix over the features, each a column of its own."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray
-from dorff.solvers.penalty import PenaltyTerm
-from dorff.solvers.system import EPS, Block, BorderedSums, IntArray, Rows, assembled
+from dorff.solvers.system import EPS, Block, BorderedSums, IntArray, PenaltyTerm, Rows, assembled
 
 _DECIMALS: Final = 12  # of its penalties' shares that a column has in common with those of its block
 Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of the scaled targets
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class SplitProblem:
+class SplitProblem(NamedTuple):
     """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is
     (a_j G_j + l ridge) x_j = rhs_j, where G_j is of the features and their views alone.
 
@@ -41,7 +35,7 @@ class SplitProblem:
     def of(
         cls, weights: OperatorWeights, observe: FloatArray | None, outputs: Sequence[FloatArray | None], *,
         whole: bool, noise: FloatArray | None = None,
-    ) -> SplitProblem | None:  # fmt: skip
+    ) -> "SplitProblem | None":  # fmt: skip
         """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
         penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -24,7 +24,6 @@ FIRST, LAST = (-8, 1), (-14, 5)  # powers of ten of ridges, times k(x, x): those
 STEPS: Final = (1, 2, 3)  # beyond an end
 
 
-@final
 @dataclass(frozen=True)
 class Score:
     """One trial: number `candidate` in the list of settings, its ridge, m, and what was found.
@@ -56,7 +55,6 @@ def least(value: float, r2: float | None) -> float:
     return value if r2 is None else 1.0 - r2
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Choice:
     """The winner, solved on all rows, with its number of features; and everybody's score."""

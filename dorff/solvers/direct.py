@@ -1,12 +1,10 @@
 """Direct solvers: one Cholesky factor after another, or every ridge from one diagonalisation; of moments, or of the
 triangle of a QR, with singular values of the features in place of eigenvalues of their products."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import scipy.linalg
@@ -15,15 +13,13 @@ from scipy.linalg import lapack
 from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Solvable, Triangle, tpqrt
-from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Problem, Units
 from dorff.solvers.scores import BlockFactor, BlockSolution, DirectSolver, Ridge, RidgeScores, Solution
-from dorff.solvers.system import EPS, Block, Size
+from dorff.solvers.system import EPS, Block, Penalty, Size
 
 MOST_FACTORS: Final = 8  # as many Cholesky factors take about as long as one `eigh`
 
 
-@final
 class CholeskySolver(DirectSolver):
     """A factor for each ridge; the condition number is LAPACK's 1-norm estimate. Needs equal output eigenvalues `a` in
     each block."""
@@ -35,7 +31,7 @@ class CholeskySolver(DirectSolver):
         one = not any(np.ndim(ridge) for ridge in ridges) and all(block.plain for block in problem.blocks)
         return one and len(ridges) <= MOST_FACTORS
 
-    def factor(self, block: Block, ridge: Ridge) -> CholeskyFactor | None:
+    def factor(self, block: Block, ridge: Ridge) -> "CholeskyFactor | None":
         shifts = self.problem.shifts(block, ridge)
         if not block.plain or np.ptp(shifts) > 0:
             return None
@@ -49,7 +45,6 @@ class CholeskySolver(DirectSolver):
         return None if reciprocal < EPS else CholeskyFactor(block, shift, lower, norm, 1.0 / reciprocal)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CholeskyFactor(BlockFactor):
     """L (k, k), in the lower triangle, with L L^T = G a + shift I; the 1-norm and the condition number of that."""
@@ -90,7 +85,6 @@ class CholeskyFactor(BlockFactor):
         return np.asarray(lapack.dtrtri(self.lower, lower=1, overwrite_c=1)[0])
 
 
-@final
 class SpectralSolver(DirectSolver):
     """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge.
 
@@ -106,7 +100,7 @@ class SpectralSolver(DirectSolver):
     def suits(cls, problem: Problem, ridges: Sequence[Ridge]) -> bool:
         return True
 
-    def factor(self, block: Block, ridge: Ridge) -> SpectralFactor:
+    def factor(self, block: Block, ridge: Ridge) -> "SpectralFactor":
         return SpectralFactor(block, self.problem.shifts(block, ridge))
 
     def scores(self, ridge: Ridge) -> RidgeScores:
@@ -120,7 +114,6 @@ class SpectralSolver(DirectSolver):
         return Solution.of(self.problem, ridge, solved, self.rung, scores=not self.problem.penalty_borders)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SpectralFactor(BlockFactor):
     """A block's spectrum at the `shift` (c,) of each column."""
@@ -228,7 +221,6 @@ def triangle_bytes(size: Size) -> int:
     return size.packed + size.unpacked + size.vectors + (2 * size.blocks + 5) * 8 * size.k**2
 
 
-@final
 class _Rows:
     """A triangle as rows of a problem: features F (k, m), the column of ones (k,), scaled targets Y (k, q)."""
 

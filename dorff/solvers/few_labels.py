@@ -6,11 +6,8 @@ ridge and weight takes n^2 m flops, in place of the 9 m^3 or so of an `eigh` for
 Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold has, or as these have directions.
 Without a penalty T is 0, and features are taken as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,11 +17,10 @@ from scipy.linalg import lapack
 from dorff.model.weights import OperatorWeights
 from dorff.moments import UNIT, FloatArray, Moments, pooled
 from dorff.solvers.apart import SplitProblem
-from dorff.solvers.penalty import Penalty
 from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors
 from dorff.solvers.setting import Setting, learned_term
-from dorff.solvers.system import IntArray
+from dorff.solvers.system import IntArray, Penalty
 
 FEW: Final = 2  # times the labelled rows are no more than the features
 RUNG: Final = "rows"
@@ -32,9 +28,7 @@ _DECIMALS: Final = 12  # of their largest that numbers have in common which are 
 _LEAST: Final = float(np.finfo(np.float64).tiny)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Spectrum:
+class Spectrum(NamedTuple):
     """T of the features with their `gain` (m,): eigenvalues (m,) and eigenvectors U (m, m), None for I; its column of
     ones, the features' part (m,) in the eigenvectors, and the entry at its end."""
 
@@ -45,7 +39,7 @@ class Spectrum:
     ones: float
 
     @classmethod
-    def of(cls, penalty: Penalty, weights: OperatorWeights) -> Spectrum:
+    def of(cls, penalty: Penalty, weights: OperatorWeights) -> "Spectrum":
         T = penalty.term(weights, 1.0, np.zeros(weights.shape[2])).T
         gain, m = weights.gain, len(weights.gain)
         values, vectors = scipy.linalg.eigh(T[:m, :m] * np.outer(gain, gain))
@@ -60,7 +54,6 @@ class Spectrum:
         return self.gain[:, None] * (u if self.vectors is None else self.vectors @ u)
 
 
-@final
 class Common:
     """What settings that differ in their weights have in common, found once: of the last T and gain that were asked
     for, and of the very same moments while these are there. List the settings with the weights innermost."""
@@ -127,9 +120,7 @@ def few_label_errors(
     return errors
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Training:
+class _Training(NamedTuple):
     """Rows that all others of a fold are, in T's eigenvectors: Z (n, m), ones (n,) and targets Y (n, q) in the
     directions V (q, q), of which the kernel has `a` (q,) and the penalty `shares` (q,); of 0 are those that only an
     intercept serves. `constant` (q,) is f0 in these, `weight` l gI; `unit` and `penalty_unit` are the relative
@@ -153,7 +144,7 @@ class _Training:
     @classmethod
     def of(
         cls, others: Sequence[Moments], setting: Setting, penalty: Penalty | None, common: Common
-    ) -> _Training | None:
+    ) -> "_Training | None":
         parts = pooled([[one] for one in others])
         scale, weights = setting.scaling(parts), setting.weights(setting.fixed(parts))
         split = SplitProblem.of(weights, setting.observe, [] if penalty is None else [penalty.outputs], whole=True)

@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from dorff.solvers.system import Block, IntArray, Rows, Size
 Operator = Callable[[FloatArray], Sequence[FloatArray]]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Border:
+class Border(NamedTuple):
     """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`.
 
     They are all that right-hand sides, the intercept, scales and a covariance of the targets need."""
@@ -161,7 +159,6 @@ class System(ABC):
         """What the intercept takes of summed values (t, L): the mean, where C = I and rows miss nothing."""
 
 
-@final
 class Separable(System):
     """psi is one matrix for all features: the systems are those of its eigenvectors, or of targets apart."""
 
@@ -189,7 +186,6 @@ class Separable(System):
         return np.asarray(values / self._n[columns])
 
 
-@final
 class Coupled(System):
     """One system for h as a whole, without those of its entries whose psi is zero: G[(a,i),(b,j)] of Minh eq. 74."""
 

@@ -1,11 +1,9 @@
 """From moments and operator weights to linear systems, the same for every kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +12,7 @@ from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Solvable
 from dorff.solvers.apart import Pattern, SplitProblem
-from dorff.solvers.penalty import Penalty, PenaltyTerm
+from dorff.solvers.system import Penalty, PenaltyTerm
 
 
 class Units(NamedTuple):
@@ -27,7 +25,6 @@ class Units(NamedTuple):
 Parts = Sequence[Solvable]  # the moments of some rows, one for each pattern of targets
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min over h of 1/l sum |y - C f|^2 + ridge |h|^2, f = sum_a phi_a psi_a^T h_a + b; b free and without ridge.
@@ -66,7 +63,7 @@ class Problem:
     def of(
         cls, parts: Solvable | Parts, weights: OperatorWeights, *, intercept: bool = True,
         scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
-    ) -> Problem:  # fmt: skip
+    ) -> "Problem":  # fmt: skip
         """Of the moments of some rows, one for each pattern of targets.
 
         `scale` (q,) divides the targets, and so does what `Units` add to it, without penalties; `observe` is C (q, p),
@@ -85,7 +82,8 @@ class Problem:
         rows = np.broadcast_to(np.any(weights.root != 0, axis=2), weights.shape[:2])
         check_width(len(weights.gain) if split else int(np.count_nonzero(rows)))
         back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
-        problem = cls((), weights, (), scale, observe, intercept, split and split.directions, noise=noise)
+        directions = None if split is None else split.directions
+        problem = cls((), weights, (), scale, observe, intercept, directions, noise=noise)
         sums = [_unpacked(part, problem.units, back) for part in parts]
         problem = replace(problem, rows=tuple(rows for rows, _, _ in sums))
         terms = [penalty.term(weights, penalty.weight * problem.l, problem.constant) for penalty in penalties]

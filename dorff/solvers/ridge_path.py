@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
@@ -34,7 +34,6 @@ FLOOR: Final = 1e-8  # of the targets' energy: a training error below it counts 
 MOST_COLUMNS: Final = 256  # side by side
 
 
-@final
 class UnpackedMoments:
     """The moments (w, w) of some rows that have all targets, about the frozen y0, unpacked."""
 
@@ -72,7 +71,6 @@ class UnpackedMoments:
         return np.asarray(np.einsum("ac,ac->c", weights, self.full[:k, :k] @ weights).reshape(c, q).sum(axis=1))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Systems (G + shift) x = rhs, a column each: whose S (c,), shift (c,), rhs (k, c), and the energy (c,) of the
@@ -93,9 +91,7 @@ class Columns:
         return Columns(self.whose[at], self.shift[at], self.rhs[:, at], self.energy[at])
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Family:
+class Family(NamedTuple):
     """G = [S_ab psi_a psi_b^T] of several S (m, m), with the same psi (r, p, m); rows of a system go (i, a)."""
 
     matrices: Sequence[FloatArray]
@@ -159,9 +155,7 @@ class Family:
         return AP
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Training:
+class Training(NamedTuple):
     """What the rows outside of one fold say: S (m, m), the weights' psi (r, p, m), the sums of the column of ones
     (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds the
     largest eigenvalue of G, features not yet centred.

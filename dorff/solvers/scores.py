@@ -5,14 +5,12 @@ a row of weight w, a flat prior on the intercept. Its mean is the ridge solution
 Directions that are problems of their own have an s2 each. Kernels are compared by the evidence of a model that is the
 same for all (`select.noise_models`), which is this one for targets divided by their noise."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,7 +37,6 @@ def digits_left(condition: float, unit: float = EPS, *, squared: bool = True, si
     return max(0.0, -float(np.log10(10.0 * unit * max(lost, 1.0))))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BlockSolution:
     """x (k, c) of one block, and of its columns, (c,) each: rhs . x, shift |x|^2, and |x|^2 times the largest
@@ -57,7 +54,6 @@ class BlockSolution:
     log_det: FloatArray | None = None
 
 
-@final
 class RidgeScores:
     """Scores from the solutions of all blocks, in the scaled targets' units but for the evidence.
 
@@ -141,7 +137,6 @@ class RidgeScores:
         return float(self.evidence_each.sum() - self._problem.log_units)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Coefficients h (m, r) for one ridge, and how they were found.
@@ -175,7 +170,7 @@ class Solution:
     @classmethod
     def of(
         cls, problem: Problem, ridge: Ridge, solved: Sequence[BlockSolution], rung: str, *, scores: bool
-    ) -> Solution:
+    ) -> "Solution":
         """Of all blocks' solutions, with GCV score and evidence if `scores`; ridges (p,) go with their directions."""
         judged = RidgeScores(problem, solved)
         gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)
@@ -241,9 +236,7 @@ class DirectSolver(ABC):
         return Solution.of(self.problem, ridge, solved, self.rung, scores=scores)
 
 
-@final
-@dataclass(frozen=True)
-class FitScore:
+class FitScore(NamedTuple):
     """A criterion's score of one fit to all rows, of which the best has least: `value` of the solution, None where it
     has none, and `each` (J,) of every direction alone. `noise` says that it needs `Setting.judged`."""
 
@@ -252,7 +245,6 @@ class FitScore:
     noise: bool = False
 
 
-@final
 @dataclass(frozen=True)
 class Criterion:
     """What the best of several fits is found by: its `title`, and what `shown` makes of a value for people to see,

@@ -1,11 +1,9 @@
 """The error of a solution on the rows of other moments; R2, as all of dorff says it; and the noise that is left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, Self, final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import blas
@@ -13,7 +11,7 @@ from scipy.linalg import blas
 from dorff.kernels import MultiView, OperatorKernel
 from dorff.moments import FloatArray, Kind, Solvable
 from dorff.solvers.direct import SpectralSolver, factor_of
-from dorff.solvers.problem import Problem
+from dorff.solvers.problem import Parts, Problem
 from dorff.solvers.scores import BlockSolution, RidgeScores, Solution
 from dorff.solvers.system import Block, Spectrum
 
@@ -24,7 +22,6 @@ CLOSE: Final = 1e-4  # a step that changes no variance by more of itself is the 
 LEAST: Final = 1e-10  # of the mean variance: less counts as that much where targets are divided by it
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Spread:
     """Of each target (q,): how many `rows` have it and their `weight`, its summed squares about their mean, by this
@@ -41,7 +38,7 @@ class Spread:
         return cls(rows, weight, squares, weight * (_ROUNDING * mean) ** 2)
 
     @classmethod
-    def of_moments(cls, parts: Sequence[Solvable]) -> Self:
+    def of_moments(cls, parts: Parts) -> Self:
         """Of the rows that the moments were taken of."""
         corners = [(part.n * part.mask, part.mask, part.corner) for part in parts]
         sums = [[n, corner[0, 0] * mask, corner[0, 1:], np.diag(corner)[1:]] for n, mask, corner in corners]
@@ -54,7 +51,6 @@ class Spread:
         return np.where(self.rows > 1, _r2(errors, self.squares, self.rounding), np.nan)
 
 
-@final
 class R2(StrEnum):
     """What a model's R2 is of: 1 - squared error / squares about the mean, the one definition of all of dorff.
 
@@ -68,7 +64,7 @@ class R2(StrEnum):
     POOLED = "pooled"
 
     @classmethod
-    def of(cls, kernels: Iterable[OperatorKernel], observe: FloatArray | None, *, classes: bool = False) -> R2:
+    def of(cls, kernels: Iterable[OperatorKernel], observe: FloatArray | None, *, classes: bool = False) -> "R2":
         """What is compared by these kernels: pooled where targets are classes, or one of the kernels is of vector
         fields and the targets are f, or a mean of views of it. Not where they are C f: rows of C may change units."""
         fields = [one for one in kernels if one.vector_field and (observe is None or isinstance(one, MultiView))]
@@ -99,7 +95,6 @@ def _r2(errors: FloatArray, squares: FloatArray, rounding: FloatArray) -> FloatA
     return np.where(varies, 1.0 - errors / np.where(varies, squares, 1.0), errors <= rounding)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FoldErrors:
     """Of each ridge, over the rows of all folds: summed squared errors (ridges, q), by which way they were found, and
@@ -159,9 +154,7 @@ def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatAr
     return np.where(moments.mask, np.maximum(error, least), 0.0)
 
 
-def squared_errors(
-    parts: Sequence[Solvable], W: FloatArray, bias: FloatArray, observe: FloatArray | None
-) -> FloatArray:
+def squared_errors(parts: Parts, W: FloatArray, bias: FloatArray, observe: FloatArray | None) -> FloatArray:
     """(q,): those of all parts together, of C f."""
     W, bias = (W, bias) if observe is None else (W @ observe.T, observe @ bias)
     return np.asarray(np.sum([squared_error(part, W, bias) for part in parts], axis=0))
@@ -191,7 +184,7 @@ class Reweighed(NamedTuple):
     noise: FloatArray
 
 
-def noise_models(parts: Sequence[Solvable], trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:
+def noise_models(parts: Parts, trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:
     """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.uncertainty`, for
     each trial of the same features.
 
@@ -228,7 +221,7 @@ def relative_noise(squares: FloatArray, left: FloatArray) -> FloatArray:
     return np.where(left > 0, each, 1.0)
 
 
-def _stepped(problem: Problem, parts: Sequence[Solvable], ridge: float) -> tuple[NoiseModel, FloatArray]:
+def _stepped(problem: Problem, parts: Parts, ridge: float) -> tuple[NoiseModel, FloatArray]:
     """What the relative variances of a problem give, and the next ones."""
     assert problem.noise is not None
     each = [_solved(problem, block, parts, ridge) for block in problem.blocks]
@@ -254,9 +247,7 @@ def contrasts(problem: Problem) -> FloatArray:
     return np.maximum(problem.entries - problem.intercept, 0.0)
 
 
-def _solved(
-    problem: Problem, block: Block, parts: Sequence[Solvable], ridge: float
-) -> tuple[BlockSolution, FloatArray]:
+def _solved(problem: Problem, block: Block, parts: Parts, ridge: float) -> tuple[BlockSolution, FloatArray]:
     """The solution, and of each target the degrees of freedom (q,) that it takes."""
     if block.load is None:
         solved, inverse = factor_of(problem, block, ridge).with_inverse()
@@ -266,7 +257,7 @@ def _solved(
     return solved, (block.load**2 / np.where(block.a > 0, block.a, 1.0)) @ solved.freedom
 
 
-def _freedom(problem: Problem, block: Block, parts: Sequence[Solvable], inverse: FloatArray) -> FloatArray:
+def _freedom(problem: Problem, block: Block, parts: Parts, inverse: FloatArray) -> FloatArray:
     """(q,): tr(G_t inverse), G_t what target t has of the G of a system for everything; the lower triangle of the
     inverse is read."""
     feature, row = block.at
@@ -307,19 +298,18 @@ def noise_variance(problem: Problem, solution: Solution) -> FloatArray | None:
     return noise_of(problem, problem.scale, variance)
 
 
-def noise_of(seen: Problem | Sequence[Solvable], scale: FloatArray, variance: FloatArray) -> FloatArray:
+def noise_of(seen: Problem | Parts, scale: FloatArray, variance: FloatArray) -> FloatArray:
     """(q,) of variances (q,) of the scaled targets in rows of weight 1, for a row of the mean weight of those that
     see a target: so a constant factor of all weights changes nothing."""
     return np.asarray(variance * scale**2 / mean_weight(seen))
 
 
-def mean_weight(seen: Problem | Sequence[Solvable]) -> FloatArray:
+def mean_weight(seen: Problem | Parts) -> FloatArray:
     """Of the rows that have a target, (q,)."""
-    rows = (
-        [(one.n, one.count, one.mask) for one in seen.rows]
-        if isinstance(seen, Problem)
-        else [(float(part.corner[0, 0]), part.n, part.mask) for part in seen]
-    )
+    if isinstance(seen, Problem):
+        rows = [(one.n, one.count, one.mask) for one in seen.rows]
+    else:
+        rows = [(float(part.corner[0, 0]), part.n, part.mask) for part in seen]
     weight, entries = sum(n * mask for n, _, mask in rows), sum(count * mask for _, count, mask in rows)
     return np.asarray(np.where(weight > 0, weight, 1.0) / np.where(weight > 0, entries, 1.0))
 

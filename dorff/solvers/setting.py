@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import SpectralSolver, problem_of, solve
 from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
-from dorff.solvers.penalty import Penalty
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
+from dorff.solvers.system import Penalty
 from dorff.solvers.uncertainty import LeftOut, left_out, posterior
 from dorff.spec.registry import lazily
 
@@ -29,7 +29,6 @@ CG: Final = "cg"  # the other `Setting.method`
 Made = tuple[OperatorKernel, Problem, Solution]  # with its output matrices written out
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
@@ -61,7 +60,6 @@ class Fit:
         return self.solution.log_evidence
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Setting:
     """A kernel on m features of d inputs, and how targets are treated.
@@ -187,9 +185,9 @@ class Setting:
         lacking = [fit for fit in fits if fit.log_evidence is None and not self._unscored]
         models = select.noise_models(parts, (self.reweighed(parts, fit) for fit in lacking))
         for fit, model in zip(lacking, models, strict=True):
-            noise = None if targets_apart(fit.weights, self.observe) else self._in_units(parts, model.variance)
-            solution = replace(fit.solution, log_evidence=model.log_evidence)
-            noise = noise if fit.noise_variance is None else fit.noise_variance
+            noise, solution = fit.noise_variance, replace(fit.solution, log_evidence=model.log_evidence)
+            if noise is None and not targets_apart(fit.weights, self.observe):
+                noise = select.noise_of(parts, self.scaling(parts), model.variance)
             judged.append(replace(fit, noise_variance=noise, solution=solution))
         return [self.noised(parts, fit) for fit in judged]
 
@@ -201,15 +199,12 @@ class Setting:
         if squares is not None or self._unscored:
             squares = self._residuals(parts, fit) if squares is None else squares
             variance = select.residual_variance(fit.solution, squares, self._counts(parts))
-            return replace(fit, noise_variance=self._in_units(parts, variance))
+            return replace(fit, noise_variance=select.noise_of(parts, self.scaling(parts), variance))
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, [fit])[0]
         problem = self._of_weights(fit.weights, parts, self.scaling(parts))
         (again,) = solve(problem, [fit.solution.ridge], scores=True)
         return replace(fit, noise_variance=select.noise_variance(problem, again))
-
-    def _in_units(self, parts: Parts, variance: FloatArray) -> FloatArray:
-        return select.noise_of(parts, self.scaling(parts), variance)
 
     def reweighed(self, parts: Parts, fit: Fit) -> select.Reweighed:
         """What finding the noise of each target starts from, for the weights and ridge of a fit."""

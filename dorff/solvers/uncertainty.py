@@ -10,12 +10,10 @@ Independent outputs (a diagonal output matrix, C = I) have one model for their e
 other kernels. Their noise and posterior are of models of their own, each with a t2 tied to its own noise: what is said
 of each depends neither on the others nor on their units."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -23,9 +21,9 @@ import scipy.linalg
 from dorff.errors import InputError
 from dorff.features import FeatureMap, cut
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
-from dorff.moments import FloatArray, Solvable
+from dorff.moments import FloatArray
 from dorff.solvers.direct import SpectralSolver, factor_of
-from dorff.solvers.problem import Problem
+from dorff.solvers.problem import Parts, Problem
 from dorff.solvers.scores import Ridge, Solution
 from dorff.solvers.select import FoldErrors, Spread, about_mean, contrasts, independent, mean_weight, row_sums
 from dorff.solvers.system import Block, IntArray, Size
@@ -47,7 +45,7 @@ class _Noise(NamedTuple):
     bounded: bool = True
 
     @classmethod
-    def of(cls, problem: Problem, solution: Solution, noise: FloatArray) -> _Noise:
+    def of(cls, problem: Problem, solution: Solution, noise: FloatArray) -> "_Noise":
         assert solution.variance is not None
         variance, counts = np.diag(noise) / problem.scale**2 * mean_weight(problem), contrasts(problem)
         level = float(counts @ variance) / max(float(counts.sum()), 1.0)
@@ -69,7 +67,7 @@ def posterior_bytes(size: Size) -> int:
     return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * 32 + size.vectors
 
 
-def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, parts: Sequence[Solvable]) -> Posterior:
+def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, parts: Parts) -> Posterior:
     """How far f may lie from the fit, for the noise (q, q) of a row of mean weight.
 
     With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x, so that its covariance is K (G_D + s2
@@ -190,7 +188,7 @@ def _centre(problem: Problem, block: Block) -> FloatArray:
 
 
 def _of_everything(
-    problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise, parts: Sequence[Solvable]
+    problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise, parts: Parts
 ) -> CoupledBlock:
     """Of one system for everything."""
     basis, spread = _spread(problem, block, ridge, about)
@@ -208,9 +206,7 @@ def _of_everything(
     return _coupled(problem, basis @ root, feature, row, psi)
 
 
-def _weighed(
-    problem: Problem, feature: IntArray, psi: FloatArray, parts: Sequence[Solvable], variance: FloatArray
-) -> FloatArray:
+def _weighed(problem: Problem, feature: IntArray, psi: FloatArray, parts: Parts, variance: FloatArray) -> FloatArray:
     """G (k, k) of the rows, each target times its `variance` (q,), about what the intercept takes of the features."""
     G, centre = np.zeros((len(psi), len(psi))), problem.centres(feature, psi)
     for part, one in zip(parts, problem.rows, strict=True):
@@ -234,7 +230,6 @@ def _coupled(problem: Problem, basis: FloatArray, feature: IntArray, row: IntArr
     return CoupledBlock(basis, np.ones((width, 1)), np.ones(1), feature, row, psi * scale, centre)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LeftOut:
     """Rows of a fit that are left out one at a time: inputs X (n, d), targets Y (n, q), NaN where they are missing,
@@ -249,7 +244,7 @@ class LeftOut:
     def spread(self) -> Spread:
         return Spread.of(*row_sums(self.Y, self.Y, self.weights)[:4])
 
-    def of_first(self, m: int) -> LeftOut:
+    def of_first(self, m: int) -> "LeftOut":
         """With the first m features."""
         return self if m == self.features.m else replace(self, features=cut(self.features, None, m // 2)[0])
 
@@ -275,7 +270,7 @@ def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_
     return errors
 
 
-def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> Iterator[tuple[int, list[_Leverage]]]:
+def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[tuple[int, list[_Leverage]]]":
     """Runs of fits, each with the number of its first, whose leverages have a basis in common: others are held one at
     a time."""
     run, first = list[_Leverage](), 0
@@ -288,7 +283,6 @@ def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> Iterator[tuple[in
     yield first, run
 
 
-@final
 class _Leverage:
     """C f = F W + bias of a fit, and the leverages of its rows. `seen` makes of f the scaled targets, or `directions`
     of these that are problems of their own."""

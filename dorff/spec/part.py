@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -21,7 +21,6 @@ from pydantic_core import core_schema
 from dorff.spec import checks
 
 
-@final
 @dataclass(frozen=True)
 class Idle:
     """Beside a key's type: of the mapping that has it and of the whole job, `why` it has no effect there, "" where it
@@ -59,7 +58,6 @@ def within(least: int, most: int | None = None) -> Any:
     return Field(ge=least, le=most)
 
 
-@final
 class OneOf:
     """Beside `str`: one of these names."""
 
@@ -73,7 +71,6 @@ class OneOf:
         return {"enum": list(self.names.built)}
 
 
-@final
 class OneOrMore:
     """Beside a tuple: an item that is given without a list is a list of one."""
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
@@ -27,7 +27,6 @@ def kind_of(config: object) -> Any:
     return config.get("type") if isinstance(config, Mapping) else None
 
 
-@final
 @dataclass(frozen=True)
 class Entry:
     """A word: what `build`s the thing of the options as keyword arguments, the `options` with their types and help.
@@ -47,7 +46,6 @@ class Entry:
         return not any(field.is_required() for name, field in self.options.model_fields.items() if name != "type")
 
 
-@final
 class Registry:
     """The entries of one kind. Importing the modules `home` adds those of dorff itself."""
 
@@ -108,7 +106,6 @@ class Registry:
 Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the schema of a word's options
 
 
-@final
 @dataclass(frozen=True)
 class Word:
     """Beside a field's type: a mapping whose `type` is a word of the registry, and whose other keys are its options.
@@ -158,7 +155,6 @@ class Word:
         return {"anyOf": [*typed, *_of_keys(self.registry, refer)]}
 
 
-@final
 @dataclass(frozen=True)
 class Keyed:
     """Beside a field's type: a word of the registry that needs no options, or a mapping that has a word as a key;
@@ -229,7 +225,6 @@ def _of_keys(registry: Registry, refer: Refer, only: Sequence[str] = ()) -> list
     return [{**refer(one, registry), "required": [one.name]} for one in registry.entries(only) if one.written]
 
 
-@final
 @dataclass(frozen=True)
 class NameOf:
     """Beside `str`: a word of a registry, none of which has options, or one `more`."""

@@ -1,17 +1,7 @@
 """Durable bytes: atomic files, receipts, moments, models, the lease and the history of a model."""
 
-from dorff.moments import Folds, check_patterns, merge_folds
-from dorff.storage.files import (
-    check_output,
-    identity,
-    open_plain,
-    read_plain,
-    remove_torn,
-    seal,
-    space_on,
-    unseal,
-    write_atomic,
-)
+from dorff.moments import merge_folds
+from dorff.storage.files import check_output, identity, read_plain, space_on, unseal, write_atomic
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import (
     content,
@@ -28,13 +18,4 @@ from dorff.store.models import (
     write_version,
 )
 from dorff.store.moments import load_moments, load_sums, merge_moments, save_moments, undamaged
-from dorff.store.receipts import (
-    Checkpoint,
-    Receipt,
-    append_history,
-    last_used,
-    prune_state,
-    prune_versions,
-    read_history,
-    remove_given_up,
-)
+from dorff.store.receipts import Receipt, append_history, last_used, prune_state, prune_versions, read_history

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self
 
 from dorff.errors import InputError, LeaseError
 from dorff.moments import Adder, Part
@@ -91,7 +91,6 @@ def _path(directory: Path, number: int) -> Path:
     return directory / f"{number:06d}.json"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Receipt(LeafRecord):
     """A finished leaf.
@@ -118,7 +117,6 @@ class Receipt(LeafRecord):
         self._keep(directory, sync=False)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(LeafRecord):
     """A leaf whose rows start..row-1 are summed, of start..stop-1; `checksums` go on to its receipt's digest. For the

@@ -32,7 +32,8 @@ from dorff.plan import freeze_constants, make_plan
 from dorff.plan.graph_sizes import Sizes
 from dorff.spec.reader import load_job
 from dorff.storage.files import read_record
-from dorff.store import Checkpoint, Receipt, load_model, undamaged
+from dorff.store import Receipt, load_model, undamaged
+from dorff.store.receipts import Checkpoint
 
 LEAF, BEGUN = 512, 4096  # rows of a leaf; of one that has several blocks
 SCALAR = {"type": "decomposable", "scalar": GAUSSIAN}

@@ -14,7 +14,7 @@ from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.fit import held as held_rows
-from dorff.fit.fitted import Fitted
+from dorff.fit.passes import Fitted
 from dorff.model import Model
 from dorff.model.calibration import HeldSample
 from dorff.report.page import render

@@ -238,8 +238,8 @@ def test_a_cold_process_compiles_only_what_is_used(tmp_path):
     fresh(USE, tmp_path)
     names = [re.match(r"dorff\.loops\.(.*)-", file.name)[1] for file in tmp_path.rglob("dorff.loops.*")]
     used = {
-        "hadamard": ["transform"],
         "projections": ["_chain_rows", "_ends"],
+        "rotations": ["transform"],
         "tiles": ["copy_permuted", "give_rows", "new_tile", "take_rows"],
     }
     assert sorted(names) == [f"{module}.{name}" for module in used for name in used[module]]
@@ -247,7 +247,7 @@ def test_a_cold_process_compiles_only_what_is_used(tmp_path):
 
 ASSEMBLY = """
     import numpy as np
-    from dorff.loops import hadamard as module
+    from dorff.loops import rotations as module
     tile = np.zeros(16 * 8 + 8)
     tile = tile[-tile.ctypes.data % 64 // 8:][:128]
     module.transform(tile, np.ones(16), tile)

@@ -46,7 +46,7 @@ from dorff.manifold.build_spec import (
 )
 from dorff.manifold.build_stages import NEAREST
 from dorff.manifold.building import build
-from dorff.manifold.edge_store import Shards, _degrees, _record
+from dorff.manifold.leaves import Shards, _degrees, _record
 from dorff.passes import Pass
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import Sizes

@@ -31,9 +31,9 @@ from dorff.graphs import KNN, Given, Graph, Identity, Manifold, degrees, local_g
 from dorff.loops import differences
 from dorff.manifold import GraphSums, LeafTerm, ShardTerm, added, build, in_memory, sum_term
 from dorff.manifold import leaves as term_leaves
-from dorff.manifold.edge_store import Shards as BuiltShards
 from dorff.manifold.laplacian_sums import finished
 from dorff.manifold.leaves import ShardPart, group_reads
+from dorff.manifold.leaves import Shards as BuiltShards
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, freeze, frozen_hash, load_pass, sum_leaf
 from dorff.plan import graph_sizes

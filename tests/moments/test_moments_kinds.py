@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dorff.engine.base import forget_spare
 from dorff.errors import InputError
 from dorff.moments import (
-    MIXED_UNIT,
     UNIT,
     Accumulator,
     FloatArray,
@@ -26,6 +25,7 @@ from dorff.moments import (
     pooled,
     tpqrt,
 )
+from dorff.moments.gram import MIXED_UNIT
 from dorff.passes import BlockSums
 
 OMEGA = np.random.default_rng(5).standard_normal((6, 2))

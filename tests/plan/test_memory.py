@@ -39,11 +39,10 @@ from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace
 from dorff.predict.shared import planned_workers
 from dorff.solvers import Problem, Size, Solution, cg_bytes, sampled_bytes, solve, solve_bytes, triangle_bytes
-from dorff.solvers.cg import iterate
+from dorff.solvers.cg import Sample, Sampled, iterate, nystrom, nystrom_bytes
 from dorff.solvers.choose import choose
 from dorff.solvers.direct import problem_of
 from dorff.solvers.matrixfree import Border, System, make_system, of_moments
-from dorff.solvers.preconditioners import Sample, Sampled, nystrom, nystrom_bytes
 from dorff.solvers.setting import Setting
 from dorff.solvers.uncertainty import posterior, posterior_bytes
 from dorff.spec.job import Job

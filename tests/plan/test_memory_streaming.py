@@ -28,9 +28,8 @@ from dorff.plan.costs import _beside_bytes, _leaf_bytes
 from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace
 from dorff.solvers import Size
-from dorff.solvers.cg import iterate
+from dorff.solvers.cg import Sample, Sampled, iterate
 from dorff.solvers.matrixfree import Border, System, make_system
-from dorff.solvers.preconditioners import Sample, Sampled
 from dorff.spec.job import Job
 
 GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}

@@ -15,10 +15,9 @@ from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments
-from dorff.solvers import Fit, Problem, Setting, preconditioners, solve
-from dorff.solvers.cg import Iterated, iterate
+from dorff.solvers import Fit, Problem, Setting, cg, solve
+from dorff.solvers.cg import Iterated, Preconditioner, Sample, Sampled, iterate, nystrom
 from dorff.solvers.matrixfree import System, make_system, of_moments
-from dorff.solvers.preconditioners import Preconditioner, Sample, Sampled, nystrom
 
 N, D, RIDGE = 150, 32, 1e-4
 Case = tuple[list[Moments], OperatorWeights, FloatArray]
@@ -123,7 +122,7 @@ def test_preconditioners_save_iterations(name: str) -> None:
 
 
 def test_a_preconditioner_is_symmetric_and_positive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preconditioners, "most_rank", lambda _: 20)
+    monkeypatch.setattr(cg, "most_rank", lambda _: 20)
     made, F = system(dict(every_kernel(2, 2))["helmholtz trace"], 2)
     shift, rng = made.problem.l * RIDGE, np.random.default_rng(0)
     sample = Sample(np.arange(40.0)[:, None], rng.uniform(0.5, 2.0, 40), lambda x: F[x[:, 0].astype(int)].copy())
@@ -134,7 +133,7 @@ def test_a_preconditioner_is_symmetric_and_positive(monkeypatch: pytest.MonkeyPa
 
 
 def test_nystrom_of_full_rank_is_the_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preconditioners, "most_rank", lambda k: k)
+    monkeypatch.setattr(cg, "most_rank", lambda k: k)
     made, _ = system(kernels.Decomposable(kernels.Gaussian(0.7)), 2)
     shift = made.problem.l * RIDGE
     G = made.apply(np.eye(made.size), np.zeros(made.size, int))
@@ -186,7 +185,7 @@ def test_nothing_to_explain_is_explained_at_once() -> None:
 
 def test_stated_digits_hold_where_an_iteration_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the system's norm, relative to the solution's: a residual alone can be far smaller than the error."""
-    monkeypatch.setattr(preconditioners, "most_rank", lambda _: 1)
+    monkeypatch.setattr(cg, "most_rank", lambda _: 1)
     made, _ = system(dict(every_kernel(2, 2))["curl trace"], 2)
     G = made.apply(np.eye(made.size), np.zeros(made.size, int)) + made.problem.l * 1e-7 * np.eye(made.size)
     x = np.linalg.solve(G, made.rhs)[:, 0]

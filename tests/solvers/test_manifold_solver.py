@@ -16,7 +16,8 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
-from dorff.moments import MIXED_UNIT, Accumulator, Moments
+from dorff.moments import Accumulator, Moments
+from dorff.moments.gram import MIXED_UNIT
 from dorff.solvers import Fit, Penalty, Problem, Setting, choose, solve
 from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.choose import fold_scores

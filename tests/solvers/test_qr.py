@@ -12,7 +12,8 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
-from dorff.moments import MIXED_UNIT, Kind, Moments, Part, Triangle, TriangleAccumulator, by_fold, pooled
+from dorff.moments import Kind, Moments, Part, Triangle, TriangleAccumulator, by_fold, pooled
+from dorff.moments.gram import MIXED_UNIT
 from dorff.passes import BlockSums
 from dorff.solvers import Problem, Solution, direct, solve
 from dorff.solvers.direct import SpectralSolver, problem_of

@@ -26,7 +26,8 @@ from test_store import small_model
 from dorff.errors import InputError, LeaseError
 from dorff.fit.publish import Verdict, publish
 from dorff.spec.job import Publish
-from dorff.store import LEASE, Lease, current_version, forget, lease_state, load_model, read_history, seal, versions
+from dorff.storage.files import seal
+from dorff.store import LEASE, Lease, current_version, forget, lease_state, load_model, read_history, versions
 from dorff.store import lease as leases
 
 

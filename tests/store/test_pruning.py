@@ -12,6 +12,7 @@ import pytest
 from test_store import small_model
 
 from dorff.errors import InputError
+from dorff.storage.files import remove_torn, seal
 from dorff.store import (
     Lease,
     lease_beside,
@@ -19,9 +20,7 @@ from dorff.store import (
     number_version,
     prune_state,
     prune_versions,
-    remove_torn,
     save_model,
-    seal,
     switch_current,
     versions,
     write_version,

@@ -24,6 +24,7 @@ from dorff.errors import IncompleteError, InputError
 from dorff.model import Model
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Moments, Products, Triangle
+from dorff.storage.files import seal
 from dorff.store import (
     Receipt,
     append_history,
@@ -40,7 +41,6 @@ from dorff.store import (
     resolve_model,
     save_model,
     save_moments,
-    seal,
     space_on,
     switch_current,
     undamaged,
