@@ -1,0 +1,231 @@
+"""Workers that are jobs of Slurm's: asked for, replaced where they are lost, and cancelled when the fit ends."""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, final
+
+import dask
+from distributed import Client
+from distributed.security import Security
+
+from dorff.engine.base import TRIES, stopping_on_signals
+from dorff.engine.clusters import QUIET, check_versions, credentials
+from dorff.engine.dask import DaskEngine, count_threads
+from dorff.engine.worker import UNTIL
+from dorff.errors import IncompleteError, InputError
+from dorff.errors.stopping import stop_requested
+from dorff.spec import cluster as spec
+
+_LOOK: Final = 2.0  # seconds between looks at the queue
+_YOUNG: Final = 90.0  # seconds: a job of a long walltime that is gone sooner does not count as one that worked
+_PAUSE: Final = 30.0  # seconds at most before what went at once is asked for again
+_NANNY: Final = 128 * 2**20  # bytes of a job beside its worker, which ends at 95% of the job's `memory`
+_PAGES: Final = "127.0.0.1:0"  # Dask's pages are not under TLS
+#: Of what quiets a local cluster: elsewhere Dask itself looks for workers that are silent.
+_SETTINGS: Final = {name: value for name, value in QUIET.items() if name != "distributed.scheduler.worker-ttl"}
+_COMMANDS: Final = ("sbatch", "squeue", "scancel")
+#: What a job would take over of the driver's own job is left out; not which Slurm this is.
+_KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
+
+
+def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
+    """The scheduler in this process, and jobs whose workers find it; returns when the first worker is there.
+
+    InputError where Slurm is not there or refuses the job; IncompleteError where no worker comes within `wait`
+    seconds, or jobs end as soon as they have begun."""
+    for command in _COMMANDS:
+        if shutil.which(command) is None:
+            raise InputError(f"cluster.type slurm: there is no {command} here; run dorff where Slurm's commands are")
+    with ExitStack() as undo:
+        with stopping_on_signals() as stop:
+            folder = undo.enter_context(_folder(cluster.folder))
+            queue = undo.enter_context(_queue(cluster, folder))
+            client = undo.enter_context(Client(queue))
+            jobs = Jobs(queue.job_script(), folder, cluster)
+            undo.callback(jobs.cancel)
+            jobs.submit(cluster.workers)
+            until = time.monotonic() + cluster.wait + _YOUNG
+            while not count_threads(client):
+                if stop_requested():
+                    raise stop.error()
+                jobs.look()
+                if time.monotonic() > until:
+                    raise IncompleteError(f"cluster.type slurm: no worker has come; {jobs.advice}")
+                time.sleep(0.2)
+            check_versions(client, patience)
+        later = undo.pop_all()
+    return DaskEngine(client, patience=cluster.wait + 2 * _YOUNG, on_close=later.close, watch=jobs.look)
+
+
+@contextmanager
+def _folder(parent: Path) -> Iterator[Path]:
+    """A new folder for credentials and what jobs print, its owner's alone. After an error what they printed stays."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="dorff-", dir=parent))
+    except OSError as error:
+        raise InputError(f"cluster.folder {parent}: {error.strerror}; name one that the nodes see too") from error
+    try:
+        yield folder
+    finally:
+        if sys.exception() is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        for key in folder.glob("*.pem"):
+            key.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()  # nothing was printed
+
+
+@contextmanager
+def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
+    """A scheduler that lets in who has the new credentials, and what knows the script of its workers' jobs."""
+    try:
+        from dask_jobqueue import SLURMCluster
+    except ImportError as error:
+        raise InputError("cluster.type slurm: dask-jobqueue is missing; pip install 'dorff[slurm]'") from error
+    memory = max(cluster.memory, cluster.memory * 95 // 100 + _NANNY)
+    options: dict[str, Any] = {
+        "cores": 1,
+        "processes": 1,
+        "memory": cluster.memory,
+        "job_mem": f"{-(-memory // 2**20)}M",
+        "walltime": cluster.walltime,
+        "queue": cluster.queue or None,
+        "account": cluster.account or None,
+        "interface": cluster.interface or None,
+        "job_name": folder.name,
+        "log_directory": str(folder),
+        "death_timeout": 60,
+        # A job that went with its node would come back beside the one that took its place.
+        "job_extra_directives": ["--no-requeue", *cluster.directives],
+        "job_script_prologue": _prologue(cluster),
+        "python": f"exec {sys.executable}",  # in the shell's place, which would not tell a signal on
+        "worker_extra_args": ["--name", "$SLURM_JOB_ID", "--dashboard-address", _PAGES],
+        "security": _security(folder),
+        "protocol": "tls://",
+        "scheduler_options": {"dashboard_address": _PAGES, "port": 0},
+        "silence_logs": logging.CRITICAL,
+    }
+    with dask.config.set(_SETTINGS | {"distributed.scheduler.allowed-failures": 1}), SLURMCluster(**options) as queue:
+        yield queue
+
+
+def _prologue(cluster: spec.SlurmCluster) -> list[str]:
+    """Lines of a job's script before its worker: Dask's settings, and when it ends, not all workers at once."""
+    names = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in _SETTINGS.items()}
+    life = f"$(date +%s) + {cluster.lifetime} - RANDOM % {1 + cluster.lifetime // 10}"
+    return [*(f"export DASK_{name}={value}" for name, value in names.items()), f"export {UNTIL}=$(({life}))"]
+
+
+def _security(folder: Path) -> Security:
+    """New credentials, as files in this folder."""
+    ca, cert, key = map(str, credentials(folder))
+    files = {"tls_ca_file": ca}
+    for role in ("scheduler", "worker", "client"):
+        files |= {f"tls_{role}_cert": cert, f"tls_{role}_key": key}
+    return Security(require_encryption=True, **files)
+
+
+@final
+class Jobs:
+    """The jobs of one fit, which all have its folder's name."""
+
+    def __init__(self, script: str, folder: Path, cluster: spec.SlurmCluster) -> None:
+        self._script, self._folder, self._cluster = script, folder, cluster
+        self._began = dict[str, float | None]()  # when each job that is in the queue was first seen to run
+        self._early = 0  # jobs in a row that were gone too soon
+        self._next = self._running = time.monotonic()  # the next look; when a job was last seen to run
+        self._reason, self._young = "none", min(_YOUNG, cluster.lifetime / 2)
+
+    @property
+    def advice(self) -> str:
+        """Where to look, and what was printed last."""
+        printed = [line for file in self._folder.glob("*.err") for line in _lines(file)]
+        last = f" (the last line: {printed[-1]})" if printed else ""
+        return (
+            f"what is done is kept: see what the jobs printed in {self._folder}{last}, and run the same command again"
+        )
+
+    def submit(self, count: int) -> None:
+        """Ask for jobs. InputError, in Slurm's words, where it refuses them."""
+        for _ in range(count):
+            done = _call("sbatch", "--parsable", script=self._script)
+            if done.returncode:
+                words = " ".join(done.stderr.removeprefix("sbatch: error: ").split())
+                raise InputError(f"cluster.type slurm: sbatch refuses the job: {words}; correct the job's cluster")
+            self._began[done.stdout.split(";")[0].strip()] = None
+
+    def look(self) -> None:
+        """Replace jobs that are gone. IncompleteError where those that replace others are gone as soon, or none has
+        run for `wait` seconds; a Slurm that does not answer is asked again later."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _LOOK
+        queued = self._queued()
+        if queued is None:
+            return
+        self._take_note(queued, now)
+        if self._early > self._cluster.workers + TRIES:
+            raise IncompleteError(
+                f"{self._early} of Slurm's jobs ended one after another, none had worked; {self.advice}"
+            )
+        if now - self._running > self._cluster.wait:
+            why = f"none of Slurm's jobs has run for {self._cluster.wait:g} s, and its reason is {self._reason}"
+            raise IncompleteError(f"{why}; what is done is kept: see squeue, and run the same command again")
+        try:
+            self.submit(self._cluster.workers - len(self._began))
+        except InputError as error:
+            self._reason = str(error)  # its controller may be away for a while
+            self._next = now + _PAUSE / 3
+
+    def _take_note(self, queued: dict[str, tuple[str, str]], now: float) -> None:
+        for job, began in list(self._began.items()):
+            state, reason = queued.get(job, ("", ""))
+            if state in ("", "COMPLETING"):
+                del self._began[job]
+                self._early = self._early + 1 if began is None or now - began < self._young else 0
+                self._next = now + min(_PAUSE, 2.0**self._early / 2)
+            elif state == "RUNNING":
+                self._began[job] = began or now
+                self._running = now
+            else:
+                self._reason = reason
+
+    def _queued(self) -> dict[str, tuple[str, str]] | None:
+        """State and reason of each of these jobs; None where Slurm does not answer."""
+        done = _call("squeue", "--noheader", f"--name={self._folder.name}", "--format=%A|%T|%r")
+        if done.returncode:
+            return None
+        lines = [line.split("|", 2) for line in done.stdout.splitlines()]
+        return {job.strip(): (state, reason) for job, state, reason in lines}
+
+    def cancel(self) -> None:
+        """End all jobs, those too that were asked for in vain."""
+        _call("scancel", "--quiet", f"--name={self._folder.name}")
+
+
+def _call(*command: str, script: str = "") -> subprocess.CompletedProcess[str]:
+    """One of Slurm's commands, which Ctrl-C does not reach."""
+    environment = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("SLURM_")}
+    try:
+        return subprocess.run(
+            command, input=script, env=environment, capture_output=True, text=True, timeout=30, check=False,
+            start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"{command[0]} does not answer")
+
+
+def _lines(file: Path) -> list[str]:
+    with suppress(OSError):
+        return [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    return []
