@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,8 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
 
     InputError where Slurm is not there or refuses the job; IncompleteError where no worker comes within `wait`
     seconds, or jobs end as soon as they have begun."""
+    if re.search(r"\s", str(cluster.folder)):
+        raise InputError(f"cluster.folder {cluster.folder}: a job's script takes no spaces there; name another")
     for command in _COMMANDS:
         if shutil.which(command) is None:
             raise InputError(f"cluster.type slurm: there is no {command} here; run dorff where Slurm's commands are")
@@ -155,11 +158,15 @@ class Jobs:
         )
 
     def submit(self, count: int) -> None:
-        """Ask for jobs. InputError, in Slurm's words, where it refuses them."""
+        """Ask for jobs. InputError, in Slurm's words, where it refuses them; IncompleteError where it is away."""
         for _ in range(count):
             done = _call("sbatch", "--parsable", script=self._script)
             if done.returncode:
                 words = " ".join(done.stderr.removeprefix("sbatch: error: ").split())
+                if re.search("contact|timed out|does not answer", words):
+                    raise IncompleteError(
+                        f"cluster.type slurm: Slurm does not answer ({words}); run the command again"
+                    )
                 raise InputError(f"cluster.type slurm: sbatch refuses the job: {words}; correct the job's cluster")
             self._began[done.stdout.split(";")[0].strip()] = None
 
@@ -183,7 +190,7 @@ class Jobs:
             raise IncompleteError(f"{why}; what is done is kept: see squeue, and run the same command again")
         try:
             self.submit(self._cluster.workers - len(self._began))
-        except InputError as error:
+        except (InputError, IncompleteError) as error:
             self._reason = str(error)  # its controller may be away for a while
             self._next = now + _PAUSE / 3
 

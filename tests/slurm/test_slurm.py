@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from command_line import CURL, DORFF, field, run, write_job
 from slurm_nodes import Slurm, slurm_nodes, until
@@ -19,6 +25,7 @@ from dorff.data import ingest
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(200), pytest.mark.xdist_group("slurm")]
 LEAVES = 4
+COUNT = 2000  # features: a leaf takes some seconds
 ROWS = LEAVES * 16384
 
 
@@ -30,34 +37,64 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of four leaves."""
+    """A data set of four leaves, and a fit of it here."""
     folder = tmp_path_factory.mktemp("data")
     np.save(folder / "rows.npy", field(ROWS))
     ingest([folder / "rows.npy"], folder / "sea.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+    write_job(folder / "job.yaml", kernel=CURL, features={"count": COUNT})
+    here = run("fit", "job.yaml", cwd=folder)
+    assert here.returncode == 0, here.stderr
     return folder
 
 
 class Place:
-    """A folder with a job of Slurm's, and one beside it that is the same but runs here."""
+    """A folder with a job of Slurm's."""
 
     def __init__(self, folder: Path, data: Path, slurm: Slurm) -> None:
         self.folder, self.data, self.slurm = folder, data, slurm
         self.environment = os.environ | slurm.environment
+        self.started: list[subprocess.Popen[str]] = []
 
-    def job(self, count: int, **cluster: Any) -> None:
-        here = {"data": {"store": str(self.data / "sea.zarr")}, "kernel": CURL, "features": {"count": count}}
+    def job(self, **cluster: Any) -> None:
         there = {"type": "slurm", "workers": 2, "memory": "600MiB", "interface": "lo", "wait": 60.0} | cluster
-        write_job(self.folder / "job.yaml", **here, cluster=there)
-        write_job(self.folder / "here.yaml", **here, state="runs/here", model="models/here")
+        store = str(self.data / "sea.zarr")
+        write_job(
+            self.folder / "job.yaml", data={"store": store}, kernel=CURL, features={"count": COUNT}, cluster=there
+        )
 
     def start(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        started = subprocess.Popen(
             [DORFF, "fit", "job.yaml", "--json"], cwd=self.folder, env=self.environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
+        self.started.append(started)
+        return started
 
     def fit(self, **environment: str) -> subprocess.CompletedProcess[str]:
         return run("fit", "job.yaml", "--json", cwd=self.folder, env=self.environment | environment)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """What a leaf left that was ended at a block, as soon as it is there."""
+        until(lambda: list(self.folder.glob("runs/sea/*/checkpoints/*.json")), 60)
+        made: dict[str, Any] = json.loads(next(self.folder.glob("runs/sea/*/checkpoints/*.json")).read_text())
+        return made
+
+    def taken_up(self, checkpoint: dict[str, Any]) -> None:
+        """Another worker went on from there, reading the rows that were left, and no others."""
+        receipts = [json.loads(file.read_text()) for file in self.receipts()]
+        (receipt,) = [one for one in receipts if one["number"] == checkpoint["number"]]
+        rest = checkpoint["stop"] - checkpoint["row"]
+        assert checkpoint["rows_read"] + rest == receipt["rows_read"]
+        assert 0 < rest < checkpoint["stop"] - checkpoint["start"]
+
+    def processes(self, job: str) -> list[psutil.Process]:
+        """Those of a job, but not Slurm's own: the nanny, and then its worker."""
+        there = []
+        for one in psutil.process_iter():
+            with suppress(psutil.Error):
+                if one.environ().get("SLURM_JOB_ID") == job and "dask_worker" in " ".join(one.cmdline()):
+                    there += [one, *one.children(recursive=True)]
+        return there
 
     def receipts(self) -> list[Path]:
         return list(self.folder.glob("runs/sea/*/receipts/*.json"))
@@ -79,21 +116,29 @@ class Place:
         return report
 
     def same(self) -> None:
-        here = run("fit", "here.yaml", cwd=self.folder)
-        assert here.returncode == 0, here.stderr
-        first, second = (self.folder / "models" / name / "v000001" for name in ("sea", "here"))
-        arrays = {file.relative_to(first): file.read_bytes() for file in first.rglob("*") if file.suffix == ".npy"}
-        assert arrays == {file: (second / file).read_bytes() for file in arrays} and arrays
+        first, second = (folder / "models" / "sea" / "v000001" for folder in (self.data, self.folder))
+        chunks = [file.relative_to(first) for file in first.rglob("c/*") if file.is_file()]
+        chunks += [file.relative_to(first) for file in first.rglob("c/*/*") if file.is_file()]
+        assert len(chunks) > 3
+        assert [(first / chunk).read_bytes() for chunk in chunks] == [
+            (second / chunk).read_bytes() for chunk in chunks
+        ]
         self.empty()
 
 
 @pytest.fixture
-def place(tmp_path: Path, data: Path, slurm: Slurm) -> Place:
-    return Place(tmp_path, data, slurm)
+def place(tmp_path: Path, data: Path, slurm: Slurm) -> Iterator[Place]:
+    made = Place(tmp_path, data, slurm)
+    yield made
+    for one in made.started:
+        one.kill()
+        one.communicate()
+    slurm.call("scancel", *slurm.jobs()) if slurm.jobs() else None
+    until(lambda: not slurm.jobs(), 60)
 
 
-def test_the_model_is_that_of_a_local_fit_to_the_last_bit(place: Place) -> None:
-    place.job(200)
+def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Place) -> None:
+    place.job()
     fitted = place.start()
     until(place.slurm.jobs)
     keys = list(place.folder.glob("slurm/*/key.pem"))
@@ -101,3 +146,149 @@ def test_the_model_is_that_of_a_local_fit_to_the_last_bit(place: Place) -> None:
     assert [key.parent.stat().st_mode & 0o777 for key in keys] == [0o700]
     report = place.check(fitted)
     assert report["leaves_computed"] == LEAVES and not report["in_driver"]
+
+
+def computing(place: Place) -> str:
+    """The id of a job that computes a leaf."""
+    until(place.receipts)
+    time.sleep(0.5)
+    return place.slurm.jobs("--states=RUNNING")[0]
+
+
+@pytest.mark.slow
+def test_a_job_that_is_cancelled_is_replaced_and_its_leaf_goes_on(place: Place) -> None:
+    place.job()
+    fitted = place.start()
+    lost = computing(place)
+    place.slurm.call("scancel", lost)
+    checkpoint = place.checkpoint()
+    until(lambda: len([one for one in place.slurm.jobs() if one != lost]) == 2, 30)
+    place.check(fitted)
+    place.taken_up(checkpoint)
+
+
+@pytest.mark.slow
+def test_a_worker_ends_before_its_walltime_and_its_leaf_goes_on(place: Place) -> None:
+    """It is held up, so that its leaf is not done when its time is: 40 s after its start, or a tenth less."""
+    place.job(workers=1, walltime="00:01:00")
+    fitted = place.start()
+    job = computing(place)
+    began = place.processes(job)[0].create_time()
+    worker = place.processes(job)[-1]
+    worker.suspend()
+    until(lambda: time.time() - began > 37)
+    worker.resume()
+    checkpoint = place.checkpoint()
+    until(lambda: place.slurm.jobs("--states=RUNNING") not in ([], [job]), 30)
+    assert time.time() - began < 60, "Slurm would have killed it"
+    place.check(fitted)
+    place.taken_up(checkpoint)
+
+
+EATER = """
+import os, subprocess, sys
+
+def dask_setup(nanny):
+    try:
+        os.mkdir("eaten")
+    except FileExistsError:
+        return
+    code = "import time; time.sleep(6); held = bytearray(b'1') * 10**9; time.sleep(60)"
+    subprocess.Popen([sys.executable, "-c", code])
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_kills_for_its_memory_is_replaced(place: Place) -> None:
+    place.job()
+    (place.folder / "eater.py").write_text(EATER)
+    place.environment |= {"DASK_DISTRIBUTED__NANNY__PRELOAD": str(place.folder / "eater.py")}
+    fitted = place.start()
+    until(lambda: "OUT_OF_MEMORY" in place.slurm.call("scontrol", "show", "job"))
+    place.check(fitted)
+
+
+@pytest.mark.slow
+def test_a_node_that_goes_down_loses_nothing(place: Place) -> None:
+    place.job()
+    fitted = place.start()
+    job = computing(place)
+    node = place.slurm.call("squeue", "-h", "-j", job, "-o", "%N").strip()
+    place.slurm.kill(f"slurmd.{node}")
+    for one in place.processes(job):
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    place.slurm.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    try:
+        place.check(fitted)
+    finally:
+        place.slurm.start(f"slurmd.{node}")
+        place.slurm.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        until(place.slurm.idle)
+
+
+@pytest.mark.slow
+def test_a_controller_that_is_away_is_waited_for(place: Place) -> None:
+    """A job is lost meanwhile: it is replaced when the controller is back."""
+    place.job()
+    fitted = place.start()
+    job = computing(place)
+    place.slurm.kill("slurmctld")
+    for one in place.processes(job):
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    time.sleep(3)
+    place.slurm.start("slurmctld")
+    place.check(fitted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_job_stays_however_the_driver_ends(place: Place, number: signal.Signals) -> None:
+    place.job()
+    fitted = place.start()
+    computing(place)
+    fitted.send_signal(number)
+    _, err = fitted.communicate(timeout=40)
+    if number != signal.SIGKILL:
+        assert fitted.returncode == 5 and err.splitlines()[-1].startswith("dorff: stopped; what is done is kept"), err
+        place.empty()
+    until(lambda: not place.slurm.jobs(), 30)
+    for folder in place.folder.glob("slurm/*"):  # what a killed driver leaves
+        shutil.rmtree(folder)
+    report = place.check(place.start())
+    assert report["leaves_reused"] >= 1
+
+
+def refused(place: Place, code: int, pattern: str, **environment: str) -> None:
+    """The fit ends with this code and one sentence, and no job stays."""
+    done = place.fit(**environment)
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"\d\d:\d\d:\d\d fit: ", line)]
+    assert done.returncode == code and len(lines) == 1, done.stderr
+    assert re.search(pattern, lines[0]), lines[0]
+    place.empty()
+
+
+def test_without_slurm_there_is_no_fit(place: Place) -> None:
+    place.job()
+    refused(place, 3, "there is no sbatch here; run dorff where Slurm's commands are", PATH="/nowhere")
+
+
+def test_what_sbatch_says_is_passed_on(place: Place) -> None:
+    place.job(queue="nowhere")
+    refused(place, 3, "sbatch refuses the job: .*[Ii]nvalid partition.*; correct")
+    place.job(directives=["--nodelist=n9"])
+    refused(place, 3, "sbatch refuses the job: .*[Ii]nvalid node")
+
+
+def test_a_queue_that_starts_nothing_ends_the_fit_with_its_reason(place: Place) -> None:
+    place.job(queue="closed", wait=3.0)
+    refused(place, 5, r"none of Slurm's jobs has run for 3 s, and its reason is PartitionDown; what is done is kept")
+
+
+def test_jobs_that_die_at_once_are_not_asked_for_for_ever(place: Place) -> None:
+    place.job()
+    (place.folder / "broken").write_text("echo no python on this node >&2; exit 1")  # what the job's shell does first
+    pattern = r"of Slurm's jobs in a row ended soon after their start; .*\(the last line: no python on this node\)"
+    refused(place, 5, pattern, BASH_ENV=str(place.folder / "broken"))
+    assert list(place.folder.glob("slurm/*/*.err")), "what they printed is kept"
