@@ -22,6 +22,7 @@ from command_line import CURL, DORFF, field, run, write_job
 from slurm_nodes import Slurm, slurm_nodes, until
 
 from dorff.data import ingest
+from dorff.storage.files import read_record
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(200), pytest.mark.xdist_group("slurm")]
 LEAVES = 4
@@ -76,13 +77,11 @@ class Place:
     def checkpoint(self) -> dict[str, Any]:
         """What a leaf left that was ended at a block, as soon as it is there."""
         until(lambda: list(self.folder.glob("runs/sea/*/checkpoints/*.json")), 60)
-        made: dict[str, Any] = json.loads(next(self.folder.glob("runs/sea/*/checkpoints/*.json")).read_text())
-        return made
+        return record(next(self.folder.glob("runs/sea/*/checkpoints/*.json")))
 
     def taken_up(self, checkpoint: dict[str, Any]) -> None:
         """Another worker went on from there, reading the rows that were left, and no others."""
-        receipts = [json.loads(file.read_text()) for file in self.receipts()]
-        (receipt,) = [one for one in receipts if one["number"] == checkpoint["number"]]
+        (receipt,) = [one for one in map(record, self.receipts()) if one["number"] == checkpoint["number"]]
         rest = checkpoint["stop"] - checkpoint["row"]
         assert checkpoint["rows_read"] + rest == receipt["rows_read"]
         assert 0 < rest < checkpoint["stop"] - checkpoint["start"]
@@ -124,6 +123,12 @@ class Place:
             (second / chunk).read_bytes() for chunk in chunks
         ]
         self.empty()
+
+
+def record(file: Path) -> dict[str, Any]:
+    body = read_record(file)
+    assert body is not None
+    return body
 
 
 @pytest.fixture
@@ -204,7 +209,8 @@ def test_a_job_that_slurm_kills_for_its_memory_is_replaced(place: Place) -> None
     (place.folder / "eater.py").write_text(EATER)
     place.environment |= {"DASK_DISTRIBUTED__NANNY__PRELOAD": str(place.folder / "eater.py")}
     fitted = place.start()
-    until(lambda: "OUT_OF_MEMORY" in place.slurm.call("scontrol", "show", "job"))
+    logs = list(place.slurm.folder.glob("slurmd.*.log"))
+    until(lambda: any("exceeded memory limit" in log.read_text() for log in logs))
     place.check(fitted)
 
 
