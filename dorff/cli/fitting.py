@@ -167,10 +167,6 @@ def fit(
     job: options.JobFile, root: options.Root = None, metrics: options.Metrics = None, as_json: options.Json = False
 ) -> None:
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
-    from dorff.engine.mpi import served
-
-    if served(job, root):
-        return
     from dorff.fit import fit as run
     from dorff.plan.lengthscale import lengthscale_words
     from dorff.spec.data import ClassTargets

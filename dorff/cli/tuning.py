@@ -32,10 +32,6 @@ def tune(
 
     Writes DIR/best.yaml, the job with the winner alone, which `dorff fit` takes without reading the data again; every
     trial in DIR/path.csv, and drawn in DIR/path.png."""
-    from dorff.engine.mpi import served
-
-    if served(job, root):
-        return
     from dorff.fit.choice import kernel_names
     from dorff.spec.checks import AUTO
     from dorff.spec.reader import load_job

@@ -103,6 +103,9 @@ QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target"
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.worker.memory.monitor-interval": "500ms",
 }
+#: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps one from clashing with
+#: another's.
+PAGES: Final = "127.0.0.1:0"
 
 
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:
@@ -110,15 +113,13 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
 
     Scheduler, nannies and workers listen on `host` and let in TLS clients with this cluster's own temporary
     certificate alone; their HTTP servers listen on loopback. Each death of a worker is told to the driver."""
-    # Dask starts its HTTP servers even without a dashboard; port 0 keeps one from clashing with another's.
-    loopback = "127.0.0.1:0"
     with dask.config.set(QUIET | {"distributed.scheduler.allowed-failures": 0}):
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,
             security=Security.temporary(), protocol="tls://",
-            dashboard_address=None, scheduler_kwargs={"dashboard_address": loopback},
+            dashboard_address=None, scheduler_kwargs={"dashboard_address": PAGES},
             plugins=(Leaving(local=True),),
-            worker_dashboard_address=None if on_loopback(host) else loopback,
+            worker_dashboard_address=None if on_loopback(host) else PAGES,
             silence_logs=logging.CRITICAL,  # what a task raises is raised in the driver; not its traceback as well
         )  # fmt: skip
 

@@ -1,6 +1,5 @@
 """Workers that are jobs of Slurm's: asked for, replaced where they are lost, and cancelled when the fit ends."""
 
-import logging
 import os
 import re
 import shutil
@@ -18,10 +17,10 @@ from distributed import Client
 from distributed.security import Security
 
 from dorff.engine.base import TRIES, stopping_on_signals
-from dorff.engine.clusters import QUIET, check_versions, credentials
+from dorff.engine.clusters import PAGES, QUIET, check_versions, credentials
 from dorff.engine.dask import DaskEngine, count_threads
 from dorff.engine.worker import UNTIL
-from dorff.errors import IncompleteError, InputError
+from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
 from dorff.spec import cluster as spec
 
@@ -29,11 +28,9 @@ _LOOK: Final = 2.0  # seconds between looks at the queue
 _YOUNG: Final = 90.0  # seconds: a job of a long walltime that is gone sooner does not count as one that worked
 _PAUSE: Final = 30.0  # seconds at most before what went at once is asked for again
 _NANNY: Final = 128 * 2**20  # bytes of a job beside its worker, which ends at 95% of the job's `memory`
-_PAGES: Final = "127.0.0.1:0"  # Dask's pages are not under TLS
-#: Of what quiets a local cluster: elsewhere Dask itself looks for workers that are silent.
+#: Of what quiets a local cluster; elsewhere Dask itself looks for workers that are silent.
 _SETTINGS: Final = {name: value for name, value in QUIET.items() if name != "distributed.scheduler.worker-ttl"}
-_COMMANDS: Final = ("sbatch", "squeue", "scancel")
-#: What a job would take over of the driver's own job is left out; not which Slurm this is.
+#: What jobs take over of the driver's own job: which Slurm this is, and no more.
 _KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
@@ -42,9 +39,7 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
 
     InputError where Slurm is not there or refuses the job; IncompleteError where no worker comes within `wait`
     seconds, or jobs end as soon as they have begun."""
-    if re.search(r"\s", str(cluster.folder)):
-        raise InputError(f"cluster.folder {cluster.folder}: a job's script takes no spaces there; name another")
-    for command in _COMMANDS:
+    for command in ("sbatch", "squeue", "scancel"):
         if shutil.which(command) is None:
             raise InputError(f"cluster.type slurm: there is no {command} here; run dorff where Slurm's commands are")
     with ExitStack() as undo:
@@ -61,7 +56,7 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
                     raise stop.error()
                 jobs.look()
                 if time.monotonic() > until:
-                    raise IncompleteError(f"cluster.type slurm: no worker has come; {jobs.advice}")
+                    raise IncompleteError(f"cluster.type slurm: jobs have run, no worker has come; {jobs.advice}")
                 time.sleep(0.2)
             check_versions(client, patience)
         later = undo.pop_all()
@@ -71,6 +66,8 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
 @contextmanager
 def _folder(parent: Path) -> Iterator[Path]:
     """A new folder for credentials and what jobs print, its owner's alone. After an error what they printed stays."""
+    if re.search(r"\s", str(parent)):
+        raise InputError(f"cluster.folder {parent}: a job's script takes no spaces there; name another")
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="dorff-", dir=parent))
@@ -79,12 +76,10 @@ def _folder(parent: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        if sys.exception() is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        for key in folder.glob("*.pem"):
-            key.unlink(missing_ok=True)
-        with suppress(OSError):
-            folder.rmdir()  # nothing was printed
+        for file in folder.glob("*" if sys.exception() is None else "*.pem"):
+            file.unlink(missing_ok=True)
+        with suppress(OSError):  # something was printed
+            folder.rmdir()
 
 
 @contextmanager
@@ -95,29 +90,20 @@ def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
     except ImportError as error:
         raise InputError("cluster.type slurm: dask-jobqueue is missing; pip install 'dorff[slurm]'") from error
     memory = max(cluster.memory, cluster.memory * 95 // 100 + _NANNY)
-    options: dict[str, Any] = {
-        "cores": 1,
-        "processes": 1,
-        "memory": cluster.memory,
-        "job_mem": f"{-(-memory // 2**20)}M",
-        "walltime": cluster.walltime,
-        "queue": cluster.queue or None,
-        "account": cluster.account or None,
-        "interface": cluster.interface or None,
-        "job_name": folder.name,
-        "log_directory": str(folder),
-        "death_timeout": 60,
-        # A job that went with its node would come back beside the one that took its place.
-        "job_extra_directives": ["--no-requeue", *cluster.directives],
-        "job_script_prologue": _prologue(cluster),
-        "python": f"exec {sys.executable}",  # in the shell's place, which would not tell a signal on
-        "worker_extra_args": ["--name", "$SLURM_JOB_ID", "--dashboard-address", _PAGES],
-        "security": _security(folder),
-        "protocol": "tls://",
-        "scheduler_options": {"dashboard_address": _PAGES, "port": 0},
-        "silence_logs": logging.CRITICAL,
-    }
-    with dask.config.set(_SETTINGS | {"distributed.scheduler.allowed-failures": 1}), SLURMCluster(**options) as queue:
+    job: dict[str, Any] = {name: getattr(cluster, name) or None for name in ("queue", "account", "interface")}
+    job |= {"cores": 1, "processes": 1, "memory": cluster.memory, "job_mem": f"{-(-memory // 2**20)}M"}
+    job |= {"walltime": cluster.walltime, "job_name": folder.name, "log_directory": str(folder), "death_timeout": 60}
+    # A job that went with its node would come back beside the one that took its place.
+    job |= {"job_extra_directives": ["--no-requeue", *cluster.directives], "job_script_prologue": _prologue(cluster)}
+    job["python"] = f"exec {sys.executable}"  # in the shell's place, which would not tell a signal on
+    job["worker_extra_args"] = ["--name", "$SLURM_JOB_ID", "--dashboard-address", PAGES]
+    ca, cert, key = map(str, credentials(folder))
+    roles = ("scheduler", "worker", "client")
+    tls = {f"tls_{role}_cert": cert for role in roles} | {f"tls_{role}_key": key for role in roles}
+    security = Security(require_encryption=True, tls_ca_file=ca, **tls)
+    job |= {"security": security, "protocol": "tls://", "silence_logs": "critical"}
+    job["scheduler_options"] = {"dashboard_address": PAGES, "port": 0}
+    with dask.config.set(_SETTINGS | {"distributed.scheduler.allowed-failures": 1}), SLURMCluster(**job) as queue:
         yield queue
 
 
@@ -126,15 +112,6 @@ def _prologue(cluster: spec.SlurmCluster) -> list[str]:
     names = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in _SETTINGS.items()}
     life = f"$(date +%s) + {cluster.lifetime} - RANDOM % {1 + cluster.lifetime // 10}"
     return [*(f"export DASK_{name}={value}" for name, value in names.items()), f"export {UNTIL}=$(({life}))"]
-
-
-def _security(folder: Path) -> Security:
-    """New credentials, as files in this folder."""
-    ca, cert, key = map(str, credentials(folder))
-    files = {"tls_ca_file": ca}
-    for role in ("scheduler", "worker", "client"):
-        files |= {f"tls_{role}_cert": cert, f"tls_{role}_key": key}
-    return Security(require_encryption=True, **files)
 
 
 @final
@@ -151,11 +128,12 @@ class Jobs:
     @property
     def advice(self) -> str:
         """Where to look, and what was printed last."""
-        printed = [line for file in self._folder.glob("*.err") for line in _lines(file)]
-        last = f" (the last line: {printed[-1]})" if printed else ""
-        return (
-            f"what is done is kept: see what the jobs printed in {self._folder}{last}, and run the same command again"
-        )
+        printed = [
+            line for file in self._folder.glob("*.err") for line in file.read_text(errors="replace").split("\n")
+        ]
+        last = next((f" (the last line: {line})" for line in reversed(printed) if line.strip()), "")
+        kept = f"what is done is kept: see what the jobs printed in {self._folder}{last}"
+        return f"{kept}, and run the same command again"
 
     def submit(self, count: int) -> None:
         """Ask for jobs. InputError, in Slurm's words, where it refuses them; IncompleteError where it is away."""
@@ -164,9 +142,7 @@ class Jobs:
             if done.returncode:
                 words = " ".join(done.stderr.removeprefix("sbatch: error: ").split())
                 if re.search("contact|timed out|does not answer", words):
-                    raise IncompleteError(
-                        f"cluster.type slurm: Slurm does not answer ({words}); run the command again"
-                    )
+                    raise IncompleteError(f"cluster.type slurm: sbatch cannot reach Slurm ({words}); run again later")
                 raise InputError(f"cluster.type slurm: sbatch refuses the job: {words}; correct the job's cluster")
             self._began[done.stdout.split(";")[0].strip()] = None
 
@@ -177,62 +153,44 @@ class Jobs:
         if now < self._next:
             return
         self._next = now + _LOOK
-        queued = self._queued()
-        if queued is None:
+        listed = _call("squeue", "--noheader", f"--name={self._folder.name}", "--format=%A|%T|%r")
+        if listed.returncode:
             return
-        self._take_note(queued, now)
+        self._take_note(dict(line.strip().split("|", 1) for line in listed.stdout.splitlines()), now)
         if self._early > self._cluster.workers + TRIES:
             raise IncompleteError(
-                f"{self._early} of Slurm's jobs ended one after another, none had worked; {self.advice}"
+                f"{self._early} of Slurm's jobs in a row ended soon after their start; {self.advice}"
             )
         if now - self._running > self._cluster.wait:
             why = f"none of Slurm's jobs has run for {self._cluster.wait:g} s, and its reason is {self._reason}"
             raise IncompleteError(f"{why}; what is done is kept: see squeue, and run the same command again")
         try:
             self.submit(self._cluster.workers - len(self._began))
-        except (InputError, IncompleteError) as error:
-            self._reason = str(error)  # its controller may be away for a while
-            self._next = now + _PAUSE / 3
+        except DorffError as error:  # its controller may be away for a while
+            self._reason, self._next = str(error), now + _PAUSE / 3
 
-    def _take_note(self, queued: dict[str, tuple[str, str]], now: float) -> None:
+    def _take_note(self, queued: dict[str, str], now: float) -> None:
         for job, began in list(self._began.items()):
-            state, reason = queued.get(job, ("", ""))
+            state, _, reason = queued.get(job, "").partition("|")
             if state in ("", "COMPLETING"):
                 del self._began[job]
                 self._early = self._early + 1 if began is None or now - began < self._young else 0
                 self._next = now + min(_PAUSE, 2.0**self._early / 2)
             elif state == "RUNNING":
-                self._began[job] = began or now
-                self._running = now
+                self._began[job], self._running = began or now, now
             else:
                 self._reason = reason
 
-    def _queued(self) -> dict[str, tuple[str, str]] | None:
-        """State and reason of each of these jobs; None where Slurm does not answer."""
-        done = _call("squeue", "--noheader", f"--name={self._folder.name}", "--format=%A|%T|%r")
-        if done.returncode:
-            return None
-        lines = [line.split("|", 2) for line in done.stdout.splitlines()]
-        return {job.strip(): (state, reason) for job, state, reason in lines}
-
     def cancel(self) -> None:
-        """End all jobs, those too that were asked for in vain."""
+        """End all jobs, those too whose number did not come back."""
         _call("scancel", "--quiet", f"--name={self._folder.name}")
 
 
-def _call(*command: str, script: str = "") -> subprocess.CompletedProcess[str]:
+def _call(*words: str, script: str = "") -> subprocess.CompletedProcess[str]:
     """One of Slurm's commands, which Ctrl-C does not reach."""
-    environment = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("SLURM_")}
+    env = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("SLURM_")}
+    pipes: dict[str, Any] = {"input": script, "capture_output": True, "text": True, "start_new_session": True}
     try:
-        return subprocess.run(
-            command, input=script, env=environment, capture_output=True, text=True, timeout=30, check=False,
-            start_new_session=True,
-        )  # fmt: skip
+        return subprocess.run(words, env=env, timeout=30, check=False, **pipes)
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"{command[0]} does not answer")
-
-
-def _lines(file: Path) -> list[str]:
-    with suppress(OSError):
-        return [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
-    return []
+        return subprocess.CompletedProcess(words, 1, "", f"{words[0]} does not answer")

@@ -109,7 +109,7 @@ class RemoteCluster(ClusterSpec):
         return self.address.startswith(("tls://", "wss://", "inproc://"))
 
 
-_WALLTIME = r"(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
+_WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
 
 
 def _seconds(walltime: str) -> int:
@@ -118,7 +118,7 @@ def _seconds(walltime: str) -> int:
 
 
 def _walltime(value: object) -> str:
-    if isinstance(value, str) and re.fullmatch(_WALLTIME, value) and _seconds(value) >= 60:
+    if isinstance(value, str) and re.fullmatch(_WALLTIME, value):
         return value
     wanted = 'must be a time in quotes, "HH:MM:SS" or "DAYS-HH:MM:SS", of a minute at least'
     raise checks.Refusal(f"{wanted}, came {checks.show(value)}; correct it")

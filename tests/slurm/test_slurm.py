@@ -153,6 +153,31 @@ def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Place) -> None:
     assert report["leaves_computed"] == LEAVES and not report["in_driver"]
 
 
+def test_a_job_asks_slurm_for_what_it_says(place: Place) -> None:
+    """And the keys are where it says, seen from the job's folder."""
+    asked = {"workers": 3, "memory": "3GiB", "walltime": "1-02:30:00", "account": "sea", "directives": ["--nice=7"]}
+    place.job(**asked, folder="shared", queue="closed", wait=4.0)
+    fitted = place.start()
+    until(lambda: len(place.slurm.jobs()) == 3)
+    shown = place.slurm.call("scontrol", "show", "job", place.slurm.jobs()[0])
+    for word in (
+        "TimeLimit=1-02:30:00",
+        "Account=sea",
+        "mem=3G",
+        "NumCPUs=1",
+        "Nice=7",
+        "Partition=closed",
+        "Requeue=0",
+    ):
+        assert word in shown, shown
+    (key,) = place.folder.glob("shared/dorff-*/key.pem")
+    here = [one.laddr.ip for one in psutil.Process(fitted.pid).net_connections("tcp") if one.status == "LISTEN"]
+    assert set(here) == {"127.0.0.1"}, "the interface lo"
+    fitted.communicate(timeout=60)
+    assert fitted.returncode == 5 and not key.exists()
+    place.empty()
+
+
 def computing(place: Place) -> str:
     """The id of a job that computes a leaf."""
     until(place.receipts)
@@ -190,24 +215,16 @@ def test_a_worker_ends_before_its_walltime_and_its_leaf_goes_on(place: Place) ->
     place.taken_up(checkpoint)
 
 
-EATER = """
-import os, subprocess, sys
-
-def dask_setup(nanny):
-    try:
-        os.mkdir("eaten")
-    except FileExistsError:
-        return
-    code = "import time; time.sleep(6); held = bytearray(b'1') * 10**9; time.sleep(60)"
-    subprocess.Popen([sys.executable, "-c", code])
+EATER = """\
+mkdir eaten 2>/dev/null && (sleep 6; exec python3 -c "import time; held = bytearray(b'1') * 10**9; time.sleep(60)") &
 """
 
 
 @pytest.mark.slow
 def test_a_job_that_slurm_kills_for_its_memory_is_replaced(place: Place) -> None:
     place.job()
-    (place.folder / "eater.py").write_text(EATER)
-    place.environment |= {"DASK_DISTRIBUTED__NANNY__PRELOAD": str(place.folder / "eater.py")}
+    (place.folder / "eater").write_text(EATER)
+    place.environment["BASH_ENV"] = str(place.folder / "eater")  # what the job's shell does first
     fitted = place.start()
     logs = list(place.slurm.folder.glob("slurmd.*.log"))
     until(lambda: any("exceeded memory limit" in log.read_text() for log in logs))
@@ -294,7 +311,7 @@ def test_a_queue_that_starts_nothing_ends_the_fit_with_its_reason(place: Place) 
 
 def test_jobs_that_die_at_once_are_not_asked_for_for_ever(place: Place) -> None:
     place.job()
-    (place.folder / "broken").write_text("echo no python on this node >&2; exit 1")  # what the job's shell does first
-    pattern = r"of Slurm's jobs in a row ended soon after their start; .*\(the last line: no python on this node\)"
+    (place.folder / "broken").write_text("echo no python on this node >&2; exit 1")
+    pattern = r"jobs of Slurm's in a row ended soon after their start; .*\(the last line: no python on this node\)"
     refused(place, 5, pattern, BASH_ENV=str(place.folder / "broken"))
     assert list(place.folder.glob("slurm/*/*.err")), "what they printed is kept"
