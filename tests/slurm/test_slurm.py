@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 from command_line import CURL, DORFF, field, run, write_job
+from places import ROOT
 from slurm_nodes import Slurm, slurm_nodes, until
 
 from dorff.data import ingest
@@ -38,13 +39,11 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of four leaves, and a fit of it here."""
+    """A data set of four leaves, and a job that fits it here."""
     folder = tmp_path_factory.mktemp("data")
     np.save(folder / "rows.npy", field(ROWS))
     ingest([folder / "rows.npy"], folder / "sea.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
     write_job(folder / "job.yaml", kernel=CURL, features={"count": COUNT})
-    here = run("fit", "job.yaml", cwd=folder)
-    assert here.returncode == 0, here.stderr
     return folder
 
 
@@ -115,6 +114,10 @@ class Place:
         return report
 
     def same(self) -> None:
+        """The model is that of a fit here, to the last bit; and no job stays."""
+        if not (self.data / "models").exists():
+            here = run("fit", "job.yaml", cwd=self.data)
+            assert here.returncode == 0, here.stderr
         first, second = (folder / "models" / "sea" / "v000001" for folder in (self.data, self.folder))
         chunks = [file.relative_to(first) for file in first.rglob("c/*") if file.is_file()]
         chunks += [file.relative_to(first) for file in first.rglob("c/*/*") if file.is_file()]
@@ -160,15 +163,8 @@ def test_a_job_asks_slurm_for_what_it_says(place: Place) -> None:
     fitted = place.start()
     until(lambda: len(place.slurm.jobs()) == 3)
     shown = place.slurm.call("scontrol", "show", "job", place.slurm.jobs()[0])
-    for word in (
-        "TimeLimit=1-02:30:00",
-        "Account=sea",
-        "mem=3G",
-        "NumCPUs=1",
-        "Nice=7",
-        "Partition=closed",
-        "Requeue=0",
-    ):
+    assert "TimeLimit=1-02:30:00" in shown and "Account=sea" in shown and "mem=3G" in shown, shown
+    for word in ("NumCPUs=1", "Nice=7", "Partition=closed", "Requeue=0"):
         assert word in shown, shown
     (key,) = place.folder.glob("shared/dorff-*/key.pem")
     here = [one.laddr.ip for one in psutil.Process(fitted.pid).net_connections("tcp") if one.status == "LISTEN"]
@@ -315,3 +311,83 @@ def test_jobs_that_die_at_once_are_not_asked_for_for_ever(place: Place) -> None:
     pattern = r"jobs of Slurm's in a row ended soon after their start; .*\(the last line: no python on this node\)"
     refused(place, 5, pattern, BASH_ENV=str(place.folder / "broken"))
     assert list(place.folder.glob("slurm/*/*.err")), "what they printed is kept"
+
+
+def submit(place: Place, dorff: str, *options: str, tries: int = 5, job: str = "job.yaml") -> None:
+    """The script of deploy/, its placeholders changed, as the first of some tries."""
+    text = (ROOT / "deploy" / "slurm" / "driver.sbatch").read_text()
+    for placeholder, value in (
+        ("/opt/dorff/.venv/bin/dorff", dorff),
+        ("/srv/dorff/sea/job.yaml", str(place.folder / job)),
+        ("--mem=8G", "--mem=1G"),
+    ):
+        assert placeholder in text
+        text = text.replace(placeholder, value)
+    (place.folder / "driver.sbatch").write_text(text)
+    environment = place.environment | {"TRIES": str(tries), "PAUSE": "0"}
+    subprocess.run(["sbatch", *options, "driver.sbatch"], cwd=place.folder, env=environment, check=True, timeout=30)
+
+
+# Ends with the next code of its list, and writes down what it was called with.
+STAND_IN = """\
+#!/bin/sh
+cd "$(dirname "$0")"
+echo "$@" >>calls
+code=$(head -n 1 codes)
+sed -i 1d codes
+[ "$code" = killed ] && kill -9 $$
+[ "$code" = lost ] && kill -9 $PPID && sleep 60
+exit "$code"
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "calls"),
+    [(["5", "7", "0"], 3), (["killed", "lost", "0"], 3), (["3"], 1), (["5"] * 9, 5)],
+    ids=["incomplete or held", "killed, and the script with it", "bad input", "never done"],
+)
+def test_a_driver_that_is_a_job_is_tried_again_until_it_is_done(place: Place, codes: list[str], calls: int) -> None:
+    stand_in = place.folder / "dorff"
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
+    (place.folder / "codes").write_text("\n".join(codes) + "\n")
+    submit(place, str(stand_in))
+    until(lambda: not place.slurm.jobs(), 60)
+    assert (place.folder / "calls").read_text().splitlines() == [f"fit {place.folder / 'job.yaml'}"] * calls
+
+
+#: Is incomplete once for each job file.
+ONCE = """\
+#!/bin/sh
+echo "$2" >>"$(dirname "$0")/calls"
+mkdir "$2.once" 2>/dev/null && exit 5
+exit 0
+"""
+
+
+def test_each_task_of_an_array_has_its_own_job_file_and_tries(place: Place) -> None:
+    stand_in = place.folder / "dorff"
+    stand_in.write_text(ONCE)
+    stand_in.chmod(0o755)
+    submit(place, str(stand_in), "--array=1-2", job="%a.yaml")
+    until(lambda: not place.slurm.jobs(), 60)
+    files = [str(place.folder / f"{number}.yaml") for number in (1, 1, 2, 2)]
+    assert sorted((place.folder / "calls").read_text().splitlines()) == files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_name", ["TERM", "KILL"])
+def test_a_fit_whose_driver_is_cut_short_is_ended_by_the_next_try(place: Place, signal_name: str) -> None:
+    """TERM is what Slurm says before the walltime; KILL is the end of the whole job."""
+    place.job()
+    submit(place, DORFF)
+    computing(place)
+    driver = place.slurm.jobs("--name=dorff-sea", "--states=RUNNING")[0]
+    place.slurm.call("scancel", "--batch", f"--signal={signal_name}", driver)
+    until(lambda: not place.slurm.jobs(), 150)
+    logs = sorted(place.folder.glob("dorff-sea-*.log"))
+    assert len(logs) == 2
+    assert ("what is done is kept" in logs[0].read_text()) == (signal_name == "TERM")
+    last = [json.loads(line) for line in logs[1].read_text().splitlines() if line.startswith("{")][-1]
+    assert f"{ROWS:,} rows used, 0 dropped" in json.dumps(last) or f"{ROWS:,} rows used" in logs[1].read_text()
+    place.same()
