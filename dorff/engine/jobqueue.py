@@ -52,9 +52,9 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
             jobs.submit(cluster.workers)
             until = time.monotonic() + cluster.wait + _YOUNG
             while not count_threads(client):
+                jobs.look()
                 if stop_requested():
                     raise stop.error()
-                jobs.look()
                 if time.monotonic() > until:
                     raise IncompleteError(f"cluster.type slurm: jobs have run, no worker has come; {jobs.advice}")
                 time.sleep(0.2)
@@ -90,11 +90,14 @@ def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
     except ImportError as error:
         raise InputError("cluster.type slurm: dask-jobqueue is missing; pip install 'dorff[slurm]'") from error
     memory = max(cluster.memory, cluster.memory * 95 // 100 + _NANNY)
+    names = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in _SETTINGS.items()}
+    life = f"$(date +%s) + {cluster.lifetime} - RANDOM % {1 + cluster.lifetime // 10}"  # not all workers at once
+    prologue = [*(f"export DASK_{name}={value}" for name, value in names.items()), f"export {UNTIL}=$(({life}))"]
     job: dict[str, Any] = {name: getattr(cluster, name) or None for name in ("queue", "account", "interface")}
     job |= {"cores": 1, "processes": 1, "memory": cluster.memory, "job_mem": f"{-(-memory // 2**20)}M"}
     job |= {"walltime": cluster.walltime, "job_name": folder.name, "log_directory": str(folder), "death_timeout": 60}
     # A job that went with its node would come back beside the one that took its place.
-    job |= {"job_extra_directives": ["--no-requeue", *cluster.directives], "job_script_prologue": _prologue(cluster)}
+    job |= {"job_extra_directives": ["--no-requeue", *cluster.directives], "job_script_prologue": prologue}
     job["python"] = f"exec {sys.executable}"  # in the shell's place, which would not tell a signal on
     job["worker_extra_args"] = ["--name", "$SLURM_JOB_ID", "--dashboard-address", PAGES]
     ca, cert, key = map(str, credentials(folder))
@@ -105,13 +108,6 @@ def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
     job["scheduler_options"] = {"dashboard_address": PAGES, "port": 0}
     with dask.config.set(_SETTINGS | {"distributed.scheduler.allowed-failures": 1}), SLURMCluster(**job) as queue:
         yield queue
-
-
-def _prologue(cluster: spec.SlurmCluster) -> list[str]:
-    """Lines of a job's script before its worker: Dask's settings, and when it ends, not all workers at once."""
-    names = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in _SETTINGS.items()}
-    life = f"$(date +%s) + {cluster.lifetime} - RANDOM % {1 + cluster.lifetime // 10}"
-    return [*(f"export DASK_{name}={value}" for name, value in names.items()), f"export {UNTIL}=$(({life}))"]
 
 
 @final
@@ -158,9 +154,7 @@ class Jobs:
             return
         self._take_note(dict(line.strip().split("|", 1) for line in listed.stdout.splitlines()), now)
         if self._early > self._cluster.workers + TRIES:
-            raise IncompleteError(
-                f"{self._early} of Slurm's jobs in a row ended soon after their start; {self.advice}"
-            )
+            raise IncompleteError(f"{self._early} jobs of Slurm's in a row ended soon after they began; {self.advice}")
         if now - self._running > self._cluster.wait:
             why = f"none of Slurm's jobs has run for {self._cluster.wait:g} s, and its reason is {self._reason}"
             raise IncompleteError(f"{why}; what is done is kept: see squeue, and run the same command again")

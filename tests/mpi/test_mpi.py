@@ -27,14 +27,24 @@ LEAVES = 4
 ROWS = LEAVES * 16384
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of four leaves, and a fit of it here."""
+    folder = tmp_path_factory.mktemp("here")
+    np.save(folder / "rows.npy", field(ROWS))
+    ingest([folder / "rows.npy"], folder / "sea.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+    write_job(folder / "job.yaml", kernel=CURL, features={"count": 1400})
+    fitted = run("fit", "job.yaml", cwd=folder)
+    assert fitted.returncode == 0, fitted.stderr
+    return folder
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A data set of four leaves, and two jobs that differ in where they run."""
-    np.save(tmp_path / "rows.npy", field(ROWS))
-    ingest([tmp_path / "rows.npy"], tmp_path / "sea.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+def place(here: Path, tmp_path: Path) -> Path:
+    """A job of the same data under mpirun."""
     mpi = {"type": "mpi", "memory": "1GiB", "interface": "lo"}
-    write_job(tmp_path / "job.yaml", kernel=CURL, features={"count": 1400}, cluster=mpi)
-    write_job(tmp_path / "here.yaml", kernel=CURL, features={"count": 1400}, state="runs/here", model="models/here")
+    data = {"store": str(here / "sea.zarr")}
+    write_job(tmp_path / "job.yaml", data=data, kernel=CURL, features={"count": 1400}, cluster=mpi)
     return tmp_path
 
 
@@ -50,23 +60,21 @@ def sentences(errors: str) -> list[str]:
     return [line for line in errors.splitlines() if line.startswith("dorff: ") or "Traceback" in line]
 
 
-def same(place: Path) -> None:
+def same(place: Path, here: Path) -> None:
     """The model is that of a fit here."""
-    here = run("fit", "here.yaml", cwd=place)
-    assert here.returncode == 0, here.stderr
-    first, second = (place / "models" / name / "v000001" for name in ("sea", "here"))
+    first, second = (folder / "models" / "sea" / "v000001" for folder in (here, place))
     chunks = [file.relative_to(first) for file in first.rglob("*") if file.is_file() and "c" in file.parts]
     assert len(chunks) > 3
     assert all((first / chunk).read_bytes() == (second / chunk).read_bytes() for chunk in chunks)
 
 
-def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Path) -> None:
+def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Path, here: Path) -> None:
     out, err = (fitted := start(place, 4)).communicate(timeout=150)
     assert fitted.returncode == 0, err
     report = json.loads(out)
     assert report["rows_used"] == ROWS and report["leaves_computed"] == LEAVES and not report["in_driver"]
     assert not [line for line in err.splitlines() if "fit: " not in line], err
-    same(place)
+    same(place, here)
 
 
 def test_ranks_that_are_too_few_are_said_once(place: Path) -> None:
@@ -84,7 +92,7 @@ def test_a_job_that_is_wrong_is_said_once(place: Path) -> None:
 
 
 def test_the_drivers_exit_code_is_that_of_all(place: Path) -> None:
-    shutil.rmtree(place / "sea.zarr")
+    write_job(place / "job.yaml", cluster={"type": "mpi"})
     _, err = (fitted := start(place, 3)).communicate(timeout=60)
     (sentence,) = sentences(err)
     assert fitted.returncode == 3 and "sea.zarr" in sentence
@@ -137,7 +145,7 @@ def test_nobody_without_the_jobs_credentials_is_let_in(place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["worker", "mpirun"])
-def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on(place: Path, whom: str) -> None:
+def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on(place: Path, here: Path, whom: str) -> None:
     fitted = start(place, 4)
     until(lambda: list(place.glob("runs/sea/*/receipts/*.json")))
     ranks = [one for one in psutil.Process(fitted.pid).children(recursive=True) if "dorff" in " ".join(one.cmdline())]
@@ -152,4 +160,4 @@ def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on(place: Path
     assert fitted.returncode == 0, err
     report = json.loads(out)
     assert report["rows_used"] == ROWS and report["leaves_reused"] >= 1
-    same(place)
+    same(place, here)

@@ -55,16 +55,17 @@ class Place:
         self.environment = os.environ | slurm.environment
         self.started: list[subprocess.Popen[str]] = []
 
-    def job(self, **cluster: Any) -> None:
-        there = {"type": "slurm", "workers": 2, "memory": "600MiB", "interface": "lo", "wait": 60.0} | cluster
+    def job(self, type: str = "slurm", **cluster: Any) -> None:
+        usual = {"workers": 2, "memory": "600MiB", "wait": 60.0} if type == "slurm" else {}
+        there = {"type": type, "interface": "lo"} | usual | cluster
         store = str(self.data / "sea.zarr")
         write_job(
             self.folder / "job.yaml", data={"store": store}, kernel=CURL, features={"count": COUNT}, cluster=there
         )
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, *words: str) -> subprocess.Popen[str]:
         started = subprocess.Popen(
-            [DORFF, "fit", "job.yaml", "--json"], cwd=self.folder, env=self.environment, text=True,
+            words or [DORFF, "fit", "job.yaml", "--json"], cwd=self.folder, env=self.environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         self.started.append(started)
@@ -308,9 +309,20 @@ def test_a_queue_that_starts_nothing_ends_the_fit_with_its_reason(place: Place) 
 def test_jobs_that_die_at_once_are_not_asked_for_for_ever(place: Place) -> None:
     place.job()
     (place.folder / "broken").write_text("echo no python on this node >&2; exit 1")
-    pattern = r"jobs of Slurm's in a row ended soon after their start; .*\(the last line: no python on this node\)"
+    pattern = r"jobs of Slurm's in a row ended soon after they began; .*\(the last line: no python on this node\)"
     refused(place, 5, pattern, BASH_ENV=str(place.folder / "broken"))
     assert list(place.folder.glob("slurm/*/*.err")), "what they printed is kept"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no MPI: apt-get install openmpi-bin libopenmpi-dev")
+@pytest.mark.parametrize(
+    "launcher", ["srun --mpi=pmix --nodes=1 --ntasks=3 --overcommit", "salloc --ntasks=4 mpirun --allow-run-as-root"]
+)
+def test_the_processes_of_an_allocation_fit_by_mpi(place: Place, launcher: str) -> None:
+    place.job(type="mpi", memory="1GiB")
+    fitted = place.start(*launcher.split(), DORFF, "fit", "job.yaml", "--json")
+    assert place.check(fitted)["leaves_computed"] == LEAVES
 
 
 def submit(place: Place, dorff: str, *options: str, tries: int = 5, job: str = "job.yaml") -> None:
