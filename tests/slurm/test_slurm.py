@@ -25,7 +25,7 @@ from slurm_nodes import Slurm, slurm_nodes, until
 from dorff.data import ingest
 from dorff.storage.files import read_record
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(200), pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
 LEAVES = 4
 COUNT = 2000  # features: a leaf takes some seconds
 ROWS = LEAVES * 16384
