@@ -148,6 +148,8 @@ class Jobs:
         now = time.monotonic()
         if now < self._next:
             return
+        if now - self._next > _YOUNG:  # nobody has looked: there was nothing to run
+            self._running = now
         self._next = now + _LOOK
         listed = _call("squeue", "--noheader", f"--name={self._folder.name}", "--format=%A|%T|%r")
         if listed.returncode:

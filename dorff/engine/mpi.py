@@ -6,14 +6,12 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from dorff.engine.base import Engine
 from dorff.errors import DorffError, InputError
 from dorff.spec import cluster as spec
 from dorff.spec.reader import load_job
-
-if TYPE_CHECKING:
-    from dorff.engine.dask import DaskEngine
 
 #: Where mpirun of Open MPI, of MPICH and srun tell a process its rank.
 _RANKS: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -84,7 +82,7 @@ def _end() -> None:
         client.shutdown()
 
 
-def start_mpi(cluster: spec.MPICluster, patience: float) -> "DaskEngine":
+def start_mpi(cluster: spec.MPICluster, patience: float) -> Engine:
     """The engine of the workers among this MPI job's processes. InputError where this process is no rank of one."""
     import dask
     from distributed import Client

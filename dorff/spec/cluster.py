@@ -112,11 +112,6 @@ class RemoteCluster(ClusterSpec):
 _WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
 
 
-def _seconds(walltime: str) -> int:
-    parts = reversed(re.findall(r"\d+", walltime))
-    return sum(int(part) * unit for part, unit in zip(parts, (1, 60, 3600, 86400), strict=False))
-
-
 def _walltime(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(_WALLTIME, value):
         return value
@@ -124,6 +119,7 @@ def _walltime(value: object) -> str:
     raise checks.Refusal(f"{wanted}, came {checks.show(value)}; correct it")
 
 
+_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_WALLTIME}$"})
 _Word = Annotated[str, Field(pattern=r"^\S*$")]
 _Directives = Annotated[tuple[Annotated[str, Field(pattern=r"^-\S.*$")], ...], OneOrMore()]
 
@@ -139,9 +135,7 @@ class SlurmCluster(ClusterSpec):
     type: Literal["slurm"]
     workers: Annotated[int, Field(ge=1)] = 2
     memory: Bytes = 4 * 2**30
-    walltime: Annotated[
-        str, BeforeValidator(_walltime), WithJsonSchema({"type": "string", "pattern": f"^{_WALLTIME}$"})
-    ] = "01:00:00"
+    walltime: Annotated[str, BeforeValidator(_walltime), _SCHEMA] = "01:00:00"
     queue: _Word = ""
     account: _Word = ""
     directives: _Directives = ()
@@ -152,7 +146,8 @@ class SlurmCluster(ClusterSpec):
     @property
     def lifetime(self) -> int:
         """Seconds from a job's start after which its worker ends: some before the walltime, to save what it has."""
-        walltime = _seconds(self.walltime)
+        parts = reversed(re.findall(r"\d+", self.walltime))
+        walltime = sum(int(part) * unit for part, unit in zip(parts, (1, 60, 3600, 86400), strict=False))
         return walltime - max(20, min(120, walltime // 6))
 
 
