@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from command_line import write_job
+from command_line import call, field, write_job
 
+from dorff.data import ingest
 from dorff.errors import InputError
 from dorff.spec.cluster import SlurmCluster
 from dorff.spec.reader import load_job
@@ -51,3 +54,16 @@ def test_what_is_left_out_is_beside_the_job(tmp_path: Path) -> None:
 def test_what_sbatch_would_misread_is_refused(tmp_path: Path, cluster: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         read(tmp_path, **cluster)
+
+
+def test_workers_elsewhere_need_no_memory_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("rows.npy", field(200))
+    ingest(["rows.npy"], "sea.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+    peaks = set()
+    for workers in (1, 10_000):
+        write_job(tmp_path / "job.yaml", cluster={"type": "slurm", "workers": workers})
+        planned = call("plan", "job.yaml", "--json")
+        assert planned.exit_code == 0, planned.stderr
+        peaks.add(json.loads(planned.stdout)["peak_bytes"])
+    assert len(peaks) == 1
