@@ -98,6 +98,36 @@ def test_the_timer_makes_up_for_a_missed_night() -> None:
     assert timer["Install"]["WantedBy"] == "timers.target"
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("code", [*map(str, sorted(CODES)), "kill"])
+def test_the_driver_job_leaves_the_next_try_where_the_fit_is_incomplete_or_held(tmp_path: Path, code: str) -> None:
+    """With stand-ins for Slurm's commands, whose real ones are in tests/slurm: 42 is the next try."""
+    (tmp_path / "codes").write_text(f"{code}\n")
+    stand_ins = {"dorff": STAND_IN, "sbatch": '#!/bin/sh\necho "$TRY $@" >>next\necho 42\n'}
+    stand_ins["scancel"] = '#!/bin/sh\necho "$@" >>cancelled\n'
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    script = DEPLOY / "slurm" / "driver.sbatch"
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DORFF": "dorff", "PAUSE": "0", "JOB": "a b.yaml"}
+    env["SLURM_JOB_ID"] = "41"
+    done = subprocess.run(["/bin/bash", script], env=env, cwd=tmp_path, capture_output=True, timeout=30, check=False)
+    assert done.returncode == (137 if code == "kill" else int(code)), done.stderr
+    assert (tmp_path / "calls").read_text() == "fit a b.yaml\n"
+    asked = f"2 --parsable --dependency=afternotok:41 --kill-on-invalid-dep=yes {script}\n"
+    assert (tmp_path / "next").read_text() == asked
+    cancelled = (tmp_path / "cancelled").read_text() if (tmp_path / "cancelled").exists() else ""
+    again = code == "kill" or int(code) in {0, *AGAIN}  # after 0 Slurm removes it
+    assert cancelled == ("" if again else "42\n")
+
+
+def test_slurms_cron_has_the_line_that_cron_has() -> None:
+    lines = (DEPLOY / "slurm" / "scrontab").read_text().splitlines()
+    (line,) = [line for line in lines if line and not line.startswith("#")]
+    assert f"#   {line}" in lines and all(one.startswith(("# ", "#SCRON --")) or one in ("#", line) for one in lines)
+    assert re.fullmatch(r"\d+ \d+ \* \* \* sbatch --dependency=singleton /\S+/driver.sbatch", line)
+
+
 def test_the_cron_job_runs_again_what_is_incomplete_or_leased() -> None:
     job = yaml.safe_load((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())["spec"]
     assert job["concurrencyPolicy"] == "Forbid"

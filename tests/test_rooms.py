@@ -62,12 +62,17 @@ KEPT_TO = {
     "google_crc32c": "data store",
     "dask": "engine estimators",
     "distributed": "engine estimators",
+    "dask_jobqueue": "engine",  # workers that are jobs of Slurm's
+    "dask_mpi": "engine",  # those that mpirun starts
+    "mpi4py": "engine",
     "prometheus_client": "cli",
 }
 FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}  # they run code from a file
 
 # Import names that differ from the name of the distribution in pyproject.toml.
 DISTRIBUTIONS = {
+    "dask_jobqueue": "dask-jobqueue",
+    "dask_mpi": "dask-mpi",
     "google_crc32c": "google-crc32c",
     "llvmlite": "numba",
     "pydantic_core": "pydantic",
@@ -212,7 +217,8 @@ def test_what_is_imported_first_is_light_and_solvers_see_no_model() -> None:
 
 def test_every_library_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]}
+    extras = [line for name, lines in project["optional-dependencies"].items() if name != "test" for line in lines]
+    declared = {re.split(r"[^\w-]", line)[0].lower() for line in [*project["dependencies"], *extras]}
     for module, path in modules(PACKAGE):
         for line, name in imports(module, path):
             top = name.split(".")[0]

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+import typer
+
 from dorff.cli.guard import exit_code, say
 from dorff.errors import InputError
 
@@ -53,7 +55,12 @@ _NAMES: Final = _RUN | _KEPT
 def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
     """Write a block's end and the figures that it fills in to the file `path`, if one is given.
 
-    Raises InputError, before the block, where it cannot be such a file."""
+    Raises InputError, before the block, where it cannot be such a file. A rank of an MPI job that is not the driver's
+    does what the driver has for it in the block's place."""
+    from dorff.engine.mpi import served
+
+    if served(job):
+        raise typer.Exit
     figures: Figures = {}
     if path is None:
         yield figures

@@ -10,7 +10,7 @@ import warnings
 from contextlib import AbstractContextManager, ExitStack, suppress
 from multiprocessing import active_children
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import dask
 from distributed import Client, LocalCluster
@@ -95,7 +95,7 @@ def _files(tls: spec.TLS | None) -> dict[str, str]:
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
 # does many times a second to watch itself would take its share of the cores that the leaves fill. Workers that hang
 # are found otherwise (`dorff.engine.worker`).
-_QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
+QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.worker-ttl": None,
     "distributed.admin.tick.interval": "500ms",
@@ -103,6 +103,9 @@ _QUIET = {f"distributed.worker.memory.{name}": False for name in ("target", "spi
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.worker.memory.monitor-interval": "500ms",
 }
+#: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps one from clashing with
+#: another's.
+PAGES: Final = "127.0.0.1:0"
 
 
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:
@@ -110,15 +113,13 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
 
     Scheduler, nannies and workers listen on `host` and let in TLS clients with this cluster's own temporary
     certificate alone; their HTTP servers listen on loopback. Each death of a worker is told to the driver."""
-    # Dask starts its HTTP servers even without a dashboard; port 0 keeps one from clashing with another's.
-    loopback = "127.0.0.1:0"
-    with dask.config.set(_QUIET | {"distributed.scheduler.allowed-failures": 0}):
+    with dask.config.set(QUIET | {"distributed.scheduler.allowed-failures": 0}):
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,
             security=Security.temporary(), protocol="tls://",
-            dashboard_address=None, scheduler_kwargs={"dashboard_address": loopback},
+            dashboard_address=None, scheduler_kwargs={"dashboard_address": PAGES},
             plugins=(Leaving(local=True),),
-            worker_dashboard_address=None if on_loopback(host) else loopback,
+            worker_dashboard_address=None if on_loopback(host) else PAGES,
             silence_logs=logging.CRITICAL,  # what a task raises is raised in the driver; not its traceback as well
         )  # fmt: skip
 
@@ -188,7 +189,7 @@ def _connected(address: str, security: Security | None, patience: float) -> Clie
         raise IncompleteError(f"cluster.address {address}: no scheduler answers there ({error})") from error
     try:
         client.wait_for_workers(1, timeout=patience)
-        _check_versions(client, patience)
+        check_versions(client, patience)
     except TimeoutError as error:
         client.close()
         raise IncompleteError(f"cluster.address {address}: no workers after {patience:g} s; start some") from error
@@ -198,7 +199,7 @@ def _connected(address: str, security: Security | None, patience: float) -> Clie
     return client
 
 
-def _check_versions(client: Client, patience: float) -> None:
+def check_versions(client: Client, patience: float) -> None:
     """InputError where a worker has other versions than the driver. One that does not answer is asked task by task."""
     request = {"op": "versions", "packages": list(PACKAGES)}
     scheduler: Any = client.scheduler

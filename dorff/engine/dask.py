@@ -38,7 +38,8 @@ class DaskEngine(Engine):
     again what was left out.
 
     A local cluster's worker that neither speaks nor computes for `silence` seconds is killed, and another started. A
-    run without a worker, or without a scheduler that answers, for `patience` seconds is an IncompleteError."""
+    run without a worker, or without a scheduler that answers, for `patience` seconds is an IncompleteError. `watch` is
+    called several times a second while tasks run."""
 
     def __init__(
         self,
@@ -47,9 +48,11 @@ class DaskEngine(Engine):
         patience: float = PATIENCE,
         silence: float = HUNG,
         on_close: Callable[[], object] = lambda: None,
+        watch: Callable[[], object] = lambda: None,
     ) -> None:
         self._client, self._patience, self._on_close = client, patience, on_close
-        self._hung = HungWorkers(client.cluster, after=silence) if isinstance(client.cluster, LocalCluster) else None
+        cluster = client.cluster
+        self._watch = HungWorkers(cluster, after=silence).look if isinstance(cluster, LocalCluster) else watch
 
     @property
     def threads(self) -> int:  # type: ignore[override]
@@ -59,7 +62,7 @@ class DaskEngine(Engine):
     def run(self, tasks: Iterable[Task], done: Done) -> None:
         try:
             with stopping_on_signals() as stop:
-                _DaskRun(self._client, done, stop, self._patience, self._hung).run(tasks)
+                _DaskRun(self._client, done, stop, self._patience, self._watch).run(tasks)
         finally:
             _tell(self._client, forget_spare)  # a cluster may outlive the run
 
@@ -80,8 +83,8 @@ class _Try(NamedTuple):
 class _DaskRun:
     """One call of `DaskEngine.run`."""
 
-    def __init__(self, client: Client, done: Done, stop: Stop, patience: float, hung: HungWorkers | None) -> None:
-        self._client, self._done, self._stop, self._hung = client, done, stop, hung
+    def __init__(self, client: Client, done: Done, stop: Stop, patience: float, watch: Callable[[], object]) -> None:
+        self._client, self._done, self._stop, self._watch = client, done, stop, watch
         self._name, self._versions = uuid.uuid4().hex, own_versions()
         self._waiting, self._suspects = deque[_Try](), deque[_Try]()
         self._running = dict[Future[Any], _Try]()
@@ -97,8 +100,7 @@ class _DaskRun:
                     self._end_all()
                     raise self._stop.error()
                 self._workers.look()
-                if self._hung is not None:
-                    self._hung.look()
+                self._watch()
                 self._submit()
                 with suppress(queue.Empty):
                     self._take(self._ended.get(timeout=_TICK))

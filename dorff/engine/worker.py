@@ -53,6 +53,7 @@ NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
 _LINGER: Final = 5.0  # seconds for the driver, told too, to end its workers: nannies would start others meanwhile
 _FAREWELL: Final = 2.0  # seconds for the scheduler to take note that a worker leaves
 _NAME: Final = "dorff-leaving"
+UNTIL: Final = "DORFF_UNTIL"  # seconds since 1970: the end of a worker, by a variable of its environment
 
 
 @final
@@ -124,11 +125,17 @@ class Leaving(WorkerPlugin):
         atexit.register(gc.freeze)  # as at a command's end
         loop = asyncio.get_running_loop()
 
+        def end(linger: float, nanny: bool) -> None:
+            _leave()
+            leaving.append(loop.create_task(_end(worker, linger, nanny=nanny)))
+
         def told(number: int, _frame: FrameType | None) -> None:
             signal.signal(number, signal.SIG_IGN if self._local else signal.SIG_DFL)  # a second one ends it at once
             _leave()
-            loop.call_soon_threadsafe(lambda: leaving.append(loop.create_task(_end(worker, _LINGER * self._local))))
+            loop.call_soon_threadsafe(end, _LINGER * self._local, False)
 
+        if until := os.environ.get(UNTIL):
+            loop.call_later(float(until) - time.time(), end, 0.0, True)
         leaving: list[asyncio.Task[None]] = []  # a loop keeps weak references only
         signal.signal(signal.SIGTERM, told)
         if self._local:
@@ -159,11 +166,11 @@ async def _saved() -> None:
         await asyncio.sleep(0.02)
 
 
-async def _end(worker: Worker, linger: float) -> None:
+async def _end(worker: Worker, linger: float, *, nanny: bool) -> None:
     worker.status = Status.closing_gracefully  # no new tasks
     await _saved()
     await asyncio.sleep(linger)
-    await worker.close(nanny=False, executor_wait=False, reason="SIGTERM")
+    await worker.close(nanny=nanny, executor_wait=False, reason="told to end")
 
 
 HUNG: Final = 30.0  # seconds of silence

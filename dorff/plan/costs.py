@@ -137,7 +137,8 @@ def estimate(
     if route.name == "streaming":  # workers and driver hold theirs at once
         leaf, disk, flops = way.worker_bytes, way.disk_bytes, way.passes * way.flops
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
-    all_workers = leaf if serial else workers * (worker - SHARED_BYTES)
+    here = workers if job.cluster.on_this_machine else 1
+    all_workers = leaf if serial else here * (worker - SHARED_BYTES)
     sample = min(SAMPLE_BYTES, 8 * dataset.rows * (dataset.d + q))  # that tells constants
     least = max(4 * sample, TUNING_BYTES if spec.tuning else 0, pace_bytes(recipe, width))
     seconds = way.seconds + _beside_seconds(job, dataset, shape, pace, sums, spec)
@@ -330,7 +331,8 @@ def refuse_small_workers(job: Job, costs: Costs) -> None:
 
 def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers and what to do, where this machine's memory or the disk is too small."""
-    machine, workers = psutil.virtual_memory().total, job.cluster.workers
+    machine = psutil.virtual_memory().total
+    workers = job.cluster.workers if job.cluster.on_this_machine else 1
     held = total_bytes((directory / "nodes").glob("*.moments"))
     free = free_bytes(locate(job.state)) + held
     each = WORKER_BYTES if job.cluster.on_this_machine and not job.cluster.in_driver else 0

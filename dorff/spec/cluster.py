@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from dorff.spec import checks
-from dorff.spec.part import FilePath, Idle, Part
+from dorff.spec.part import FilePath, Idle, OneOrMore, Part, Positive
 from dorff.spec.registry import CLUSTERS, Entry, Word, lazily
 
 _TEXT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"}
@@ -107,10 +109,65 @@ class RemoteCluster(ClusterSpec):
         return self.address.startswith(("tls://", "wss://", "inproc://"))
 
 
-Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local", later=("slurm", "kubernetes"))]
+_WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
+
+
+def _walltime(value: object) -> str:
+    if isinstance(value, str) and re.fullmatch(_WALLTIME, value):
+        return value
+    wanted = 'must be a time in quotes, "HH:MM:SS" or "DAYS-HH:MM:SS", of a minute at least'
+    raise checks.Refusal(f"{wanted}, came {checks.show(value)}; correct it")
+
+
+_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_WALLTIME}$"})
+_Word = Annotated[str, Field(pattern=r"^\S*$")]
+_Directives = Annotated[tuple[Annotated[str, Field(pattern=r"^-\S.*$")], ...], OneOrMore()]
+
+
+class SlurmCluster(ClusterSpec):
+    """Jobs of Slurm's, one worker of one core each, which the driver asks for, replaces where they are lost and
+    cancels at the end. `memory` is bytes a job, `walltime` as Slurm writes it: a worker ends before it, at a block's
+    end, and another goes on. `directives` are more options of sbatch. All speak by TLS, over `interface`. `folder`,
+    which the nodes see too, holds the credentials while a fit runs, and what failed jobs printed. `wait`: seconds that
+    a fit is without a running job before it gives up."""
+
+    on_this_machine: ClassVar[bool] = False
+    type: Literal["slurm"]
+    workers: Annotated[int, Field(ge=1)] = 2
+    memory: Bytes = 4 * 2**30
+    walltime: Annotated[str, BeforeValidator(_walltime), _SCHEMA] = "01:00:00"
+    queue: _Word = ""
+    account: _Word = ""
+    directives: _Directives = ()
+    interface: _Word = ""
+    folder: Annotated[FilePath, Field(validate_default=True)] = Path("slurm")
+    wait: Positive = 600.0
+
+    @property
+    def lifetime(self) -> int:
+        """Seconds from a job's start after which its worker ends: some before the walltime, to save what it has."""
+        parts = reversed(re.findall(r"\d+", self.walltime))
+        walltime = sum(int(part) * unit for part, unit in zip(parts, (1, 60, 3600, 86400), strict=False))
+        return walltime - max(20, min(120, walltime // 6))
+
+
+class MPICluster(ClusterSpec):
+    """The processes of `mpirun -n N dorff fit JOB.yaml`, or of srun: rank 0 schedules, rank 1 is the driver, all
+    others are workers of `memory` bytes each. They speak by TLS, over `interface`."""
+
+    on_this_machine: ClassVar[bool] = False
+    workers: ClassVar[int] = 1
+    type: Literal["mpi"]
+    memory: Bytes = 4 * 2**30
+    interface: _Word = ""
+
+
+Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local", later=("kubernetes",))]
 
 CLUSTERS.add(
     Entry("local", lazily("dorff.engine.clusters", "start_local"), LocalCluster),
     Entry("serial", lazily("dorff.engine.base", "serial_engine"), SerialCluster),
+    Entry("slurm", lazily("dorff.engine.jobqueue", "start_slurm"), SlurmCluster),
+    Entry("mpi", lazily("dorff.engine.mpi", "start_mpi"), MPICluster),
     Entry("address", lazily("dorff.engine.clusters", "connect"), RemoteCluster, written="{address: tls://HOST:PORT}"),
 )

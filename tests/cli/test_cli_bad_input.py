@@ -181,7 +181,9 @@ CASES: dict[str, Case] = {
         new_job(features={"count": 400_000}, kernel=INDEPENDENT, solve={"route": "direct"}), ["fit", "bad.yaml"], 4,
         ["solve.route: direct cannot be taken"],
     ),
-    "cluster to come": (new_job(cluster={"type": "slurm"}), ["plan", "bad.yaml"], 3, ["'slurm'", "not built yet"]),
+    "cluster to come": (
+        new_job(cluster={"type": "kubernetes"}), ["plan", "bad.yaml"], 3, ["'kubernetes'", "not built yet"]
+    ),
     "no model": (nothing, ["predict", "models", "sea.zarr", "o.zarr"], 3, ["models", "no model here"]),
     "damaged model": (
         flipped_byte_in_the_model, ["score", "models/sea", "sea.zarr"], 3, ["array coefficients is damaged"],

@@ -1,0 +1,96 @@
+"""The processes of one MPI job, by their rank: a scheduler, the driver, and workers."""
+
+import atexit
+import logging
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from dorff.engine.base import Engine
+from dorff.errors import DorffError, InputError
+from dorff.spec import cluster as spec
+from dorff.spec.reader import load_job
+
+#: Where mpirun of Open MPI, of MPICH and srun tell a process its rank.
+_RANKS: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def served(job: Path) -> bool:
+    """Whether this process is a rank of a job `cluster: {type: mpi}` that is not the driver's: it has served it then.
+
+    InputError where the job cannot be read or run so, which the first rank alone says."""
+    rank = next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), None)
+    if rank is None:
+        return False
+    try:
+        cluster = load_job(job).cluster
+        return isinstance(cluster, spec.MPICluster) and not _started(cluster)
+    except DorffError:
+        if rank:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        raise
+
+
+def _started(cluster: spec.MPICluster) -> bool:
+    """True at once in the driver's rank, whose end is that of all; False in the others, after that."""
+    try:
+        from dask_mpi import initialize
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        problem = f"cluster.type mpi: dask-mpi, mpi4py or the MPI that it wants is missing ({error})"
+        raise InputError(f"{problem}; pip install 'dorff[mpi]'") from error
+    from dorff.engine.clusters import PAGES
+
+    world = MPI.COMM_WORLD
+    if world.size < 3:
+        came = f"cluster.type mpi: wanted a scheduler, the driver and a worker, came processes that see {world.size}"
+        raise InputError(f"{came}; use mpirun -n 4 dorff fit JOB.yaml, or srun --mpi=KIND that its MPI knows")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised in the driver
+    _share_credentials(world)
+    if world.rank != 1:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until a worker has a leaf, which sees to it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    options = {"protocol": "tls://", "dashboard": False, "worker_options": {"dashboard_address": PAGES}}
+    options |= {"interface": cluster.interface or None, "memory_limit": cluster.memory, "dashboard_address": PAGES}
+    driver: bool = initialize(**options, exit=False)
+    if driver:
+        atexit.register(_end)
+    return driver
+
+
+def _share_credentials(world: Any) -> None:
+    """Settings of Dask's, by which all ranks use the same new credentials, which no file has."""
+    import dask
+    from distributed.security import Security
+
+    from dorff.engine.clusters import QUIET
+
+    texts = world.bcast(Security.temporary().get_tls_config_for_role("client") if world.rank == 0 else None)
+    tls = {f"{role}.{part}": texts[part] for role in ("scheduler", "worker", "client") for part in ("cert", "key")}
+    settings = {f"comm.tls.{name}": text for name, text in tls.items()} | {"comm.tls.ca-file": texts["ca_file"]}
+    settings |= {"comm.require-encryption": True, "scheduler.allowed-failures": 1}
+    dask.config.set(QUIET | {f"distributed.{name}": value for name, value in settings.items()})
+
+
+def _end() -> None:
+    """Have scheduler and workers end, and with them their ranks."""
+    from distributed import Client
+
+    with suppress(OSError, RuntimeError), Client(timeout=5) as client:
+        client.shutdown()
+
+
+def start_mpi(cluster: spec.MPICluster, patience: float) -> Engine:
+    """The engine of the workers among this MPI job's processes. InputError where this process is no rank of one."""
+    import dask
+    from distributed import Client
+
+    from dorff.engine.dask import DaskEngine
+
+    if dask.config.get("scheduler_address", None) is None:
+        raise InputError("cluster.type mpi: no mpirun has started this; write mpirun -n 4 dorff fit JOB.yaml")
+    client = Client(timeout=patience)
+    client.wait_for_workers(1, timeout=patience)
+    return DaskEngine(client, patience=patience)

@@ -1,0 +1,62 @@
+"""What starts jobs is optional: a job that wants it is refused in one sentence, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import write_job
+
+from dorff.engine import open_engine
+from dorff.engine.mpi import served
+from dorff.errors import InputError
+from dorff.spec.cluster import SlurmCluster
+
+
+def test_slurm_needs_dask_jobqueue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = SlurmCluster(type="slurm", folder=tmp_path / "slurm")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"there is no sbatch here"), open_engine(cluster):
+        pass
+    for name in ("sbatch", "squeue", "scancel"):
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    with (
+        pytest.raises(InputError, match=r"dask-jobqueue is missing; pip install 'dorff\[slurm\]'"),
+        open_engine(cluster),
+    ):
+        pass
+    assert list((tmp_path / "slurm").iterdir()) == []
+
+
+def test_slurm_needs_a_folder_that_a_script_can_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("sbatch", "squeue", "scancel"):
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "file").touch()
+    for folder, problem in (("a folder", "takes no spaces there"), ("file", "name one that the nodes see too")):
+        cluster = SlurmCluster(type="slurm", folder=tmp_path / folder)
+        with pytest.raises(InputError, match=problem), open_engine(cluster):
+            pass
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_mpi_needs_its_libraries(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first rank says so; others end as quietly as they came."""
+    job = write_job(tmp_path / "job.yaml", cluster={"type": "mpi"})
+    assert not served(job), "no mpirun has started this"
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(InputError, match=r"pip install 'dorff\[mpi\]'"):
+        served(job)
+    print("heard", file=sys.__stderr__, flush=True)
+    assert ("heard" in capfd.readouterr().err) == (rank == 0)
+
+
+def test_a_job_of_another_kind_is_no_business_of_mpis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a driver that is a job of Slurm's: it has a rank."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert not served(write_job(tmp_path / "job.yaml", cluster={"type": "local"}))

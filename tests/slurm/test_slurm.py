@@ -1,0 +1,405 @@
+"""Fits whose workers are jobs of a real Slurm: the same bits as a local fit's, whatever becomes of the jobs; what is
+refused; and no job that stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from command_line import CURL, DORFF, field, run, write_job
+from places import ROOT
+from slurm_nodes import Slurm, slurm_nodes, until
+
+from dorff.data import ingest
+from dorff.storage.files import read_record
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
+LEAVES = 4
+COUNT = 2000  # features: a leaf takes some seconds
+ROWS = LEAVES * 16384
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    with slurm_nodes() as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of four leaves, and a job that fits it here."""
+    folder = tmp_path_factory.mktemp("data")
+    np.save(folder / "rows.npy", field(ROWS))
+    ingest([folder / "rows.npy"], folder / "sea.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+    write_job(folder / "job.yaml", kernel=CURL, features={"count": COUNT})
+    return folder
+
+
+class Place:
+    """A folder with a job of Slurm's."""
+
+    def __init__(self, folder: Path, data: Path, slurm: Slurm) -> None:
+        self.folder, self.data, self.slurm = folder, data, slurm
+        self.environment = os.environ | slurm.environment
+        self.started: list[subprocess.Popen[str]] = []
+
+    def job(self, type: str = "slurm", **cluster: Any) -> None:
+        usual = {"workers": 2, "memory": "600MiB", "wait": 60.0} if type == "slurm" else {}
+        there = {"type": type, "interface": "lo"} | usual | cluster
+        store = str(self.data / "sea.zarr")
+        write_job(
+            self.folder / "job.yaml", data={"store": store}, kernel=CURL, features={"count": COUNT}, cluster=there
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        started = subprocess.Popen(
+            words or [DORFF, "fit", "job.yaml", "--json"], cwd=self.folder, env=self.environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        self.started.append(started)
+        return started
+
+    def fit(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run("fit", "job.yaml", "--json", cwd=self.folder, env=self.environment | environment)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """What a leaf left that was ended at a block, as soon as it is there."""
+        until(lambda: list(self.folder.glob("runs/sea/*/checkpoints/*.json")), 60)
+        return record(next(self.folder.glob("runs/sea/*/checkpoints/*.json")))
+
+    def taken_up(self, checkpoint: dict[str, Any]) -> None:
+        """Another worker went on from there, reading the rows that were left, and no others."""
+        (receipt,) = [one for one in map(record, self.receipts()) if one["number"] == checkpoint["number"]]
+        rest = checkpoint["stop"] - checkpoint["row"]
+        assert checkpoint["rows_read"] + rest == receipt["rows_read"]
+        assert 0 < rest < checkpoint["stop"] - checkpoint["start"]
+
+    def processes(self, job: str) -> list[psutil.Process]:
+        """Those of a job, but not Slurm's own: the nanny, and then its worker."""
+        there = []
+        for one in psutil.process_iter():
+            with suppress(psutil.Error):
+                if one.environ().get("SLURM_JOB_ID") == job and "dask_worker" in " ".join(one.cmdline()):
+                    there += [one, *one.children(recursive=True)]
+        return there
+
+    def receipts(self) -> list[Path]:
+        return list(self.folder.glob("runs/sea/*/receipts/*.json"))
+
+    def empty(self) -> None:
+        """No job stays, nor credentials."""
+        until(lambda: not self.slurm.jobs(), 30)
+        assert not list(self.folder.glob("slurm/*/*.pem"))
+
+    def check(self, fitted: subprocess.Popen[str]) -> dict[str, Any]:
+        """That the fit is that of all rows, its model is that of a fit here to the last bit, and no job stays."""
+        out, err = fitted.communicate(timeout=150)
+        assert fitted.returncode == 0, err
+        report: dict[str, Any] = json.loads(out)
+        assert report["rows_used"] == ROWS and report["rows_dropped"] == 0 and report["coverage"] == 1
+        assert report["leaves_computed"] + report["leaves_reused"] == LEAVES
+        self.same()
+        assert list(self.folder.glob("slurm/*")) == []
+        return report
+
+    def same(self) -> None:
+        """The model is that of a fit here, to the last bit; and no job stays."""
+        if not (self.data / "models").exists():
+            here = run("fit", "job.yaml", cwd=self.data)
+            assert here.returncode == 0, here.stderr
+        first, second = (folder / "models" / "sea" / "v000001" for folder in (self.data, self.folder))
+        chunks = [file.relative_to(first) for file in first.rglob("c/*") if file.is_file()]
+        chunks += [file.relative_to(first) for file in first.rglob("c/*/*") if file.is_file()]
+        assert len(chunks) > 3
+        assert [(first / chunk).read_bytes() for chunk in chunks] == [
+            (second / chunk).read_bytes() for chunk in chunks
+        ]
+        self.empty()
+
+
+def record(file: Path) -> dict[str, Any]:
+    body = read_record(file)
+    assert body is not None
+    return body
+
+
+@pytest.fixture
+def place(tmp_path: Path, data: Path, slurm: Slurm) -> Iterator[Place]:
+    made = Place(tmp_path, data, slurm)
+    yield made
+    for one in made.started:
+        one.kill()
+        one.communicate()
+    slurm.call("scancel", *slurm.jobs()) if slurm.jobs() else None
+    until(lambda: not slurm.jobs(), 60)
+
+
+def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Place) -> None:
+    place.job()
+    fitted = place.start()
+    until(place.slurm.jobs)
+    keys = list(place.folder.glob("slurm/*/key.pem"))
+    assert [key.stat().st_mode & 0o777 for key in keys] == [0o600]
+    assert [key.parent.stat().st_mode & 0o777 for key in keys] == [0o700]
+    report = place.check(fitted)
+    assert report["leaves_computed"] == LEAVES and not report["in_driver"]
+
+
+def test_a_job_asks_slurm_for_what_it_says(place: Place) -> None:
+    """And the keys are where it says, seen from the job's folder."""
+    asked = {"workers": 3, "memory": "3GiB", "walltime": "1-02:30:00", "account": "sea", "directives": ["--nice=7"]}
+    place.job(**asked, folder="shared", queue="closed", wait=4.0)
+    fitted = place.start()
+    until(lambda: len(place.slurm.jobs()) == 3)
+    shown = place.slurm.call("scontrol", "show", "job", place.slurm.jobs()[0])
+    assert "TimeLimit=1-02:30:00" in shown and "Account=sea" in shown and "mem=3G" in shown, shown
+    for word in ("NumCPUs=1", "Nice=7", "Partition=closed", "Requeue=0"):
+        assert word in shown, shown
+    (key,) = place.folder.glob("shared/dorff-*/key.pem")
+    here = [one.laddr.ip for one in psutil.Process(fitted.pid).net_connections("tcp") if one.status == "LISTEN"]
+    assert set(here) == {"127.0.0.1"}, "the interface lo"
+    fitted.communicate(timeout=60)
+    assert fitted.returncode == 5 and not key.exists()
+    place.empty()
+
+
+def computing(place: Place) -> str:
+    """The id of a job that computes a leaf."""
+    until(place.receipts)
+    time.sleep(0.5)
+    return place.slurm.jobs("--states=RUNNING")[0]
+
+
+@pytest.mark.slow
+def test_a_job_that_is_cancelled_is_replaced_and_its_leaf_goes_on(place: Place) -> None:
+    place.job()
+    fitted = place.start()
+    lost = computing(place)
+    place.slurm.call("scancel", lost)
+    checkpoint = place.checkpoint()
+    until(lambda: len([one for one in place.slurm.jobs() if one != lost]) == 2, 30)
+    place.check(fitted)
+    place.taken_up(checkpoint)
+
+
+@pytest.mark.slow
+def test_a_worker_ends_before_its_walltime_and_its_leaf_goes_on(place: Place) -> None:
+    """It is held up, so that its leaf is not done when its time is: 40 s after its start, or a tenth less."""
+    place.job(workers=1, walltime="00:01:00")
+    fitted = place.start()
+    job = computing(place)
+    began = place.processes(job)[0].create_time()
+    worker = place.processes(job)[-1]
+    worker.suspend()
+    until(lambda: time.time() - began > 37)
+    worker.resume()
+    checkpoint = place.checkpoint()
+    until(lambda: place.slurm.jobs("--states=RUNNING") not in ([], [job]), 30)
+    assert time.time() - began < 60, "Slurm would have killed it"
+    place.check(fitted)
+    place.taken_up(checkpoint)
+
+
+EATER = """\
+mkdir eaten 2>/dev/null && (sleep 6; exec python3 -c "import time; held = bytearray(b'1') * 10**9; time.sleep(60)") &
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_kills_for_its_memory_is_replaced(place: Place) -> None:
+    place.job()
+    (place.folder / "eater").write_text(EATER)
+    place.environment["BASH_ENV"] = str(place.folder / "eater")  # what the job's shell does first
+    fitted = place.start()
+    logs = list(place.slurm.folder.glob("slurmd.*.log"))
+    until(lambda: any("exceeded memory limit" in log.read_text() for log in logs))
+    place.check(fitted)
+
+
+@pytest.mark.slow
+def test_a_node_that_goes_down_loses_nothing(place: Place) -> None:
+    place.job()
+    fitted = place.start()
+    job = computing(place)
+    node = place.slurm.call("squeue", "-h", "-j", job, "-o", "%N").strip()
+    place.slurm.kill(f"slurmd.{node}")
+    for one in place.processes(job):
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    place.slurm.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    try:
+        place.check(fitted)
+    finally:
+        place.slurm.start(f"slurmd.{node}")
+        place.slurm.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        until(place.slurm.idle)
+
+
+@pytest.mark.slow
+def test_a_controller_that_is_away_is_waited_for(place: Place) -> None:
+    """A job is lost meanwhile: it is replaced when the controller is back."""
+    place.job()
+    fitted = place.start()
+    job = computing(place)
+    place.slurm.kill("slurmctld")
+    for one in place.processes(job):
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    time.sleep(3)
+    place.slurm.start("slurmctld")
+    place.check(fitted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_job_stays_however_the_driver_ends(place: Place, number: signal.Signals) -> None:
+    place.job()
+    fitted = place.start()
+    computing(place)
+    fitted.send_signal(number)
+    _, err = fitted.communicate(timeout=40)
+    if number != signal.SIGKILL:
+        assert fitted.returncode == 5 and err.splitlines()[-1].startswith("dorff: stopped; what is done is kept"), err
+        place.empty()
+    until(lambda: not place.slurm.jobs(), 30)
+    for folder in place.folder.glob("slurm/*"):  # what a killed driver leaves
+        shutil.rmtree(folder)
+    report = place.check(place.start())
+    assert report["leaves_reused"] >= 1
+
+
+def refused(place: Place, code: int, pattern: str, **environment: str) -> None:
+    """The fit ends with this code and one sentence, and no job stays."""
+    done = place.fit(**environment)
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"\d\d:\d\d:\d\d fit: ", line)]
+    assert done.returncode == code and len(lines) == 1, done.stderr
+    assert re.search(pattern, lines[0]), lines[0]
+    place.empty()
+
+
+def test_without_slurm_there_is_no_fit(place: Place) -> None:
+    place.job()
+    refused(place, 3, "there is no sbatch here; run dorff where Slurm's commands are", PATH="/nowhere")
+
+
+def test_what_sbatch_says_is_passed_on(place: Place) -> None:
+    place.job(queue="nowhere")
+    refused(place, 3, "sbatch refuses the job: .*[Ii]nvalid partition.*; correct")
+    place.job(directives=["--nodelist=n9"])
+    refused(place, 3, "sbatch refuses the job: .*[Ii]nvalid node")
+
+
+def test_a_queue_that_starts_nothing_ends_the_fit_with_its_reason(place: Place) -> None:
+    place.job(queue="closed", wait=3.0)
+    refused(place, 5, r"none of Slurm's jobs has run for 3 s, and its reason is PartitionDown; what is done is kept")
+
+
+def test_jobs_that_die_at_once_are_not_asked_for_for_ever(place: Place) -> None:
+    place.job()
+    (place.folder / "broken").write_text("echo no python on this node >&2; exit 1")
+    pattern = r"jobs of Slurm's in a row ended soon after they began; .*\(the last line: no python on this node\)"
+    refused(place, 5, pattern, BASH_ENV=str(place.folder / "broken"))
+    assert list(place.folder.glob("slurm/*/*.err")), "what they printed is kept"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no MPI: apt-get install openmpi-bin libopenmpi-dev")
+@pytest.mark.parametrize(
+    "launcher", ["srun --mpi=pmix --nodes=1 --ntasks=3 --overcommit", "salloc --ntasks=4 mpirun --allow-run-as-root"]
+)
+def test_the_processes_of_an_allocation_fit_by_mpi(place: Place, launcher: str) -> None:
+    place.job(type="mpi", memory="1GiB")
+    fitted = place.start(*launcher.split(), DORFF, "fit", "job.yaml", "--json")
+    assert place.check(fitted)["leaves_computed"] == LEAVES
+
+
+def submit(place: Place, dorff: str, *options: str, tries: int = 5, job: str = "job.yaml") -> None:
+    """The script of deploy/, its placeholders changed, as the first of some tries."""
+    text = (ROOT / "deploy" / "slurm" / "driver.sbatch").read_text()
+    for placeholder, value in (
+        ("/opt/dorff/.venv/bin/dorff", dorff),
+        ("/srv/dorff/sea/job.yaml", str(place.folder / job)),
+        ("--mem=8G", "--mem=1G"),
+    ):
+        assert placeholder in text
+        text = text.replace(placeholder, value)
+    (place.folder / "driver.sbatch").write_text(text)
+    environment = place.environment | {"TRIES": str(tries), "PAUSE": "0"}
+    subprocess.run(["sbatch", *options, "driver.sbatch"], cwd=place.folder, env=environment, check=True, timeout=30)
+
+
+# Ends with the next code of its list, and writes down what it was called with.
+STAND_IN = """\
+#!/bin/sh
+cd "$(dirname "$0")"
+echo "$@" >>calls
+code=$(head -n 1 codes)
+sed -i 1d codes
+[ "$code" = killed ] && kill -9 $$
+[ "$code" = lost ] && kill -9 $PPID && sleep 60
+exit "$code"
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "calls"),
+    [(["5", "7", "0"], 3), (["killed", "lost", "0"], 3), (["3"], 1), (["5"] * 9, 5)],
+    ids=["incomplete or held", "killed, and the script with it", "bad input", "never done"],
+)
+def test_a_driver_that_is_a_job_is_tried_again_until_it_is_done(place: Place, codes: list[str], calls: int) -> None:
+    stand_in = place.folder / "dorff"
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
+    (place.folder / "codes").write_text("\n".join(codes) + "\n")
+    submit(place, str(stand_in))
+    until(lambda: not place.slurm.jobs(), 60)
+    assert (place.folder / "calls").read_text().splitlines() == [f"fit {place.folder / 'job.yaml'}"] * calls
+
+
+#: Is incomplete once for each job file.
+ONCE = """\
+#!/bin/sh
+echo "$2" >>"$(dirname "$0")/calls"
+mkdir "$2.once" 2>/dev/null && exit 5
+exit 0
+"""
+
+
+def test_each_task_of_an_array_has_its_own_job_file_and_tries(place: Place) -> None:
+    stand_in = place.folder / "dorff"
+    stand_in.write_text(ONCE)
+    stand_in.chmod(0o755)
+    submit(place, str(stand_in), "--array=1-2", job="%a.yaml")
+    until(lambda: not place.slurm.jobs(), 60)
+    files = [str(place.folder / f"{number}.yaml") for number in (1, 1, 2, 2)]
+    assert sorted((place.folder / "calls").read_text().splitlines()) == files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_name", ["TERM", "KILL"])
+def test_a_fit_whose_driver_is_cut_short_is_ended_by_the_next_try(place: Place, signal_name: str) -> None:
+    """TERM is what Slurm says before the walltime; KILL is the end of the whole job."""
+    place.job()
+    submit(place, DORFF)
+    computing(place)
+    driver = place.slurm.jobs("--name=dorff-sea", "--states=RUNNING")[0]
+    place.slurm.call("scancel", "--batch", f"--signal={signal_name}", driver)
+    until(lambda: not place.slurm.jobs(), 150)
+    logs = sorted(place.folder.glob("dorff-sea-*.log"))
+    assert len(logs) == 2
+    assert ("what is done is kept" in logs[0].read_text()) == (signal_name == "TERM")
+    last = [json.loads(line) for line in logs[1].read_text().splitlines() if line.startswith("{")][-1]
+    assert f"{ROWS:,} rows used, 0 dropped" in json.dumps(last) or f"{ROWS:,} rows used" in logs[1].read_text()
+    place.same()
