@@ -107,7 +107,7 @@ class RemoteCluster(ClusterSpec):
         return self.address.startswith(("tls://", "wss://", "inproc://"))
 
 
-Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local", later=("slurm", "kubernetes"))]
+Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local", later=("slurm",))]
 
 CLUSTERS.add(
     Entry("local", lazily("dorff.engine.clusters", "start_local"), LocalCluster),
