@@ -53,15 +53,15 @@ def start_kubernetes(cluster: KubernetesCluster, patience: float) -> DaskEngine:
     with ExitStack() as undo:
         with stopping_on_signals():
             end = partial(_end, cluster, name, patience)
-            undo.callback(end)
-            address = _ask(partial(_start, cluster, name), cluster, patience)
+            address = _ask(partial(_start, cluster, name, partial(undo.callback, end)), cluster, patience)
         engine = connect(RemoteCluster(address=address), patience, on_close=end)
         undo.pop_all()
     return engine
 
 
-async def _start(cluster: KubernetesCluster, name: str, server: "_Server") -> str:
-    """The scheduler's address, when it and a worker are ready."""
+async def _start(cluster: KubernetesCluster, name: str, begin: Callable[[], object], server: "_Server") -> str:
+    """The scheduler's address, when it and a worker are ready; `begin` is called when there may be pods."""
+    begin()
     await server.call("POST", "daskclusters", json=resource(cluster, name, server.namespace))
     until = time.monotonic() + START
     while True:
@@ -70,8 +70,8 @@ async def _start(cluster: KubernetesCluster, name: str, server: "_Server") -> st
         pods = (await server.call("GET", "pods", params={"labelSelector": f"{_WHOSE}={name}"}))["items"]
         ready = {pod["metadata"]["labels"]["dask.org/component"] for pod in pods if _condition(pod, "Ready") == "True"}
         if ready >= {"scheduler", "worker"}:
-            service = await server.call("GET", f"services/{name}-scheduler")
-            return f"tls://{service['spec']['clusterIP']}:8786"
+            service = (await server.call("GET", f"services/{name}-scheduler"))["spec"]
+            return f"tls://{service['clusterIP']}:{service['ports'][0]['port']}"
         states = [_state(pod, cluster) for pod in pods]
         if time.monotonic() > until:
             why = "; ".join(states) or "there are no pods: see that the Dask operator runs, and watches the namespace"
@@ -130,7 +130,13 @@ def _ask(question: Callable[[_Server], Awaitable[Any]], cluster: KubernetesClust
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of versions that kr8s has not been tried with
             async with asyncio.timeout(patience):
-                api = await kr8s.asyncio.api()
+                try:
+                    api = await kr8s.asyncio.api()
+                except (TypeError, ValueError, LookupError, OSError, yaml.YAMLError) as error:
+                    raise InputError(
+                        f"cluster.type kubernetes: there is no API server to ask ({error}); run the driver in a pod "
+                        "with a service account, or name a kubeconfig in KUBECONFIG"
+                    ) from error
             return await question(_Server(api, cluster.namespace or api.namespace, patience))
 
     try:
@@ -138,11 +144,6 @@ def _ask(question: Callable[[_Server], Awaitable[Any]], cluster: KubernetesClust
     except (TimeoutError, httpx.HTTPError, kr8s.ServerError, kr8s.APITimeoutError) as error:
         why = str(error) or "no answer in time"
         raise IncompleteError(f"cluster.type kubernetes: the API server cannot be asked ({why}); run again") from error
-    except (OSError, ValueError, KeyError) as error:  # of kr8s, about what it was given
-        raise InputError(
-            f"cluster.type kubernetes: there is no API server to ask ({error}); run the driver in a pod with a "
-            "service account, or name a kubeconfig in KUBECONFIG"
-        ) from error
 
 
 def _condition(pod: Resource, kind: str, key: str = "status") -> str:
