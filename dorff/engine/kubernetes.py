@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from importlib.resources import files
-from typing import Any, Final, cast, final
+from pathlib import Path
+from typing import Any, Final, cast
 
 import yaml
 from jinja2 import Environment, StrictUndefined
@@ -28,12 +28,15 @@ from dorff.spec.cluster import RemoteCluster
 from dorff.spec.kubernetes import KubernetesCluster
 
 Resource = Mapping[str, Any]
-
 START: Final = 600.0  # seconds until scheduler and a worker are there: a node may have to come, and pull the image
 _LOOK: Final = 1.0  # seconds between looks at the pods
 _WHOSE: Final = "dask.org/cluster-name"  # the operator's label
 #: No pod that waits for one of these will start.
 _FATAL: Final = re.compile("ImagePullBackOff|InvalidImageName|ErrImageNeverPull|(Create|Run).*Error|CrashLoopBackOff")
+_REMEDIES: Final = {
+    403: "give the driver's service account the rights of deploy/kubernetes/components/operator/role.yaml",
+    404: "install the Dask operator, and name a namespace that is there",
+}
 _log: Final = logging.getLogger(__name__)
 
 
@@ -45,10 +48,11 @@ def start_kubernetes(cluster: KubernetesCluster, patience: float) -> DaskEngine:
     try:
         security_for(RemoteCluster(address="tls://scheduler:8786"))
     except InputError as error:
-        raise InputError(
-            f"cluster.type kubernetes: the driver has no credentials; mount the secret '{cluster.tls}' in its pod and "
-            "name the files in DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..._CLIENT__CERT and ..._CLIENT__KEY"
-        ) from error
+        files = "CA_FILE, ..._CLIENT__CERT and ..._CLIENT__KEY"
+        where = (
+            f"mount the secret '{cluster.tls}' in its pod and name its files in DASK_DISTRIBUTED__COMM__TLS__{files}"
+        )
+        raise InputError(f"cluster.type kubernetes: the driver has no credentials; {where}") from error
     name = f"dorff-{uuid.uuid4().hex[:10]}"
     with ExitStack() as undo:
         with stopping_on_signals():
@@ -59,18 +63,18 @@ def start_kubernetes(cluster: KubernetesCluster, patience: float) -> DaskEngine:
     return engine
 
 
-async def _start(cluster: KubernetesCluster, name: str, begin: Callable[[], object], server: "_Server") -> str:
+async def _start(cluster: KubernetesCluster, name: str, begin: Callable[[], object], api: Any) -> str:
     """The scheduler's address, when it and a worker are ready; `begin` is called when there may be pods."""
     begin()
-    await server.call("POST", "daskclusters", json=resource(cluster, name, server.namespace))
+    await _call(api, "POST", "daskclusters", json=resource(cluster, name, api.namespace))
     until = time.monotonic() + START
     while True:
         if stop_requested():
             raise StoppedError("stopped while pods started")
-        pods = (await server.call("GET", "pods", params={"labelSelector": f"{_WHOSE}={name}"}))["items"]
+        pods = (await _call(api, "GET", "pods", params={"labelSelector": f"{_WHOSE}={name}"}))["items"]
         ready = {pod["metadata"]["labels"]["dask.org/component"] for pod in pods if _condition(pod, "Ready") == "True"}
         if ready >= {"scheduler", "worker"}:
-            service = (await server.call("GET", f"services/{name}-scheduler"))["spec"]
+            service = (await _call(api, "GET", f"services/{name}-scheduler"))["spec"]
             return f"tls://{service['clusterIP']}:{service['ports'][0]['port']}"
         states = [_state(pod, cluster) for pod in pods]
         if time.monotonic() > until:
@@ -82,44 +86,15 @@ async def _start(cluster: KubernetesCluster, name: str, begin: Callable[[], obje
 def _end(cluster: KubernetesCluster, name: str, patience: float) -> None:
     """Have scheduler and workers removed, with the resource that they belong to."""
     try:
-        _ask(lambda server: server.call("DELETE", f"daskclusters/{name}", missing=True), cluster, patience)
+        _ask(lambda api: _call(api, "DELETE", f"daskclusters/{name}"), cluster, patience, gone=True)
     except DorffError as error:
         _log.warning("pods may be left: kubectl delete daskcluster %s (%s)", name, error)
 
 
-@final
-class _Server:
-    """The API server, and the namespace that is meant there."""
-
-    def __init__(self, api: Any, namespace: str, patience: float) -> None:
-        self._api, self.namespace, self._patience = api, namespace, patience
-
-    async def call(self, method: str, url: str, *, missing: bool = False, **options: Any) -> Any:
-        """What it answers to a request; `missing` things are no error."""
-        import kr8s
-
-        version = "kubernetes.dask.org/v1" if url.startswith("dask") else "v1"
-        to = {"version": version, "namespace": self.namespace, "url": url}
-        try:
-            async with asyncio.timeout(self._patience), self._api.call_api(method, **to, **options) as answer:
-                return answer.json()
-        except kr8s.ServerError as error:
-            status = error.response.status_code if error.response is not None else 0
-            if missing and status == 404:
-                return None
-            remedy = "look at it"
-            if status == 403:
-                remedy = "give the service account the rights of deploy/kubernetes/components/operator/role.yaml"
-            elif status == 404:
-                remedy = "install the Dask operator, whose kind DaskCluster it does not know"
-            raised = IncompleteError if status >= 500 else InputError
-            raise raised(
-                f"cluster.type kubernetes: the API server refuses {method} {url} ({error}); {remedy}"
-            ) from error
-
-
-def _ask(question: Callable[[_Server], Awaitable[Any]], cluster: KubernetesCluster, patience: float) -> Any:
-    """Ask the API server, by the kubeconfig or the service account that is there."""
+def _ask(
+    question: Callable[[Any], Awaitable[Any]], cluster: KubernetesCluster, patience: float, *, gone: bool = False
+) -> Any:
+    """Ask the API server, by the kubeconfig or the service account that is there; what is asked for may be `gone`."""
     try:
         import httpx
         import kr8s.asyncio
@@ -129,21 +104,34 @@ def _ask(question: Callable[[_Server], Awaitable[Any]], cluster: KubernetesClust
     async def asked() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of versions that kr8s has not been tried with
-            async with asyncio.timeout(patience):
-                try:
-                    api = await kr8s.asyncio.api()
-                except (TypeError, ValueError, LookupError, OSError, yaml.YAMLError) as error:
-                    raise InputError(
-                        f"cluster.type kubernetes: there is no API server to ask ({error}); run the driver in a pod "
-                        "with a service account, or name a kubeconfig in KUBECONFIG"
-                    ) from error
-            return await question(_Server(api, cluster.namespace or api.namespace, patience))
+            try:
+                api = await asyncio.wait_for(kr8s.asyncio.api(), patience)
+            except (TypeError, ValueError, LookupError, FileNotFoundError, yaml.YAMLError) as error:
+                raise InputError(
+                    f"cluster.type kubernetes: there is no API server to ask ({error}); run the driver in a pod with "
+                    "a service account, or name a kubeconfig in KUBECONFIG"
+                ) from error
+        api.timeout, api.namespace = patience, cluster.namespace or api.namespace
+        return await question(api)
 
     try:
         return asyncio.run(asked())
-    except (TimeoutError, httpx.HTTPError, kr8s.ServerError, kr8s.APITimeoutError) as error:
-        why = str(error) or "no answer in time"
-        raise IncompleteError(f"cluster.type kubernetes: the API server cannot be asked ({why}); run again") from error
+    except (OSError, httpx.HTTPError, kr8s.APITimeoutError, kr8s.ServerError) as error:
+        answer: Any = getattr(error, "response", None)
+        status = 500 if answer is None else answer.status_code
+        if gone and status == 404:
+            return None
+        if status < 500:
+            remedy = _REMEDIES.get(status, "look at it")
+            raise InputError(f"cluster.type kubernetes: the API server refuses ({error}); {remedy}") from error
+        why = str(error) or "in time"
+        raise IncompleteError(f"cluster.type kubernetes: the API server does not answer ({why}); run again") from error
+
+
+async def _call(api: Any, method: str, url: str, **options: Any) -> Any:
+    version = "kubernetes.dask.org/v1" if url.startswith("dask") else "v1"
+    async with api.call_api(method, version=version, namespace=api.namespace, url=url, **options) as answer:
+        return answer.json()
 
 
 def _condition(pod: Resource, kind: str, key: str = "status") -> str:
@@ -171,7 +159,7 @@ def _state(pod: Resource, cluster: KubernetesCluster) -> str:
 
 def resource(cluster: KubernetesCluster, name: str, namespace: str) -> Resource:
     """The DaskCluster; it belongs to the driver's pod, where that is known, and goes with it."""
-    text = files("dorff.engine").joinpath("daskcluster.yaml.j2").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("daskcluster.yaml.j2").read_text(encoding="utf-8")
     owner = os.environ.get("DORFF_POD_NAME"), os.environ.get("DORFF_POD_UID")
     template = Environment(undefined=StrictUndefined, autoescape=False).from_string(text)
     filled = template.render(cluster=cluster, name=name, namespace=namespace, owner=owner)

@@ -169,7 +169,7 @@ ELSEWHERE = {
                     "test_clusters.py::test_a_job_reaches_its_cluster_by_tls"),
     "RemoteCluster.plain_tcp": "test_clusters.py::test_plain_tcp_off_loopback_is_refused_unless_asked_for",
     **{f"KubernetesCluster.{key}": "test_kubernetes.py::test_every_key_is_in_the_pods" for key in (
-        "image", "workers", "memory", "namespace", "tls", "claim", "mount", "env_from", "service_account",
+        "image", "workers", "memory", "namespace", "tls", "claim", "env_from", "service_account",
         "priority_class", "tolerations")},
     **dict.fromkeys(("Job.state", "Job.model"), "test_spec.py::test_relative_paths_start_from_the_job_file"),
 }  # fmt: skip
