@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, final
@@ -146,9 +147,18 @@ class Cluster:
 
     def _healthy(self) -> bool:
         """The scheduler's readiness probe."""
-        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self._ports['8787']}/health") as answer:
-            return bool(answer.status == 200)
-        return False
+        return self.asks_scheduler("/health") == 200
+
+    def asks_scheduler(self, path: str) -> int:
+        """What its HTTP server answers, which probes and the operator ask; 0 where it does not."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._ports['8787']}{path}") as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except OSError:
+            return 0
 
     def service(self) -> Document:
         return {"spec": {"clusterIP": "127.0.0.1", "ports": [{"name": "tcp-comm", "port": self._ports["8786"]}]}}

@@ -33,7 +33,9 @@ def need_podman() -> None:
 
 def podman(*words: str, check: bool = True) -> str:
     done = subprocess.run([*PODMAN, *words], capture_output=True, text=True, check=False)
-    assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert not check or done.returncode == 0, (
+        f"{done.returncode} of {words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    )
     return done.stdout.strip()
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,18 +26,21 @@ USER = 10001
 LEAVE = 60  # seconds; terminationGracePeriodSeconds
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def test_the_image_and_a_fit_in_its_containers(tmp_path: Path) -> None:
+    """One test, because the image takes two minutes to build: each worker of pytest would build its own."""
     need_podman()
-    with image(tmp_path_factory.mktemp("image")) as name:
-        yield name
+    (tmp_path / "image").mkdir()
+    with image(tmp_path / "image") as built:
+        has_what_the_lock_says_and_nobody_can_add_to_it(built)
+        is_as_small_as_the_readme_says(built)
+        fit_survives_evictions_and_a_memory_limit(built, tmp_path / "fit")
 
 
 def inside(built: str, *command: str) -> str:
     return podman("run", "--rm", "--read-only", "--cap-drop=all", "--network=none", *LIMITS, built, *command)
 
 
-def test_the_image_has_what_the_lock_says_and_nobody_can_add_to_it(built: str) -> None:
+def has_what_the_lock_says_and_nobody_can_add_to_it(built: str) -> None:
     code = """
 import importlib.metadata as m, json, os
 try:
@@ -56,7 +58,7 @@ print(json.dumps([os.getuid(), refused, there]))
     assert all(pinned[name] == version for name, version in there.items() if name != "dorff")
 
 
-def test_the_image_is_as_small_as_the_readme_says(built: str) -> None:
+def is_as_small_as_the_readme_says(built: str) -> None:
     size = int(podman("image", "inspect", "--format", "{{.Size}}", built))
     (says,) = re.findall(r"the image has ([\d.]+) GB", (ROOT / "deploy" / "README.md").read_text())
     assert 0.9 * float(says) < size / 1e9 < 1.1 * float(says)
@@ -109,7 +111,9 @@ print([line for place in places if os.path.exists(place) for line in open(place)
 """
 
 
-def test_a_fit_in_containers_survives_evictions_and_a_memory_limit(built: str, tmp_path: Path) -> None:
+def fit_survives_evictions_and_a_memory_limit(built: str, tmp_path: Path) -> None:
+    """The driver is evicted and runs again; then a worker is, and the kernel kills the other for its memory. The model
+    is that of a local cluster to the last bit, and no container is left."""
     sea = tmp_path / "claim" / "sea"
     sea.mkdir(parents=True)
     write_rows(sea)

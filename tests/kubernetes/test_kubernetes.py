@@ -50,7 +50,7 @@ def test_every_key_is_in_the_pods() -> None:
         assert {"name": "tls", "secret": {"secretName": "ours", "defaultMode": 0o440}} in pod["volumes"]
         assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("worker", "low")
         assert [one["key"] for one in pod["tolerations"]] == FULL["tolerations"]
-    assert full["spec"]["worker"]["replicas"] == 3
+    assert full["spec"]["worker"]["replicas"] == 3 and full["spec"]["idleTimeout"] == 4 * 3600
     assert "tls://dorff-1-scheduler.there:8786" in container["args"]
     assert f"--memory-limit={2 * 2**30}" in container["args"] and "--nthreads=1" in container["args"]
     assert 1.05 * 2 * 2**30 < amount(container["resources"]["limits"]["memory"]) < 1.2 * 2 * 2**30
@@ -144,6 +144,10 @@ def test_workers_in_pods_do_tasks_with_the_rights_of_the_role(cluster: Cluster) 
         until(lambda: engine.threads == 2)
         engine.run([Task(add, (1, 2)), Task(add, (3, 4))], lambda _, result: results.append(result) or ())
         assert len(cluster.processes) == 3
+        assert (
+            cluster.asks_scheduler("/api/v1/check_idle") == 200
+            and cluster.asks_scheduler("/info/main/workers.html") == 404
+        )
     assert sorted(results) == [3, 7]
     assert cluster.there == {} and len(cluster.made) == 1
     until(lambda: not cluster.processes)
@@ -253,11 +257,16 @@ def test_pods_that_do_not_come_are_not_waited_for_for_ever(cluster: Cluster, mon
 )
 @pytest.mark.process
 def test_what_the_api_server_refuses_is_said(
-    cluster: Cluster, what: tuple[str, str], status: int, error: type[Exception], match: str
+    cluster: Cluster,
+    what: tuple[str, str],
+    status: int,
+    error: type[Exception],
+    match: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster.refused[what] = status
     refused(error, match, workers=1)
-    assert cluster.there == {}
+    assert cluster.there == {} and "may be left" not in caplog.text
     until(lambda: not cluster.processes)
 
 

@@ -233,3 +233,10 @@ def test_workers_of_deployments_have_the_plans_memory_and_the_services_address(t
     assert cluster.address in container["command"] and "--nthreads=1" in container["command"]
     assert "--memory-limit=4GiB" in container["command"]
     assert 1.05 * 4 * 2**30 < amount(container["resources"]["limits"]["memory"]) < 1.25 * 4 * 2**30
+
+
+def test_the_readme_has_a_row_for_every_overlay() -> None:
+    readme = (KUBERNETES.parent / "README.md").read_text()
+    assert re.findall(r"^\| `([\w-]+)` \| .* \| .* \| .* \|$", readme, re.MULTILINE) == sorted(
+        OVERLAYS, key=["one-pod", "workers", "operator", "operator-s3"].index
+    )
