@@ -1,5 +1,5 @@
 """The schedules in deploy/: the cron line is run as cron would run it, with a stand-in for dorff; the commands of all
-are understood by dorff."""
+are understood by dorff. Kubernetes has tests of its own, in tests/kubernetes."""
 
 import configparser
 import re
@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from command_line import call
 from places import ROOT
 
@@ -128,34 +127,13 @@ def test_slurms_cron_has_the_line_that_cron_has() -> None:
     assert re.fullmatch(r"\d+ \d+ \* \* \* sbatch --dependency=singleton /\S+/driver.sbatch", line)
 
 
-def test_the_cron_job_runs_again_what_is_incomplete_or_leased() -> None:
-    job = yaml.safe_load((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())["spec"]
-    assert job["concurrencyPolicy"] == "Forbid"
-    inner = job["jobTemplate"]["spec"]
-    ignored, failing = inner["podFailurePolicy"]["rules"]
-    assert ignored["action"] == "Ignore" and failing["action"] == "FailJob"
-    assert set(failing["onExitCodes"]["values"]) == CODES - {0, *AGAIN}
-    pod = inner["template"]["spec"]
-    (container,) = pod["containers"]
-    assert pod["restartPolicy"] == "Never" and pod["terminationGracePeriodSeconds"] >= 30
-    assert failing["onExitCodes"]["containerName"] == container["name"]
-    assert {"name": "DORFF_LOG", "value": "json"} in container["env"]
-    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert set(mounted) == {volume["name"] for volume in pod["volumes"]}
-    paths = [word for word in container["command"] if word.startswith("/")]
-    assert len(paths) == 3 and all(path.startswith(f"{mounted['data']}/") for path in paths)
-
-
-@pytest.mark.parametrize("schedule", ["cron", "systemd", "kubernetes"])
+@pytest.mark.parametrize("schedule", ["cron", "systemd"])
 def test_dorff_understands_the_commands(schedule: str) -> None:
     """All that it minds is that the files are not there."""
     settings, command = crontab()
     words = {
         "cron": ["fit", settings["JOB"], "--metrics", settings["METRICS"]],
         "systemd": unit("dorff-fit@.service")["Service"]["ExecStart"].split()[1:],
-        "kubernetes": yaml.safe_load((DEPLOY / "kubernetes" / "cronjob.yaml").read_text())["spec"]["jobTemplate"][
-            "spec"
-        ]["template"]["spec"]["containers"][0]["command"][1:],
     }[schedule]
     assert '"$DORFF" fit "$JOB" --metrics "$METRICS";' in command
     words[words.index("--metrics") + 1] = "no-such-folder/sea.prom"

@@ -66,6 +66,8 @@ KEPT_TO = {
     "dask_mpi": "engine",  # those that mpirun starts
     "mpi4py": "engine",
     "prometheus_client": "cli",
+    "kr8s": "engine",  # asks Kubernetes' API server; httpx is what it asks by, and whose errors it raises
+    "httpx": "engine",
 }
 FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}  # they run code from a file
 
@@ -73,6 +75,7 @@ FORBIDDEN = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}  # 
 DISTRIBUTIONS = {
     "dask_jobqueue": "dask-jobqueue",
     "dask_mpi": "dask-mpi",
+    "httpx": "kr8s",
     "google_crc32c": "google-crc32c",
     "llvmlite": "numba",
     "pydantic_core": "pydantic",

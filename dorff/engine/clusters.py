@@ -7,6 +7,7 @@ import queue
 import ssl
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from multiprocessing import active_children
 from pathlib import Path
@@ -159,7 +160,9 @@ def _killing_when_stopped() -> AbstractContextManager[None]:
     return repeating(kill, 0.1, "dorff-starting")
 
 
-def connect(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:
+def connect(
+    cluster: spec.RemoteCluster, patience: float, *, on_close: Callable[[], object] = lambda: None
+) -> DaskEngine:
     """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting."""
     security = security_for(cluster)
     connected = queue.SimpleQueue[Client | Exception]()
@@ -177,7 +180,7 @@ def connect(cluster: spec.RemoteCluster, patience: float) -> DaskEngine:
         raise IncompleteError(f"cluster.address {cluster.address}: its scheduler does not answer") from error
     if isinstance(client, Exception):
         raise client
-    return DaskEngine(client, patience=patience)
+    return DaskEngine(client, patience=patience, on_close=on_close)
 
 
 def _connected(address: str, security: Security | None, patience: float) -> Client:

@@ -162,7 +162,7 @@ class MPICluster(ClusterSpec):
     interface: _Word = ""
 
 
-Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local", later=("kubernetes",))]
+Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local")]
 
 CLUSTERS.add(
     Entry("local", lazily("dorff.engine.clusters", "start_local"), LocalCluster),

@@ -176,7 +176,7 @@ def _sentence(error: Mapping[str, Any], raw: object) -> str:
         return f"{where} {refusal}"
     if error["type"] == "missing":
         return f"{where} is missing; add it"
-    wanted = error["msg"].replace("Input should be", "must be")
+    wanted = error["msg"].replace("Input should be", "must be").replace("String should match", "must match")
     if error["type"] in ("model_type", "model_attributes_type"):
         wanted = "must be a mapping of keys"
     return f"{where} {wanted}, came {show(error['input'])}; correct it"

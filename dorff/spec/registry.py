@@ -256,5 +256,5 @@ GRAPHS: Final = Registry("graphs", "dorff.graphs")  # `build` gives one of the g
 CRITERIA: Final = Registry("criteria", "dorff.solvers.scores")  # `build` gives a `Criterion`
 HELD_OUT: Final = ("kfold", "loo")  # those that score predictions of rows held out
 #: `build` is called with the options and with seconds of patience, and gives an `engine.Engine`.
-CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster")
+CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster", "dorff.spec.kubernetes")
 READERS: Final = Registry("readers", "dorff.data.sources")  # a word is the end of a file's name, such as .npy

@@ -176,6 +176,9 @@ ELSEWHERE = {
     **dict.fromkeys(("MPICluster.memory", "MPICluster.interface"),
                     "test_mpi.py::test_ranks_have_the_memory_and_the_interface_of_the_job"),
     "RemoteCluster.plain_tcp": "test_clusters.py::test_plain_tcp_off_loopback_is_refused_unless_asked_for",
+    **{f"KubernetesCluster.{key}": "test_kubernetes.py::test_every_key_is_in_the_pods" for key in (
+        "image", "workers", "memory", "namespace", "tls", "claim", "env_from", "service_account",
+        "priority_class", "tolerations")},
     **dict.fromkeys(("Job.state", "Job.model"), "test_spec.py::test_relative_paths_start_from_the_job_file"),
 }  # fmt: skip
 EFFECTS["ViewSpec.name"] = ({"kernel": VIEWS, "manifold": {**KNN, "view": "x"}}, "kernel.views.0.name", "left")

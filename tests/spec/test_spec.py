@@ -329,7 +329,6 @@ def test_an_unknown_key_names_its_place_and_the_nearest(tmp_path: Path) -> None:
     [
         ({"kernel": kernel(scalar={"type": "skeleton"})}, "kernel.scalar.type", "skeleton", "gaussian"),
         ({"kernel": {"type": "product"}}, "kernel.type", "product", "divergence_free"),
-        ({"cluster": {"type": "kubernetes"}}, "cluster.type", "kubernetes", "local, serial"),
     ],
 )
 def test_what_is_not_built_yet_is_refused_by_name(
@@ -345,7 +344,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
     [
         (
             {"cluster": {"type": "address"}},
-            "cluster.type must be one of: local, serial, slurm, mpi; came 'address'; correct it",
+            "cluster.type must be one of: local, serial, slurm, mpi, kubernetes; came 'address'; correct it",
         ),
         ({"features": {"count": 1}}, "features.count must be a whole number of 2 or more, came 1; correct it"),
         ({"features": {"count": True}}, "features.count must be a whole number of 2 or more, came True; correct it"),
@@ -679,6 +678,10 @@ def test_what_is_not_built_yet_is_refused_by_name(
         (
             {"cluster": {"address": "node"}},
             "cluster.address must be a Dask scheduler's address, came 'node'; write it as tcp://HOST:PORT",
+        ),
+        (
+            {"cluster": {"type": "kubernetes", "image": "dorff", "tls": "Not A"}},
+            "cluster.tls must match pattern '^[a-z0-9]([a-z0-9./-]{0,251}[a-z0-9])?$', came 'Not A'; correct it",
         ),
         (
             {"cluster": {"address": "tcp://n:1", "workers": 2}},
