@@ -350,7 +350,8 @@ def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> No
     only: the one shard that is replaced holds them too."""
     for name in target.arrays:
         for shard in sorted((staging / name / "c").iterdir(), key=lambda p: int(p.name)):
-            (store / name / "c" / shard.name).mkdir(parents=True, exist_ok=True)
+            if locate(store).folders:
+                (store / name / "c" / shard.name).mkdir(parents=True, exist_ok=True)
             (shard / "0").replace(store / name / "c" / shard.name / "0")
             sync_directory(store / name / "c" / shard.name)
         sync_directory(store / name / "c")

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from dorff.errors import IncompleteError, InputError
+from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 
@@ -93,7 +93,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def transient(error: Exception) -> bool:
     """Whether a disk failed that may do better next time, so that nothing is known of the file."""
-    return isinstance(error, OSError) and error.errno in TRANSIENT
+    return isinstance(error, OSError) and (error.errno in TRANSIENT or isinstance(error, DorffError))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -138,6 +138,8 @@ def reported(store: Path) -> Iterator[None]:
     """Say in one sentence what the system refused: IncompleteError where the disk is full or fails."""
     try:
         yield
+    except DorffError:  # of a storage that says it in full
+        raise
     except OSError as error:
         full = error.errno in NO_SPACE
         if not full and not transient(error):

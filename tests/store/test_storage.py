@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_storage import FILES, MemoryLocation
+from memory_storage import MemoryLocation, forget_all
 from test_store import small_model, some_moments
 
 from dorff.data import ingest, verify
@@ -44,10 +44,10 @@ from dorff.store import (
 def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
     """A folder in each storage."""
     monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
-    FILES.clear()
+    forget_all()
     yield locate(tmp_path if request.param == "local" else f"memory://{request.node.name}/home")
     assert request.param == "local" or not Path("memory:").exists()
-    FILES.clear()
+    forget_all()
 
 
 def test_a_location_keeps_its_storage(home: Location) -> None:

@@ -1,0 +1,139 @@
+"""A real S3 gateway: Ceph's, with a monitor and one disk of its own, on free ports of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+
+DEBIAN = {"radosgw": "radosgw", "ceph-mon": "ceph-mon", "ceph-osd": "ceph-osd", "ceph": "ceph-common"}
+KEY, SECRET = "AKDORFF", "SKDORFFSECRETSKDORFF"
+_CONF = """[global]
+fsid = {fsid}
+mon host = [v2:127.0.0.1:{mon2},v1:127.0.0.1:{mon1}]
+public addr = 127.0.0.1
+cluster addr = 127.0.0.1
+ms bind ipv6 = false
+keyring = {home}/admin.keyring
+auth allow insecure global id reclaim = false
+osd pool default size = 1
+osd pool default min size = 1
+osd pool default pg num = 4
+osd pool default pgp num = 4
+mon allow pool size one = true
+osd crush chooseleaf type = 0
+run dir = {home}
+pid file = {home}/$name.pid
+log file = {home}/$name.log
+admin socket = {home}/$name.asok
+mon data = {home}/mon
+mon data avail warn = 1
+mon data avail crit = 1
+osd data = {home}/osd0
+osd memory target = 939524096
+bluestore block size = 8589934592
+bluestore cache autotune = false
+bluestore cache size = 67108864
+[osd.0]
+keyring = {home}/osd0/keyring
+[client.rgw]
+rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1
+rgw thread pool size = 32
+rgw data = {home}/rgw
+keyring = {home}/rgw/keyring
+"""
+
+
+def missing() -> str:
+    """The Debian package of a program that is not installed; empty where all are."""
+    return next((package for program, package in DEBIAN.items() if shutil.which(program) is None), "")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Gateway:
+    """Started by `start`, ended by `stop`; its daemons end with the thread that started them, too."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.port = home, free_port()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        home = self.home
+        for name in ("mon", "osd0", "rgw"):
+            (home / name).mkdir(parents=True)
+        fsid, mon1, mon2 = str(uuid.uuid4()), free_port(), free_port()
+        (home / "ceph.conf").write_text(_CONF.format(home=home, fsid=fsid, mon1=mon1, mon2=mon2, port=self.port))
+        address = f"[v2:127.0.0.1:{mon2},v1:127.0.0.1:{mon1}]"
+        self._run("monmaptool", "--create", "--clobber", "--addv", "a", address, "--fsid", fsid, f"{home}/monmap")
+        self._run("ceph-authtool", "-C", f"{home}/mon.keyring", "--gen-key", "-n", "mon.", "--cap", "mon", "allow *")
+        caps = [word for of in ("mon", "osd", "mgr", "mds") for word in ("--cap", of, "allow *")]
+        self._run("ceph-authtool", "-C", f"{home}/admin.keyring", "--gen-key", "-n", "client.admin", *caps)
+        self._run("ceph-authtool", f"{home}/mon.keyring", "--import-keyring", f"{home}/admin.keyring")
+        made = ("--monmap", f"{home}/monmap", "--keyring", f"{home}/mon.keyring")
+        self._run("ceph-mon", "--mkfs", "-i", "a", *made)
+        self._daemon("ceph-mon", "-i", "a")
+        disk = str(uuid.uuid4())
+        self._run("ceph", "osd", "new", disk)
+        caps = ["mon", "allow profile osd", "osd", "allow *"]
+        self._run("ceph", "auth", "get-or-create", "osd.0", *caps, "-o", f"{home}/osd0/keyring")
+        self._run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", disk)
+        self._run("ceph", "osd", "crush", "add", "osd.0", "1.0", "root=default", "host=vm")
+        self._daemon("ceph-osd", "-i", "0")
+        caps = ["mon", "allow rw", "osd", "allow rwx"]
+        self._run("ceph", "auth", "get-or-create", "client.rgw", *caps, "-o", f"{home}/rgw/keyring")
+        self.serve()
+        of = ("--uid", "dorff", "--display-name", "dorff", "--access-key", KEY, "--secret-key", SECRET)
+        self._run("radosgw-admin", "user", "create", *of)
+
+    def serve(self) -> None:
+        """Start the gateway, which answers when this returns."""
+        self._daemon("radosgw", "-n", "client.rgw")
+        end = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(self.endpoint, timeout=2).close()
+                return
+            except urllib.error.HTTPError:
+                return
+            except OSError:
+                if time.monotonic() > end or self._daemons["radosgw"].poll() is not None:
+                    raise
+                time.sleep(0.1)
+
+    def kill(self) -> None:
+        """End the gateway at once; its data stay."""
+        daemon = self._daemons.pop("radosgw")
+        daemon.kill()
+        daemon.wait()
+
+    def stop(self) -> None:
+        for daemon in reversed(list(self._daemons.values())):
+            daemon.kill()
+            daemon.wait()
+        self._daemons.clear()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _daemon(self, program: str, *words: str) -> None:
+        with open(self.home / f"{program}.err", "ab") as err:
+            command = ["setpriv", "--pdeathsig", "KILL", program, "-c", f"{self.home}/ceph.conf", *words, "-f"]
+            self._daemons[program] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=err, stderr=err)
+
+    def _run(self, program: str, *words: str) -> None:
+        conf = [] if program in ("monmaptool", "ceph-authtool") else ["-c", f"{self.home}/ceph.conf"]
+        done = subprocess.run(
+            [program, *conf, *words], capture_output=True, timeout=60, check=False,
+            env={**os.environ, "CEPH_CONF": f"{self.home}/ceph.conf"},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{program} {' '.join(words)}: {done.stderr.decode()[-500:]}"
