@@ -33,7 +33,10 @@ def ingest(
     ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
     like: Annotated[
-        Path | None, option(metavar="MODEL", help="Encode as this model's (or data set's) are; --missing too.")
+        Path | None,
+        option(
+            metavar="MODEL", parser=options.place, help="Encode as this model's (or data set's) are; --missing too."
+        ),
     ] = None,
     unknown_zero: options.UnknownZero = False,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
@@ -83,7 +86,7 @@ def ingest(
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
     text = f"{out}: {rows:,} rows"
-    attributes = group_attributes(Path(out))
+    attributes = group_attributes(options.place(out))
     if attributes["columns"].get("groups") == [FILE]:
         result["groups"] = FILE
         text += ", each file a group, whose rows folds hold out together (--groups none: no groups)"
@@ -208,7 +211,7 @@ def _warn(warnings: Sequence[str]) -> None:
 
 
 def prune(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A model's root or a state directory.")],
+    path: Annotated[Path, options.at(metavar="PATH", help="A model's root or a state directory.")],
     keep: Annotated[int, option(min=1, metavar="K", help="How many to keep.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
     as_json: options.Json = False,

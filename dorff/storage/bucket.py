@@ -120,10 +120,9 @@ def connect(scheme: str, bucket: str) -> Any:
     plain = next(filter(None, (*endpoints, of_s3.get("endpoint", ""))), "").startswith("http://")
     wait, most = timedelta(seconds=patience()), timedelta(seconds=max(patience(), 1))
     backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2}
-    return getattr(store, _STORES[scheme])(
-        bucket, **of_s3, client_options={"timeout": most, "connect_timeout": "5s", "allow_http": plain},
-        retry_config={"max_retries": 1000, "retry_timeout": wait, "backoff": backoff},
-    )  # fmt: skip
+    client = {"timeout": most, "connect_timeout": "5s", "allow_http": plain}
+    retries = {"max_retries": 1000, "retry_timeout": wait, "backoff": backoff}
+    return getattr(store, _STORES[scheme])(bucket, client_options=client, retry_config=retries, **of_s3)
 
 
 def _aws_files() -> Iterator[tuple[str, str]]:
@@ -140,7 +139,7 @@ def _aws_files() -> Iterator[tuple[str, str]]:
 
 
 @final
-class Held:
+class BucketLock:
     """The lock of a location, held from here on; BlockingIOError where it is not to be had until `end`."""
 
     def __init__(self, of: Any, end: float) -> None:
@@ -199,7 +198,7 @@ def _clock() -> float:
 
 
 @final
-class Reader(io.RawIOBase):
+class BucketFile(io.RawIOBase):
     """A file to read and to seek in. Opening brings its first bytes, and its size; a small one is brought whole;
     `ahead`: where it is read on, much is brought at a time."""
 
@@ -223,7 +222,7 @@ class Reader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         into = memoryview(buffer).cast("B")
         end = max(self._at, min(self._at + len(into), self._size))
-        if not self._from <= self._at <= end <= self._from + len(self._held):
+        if self._at < end and not self._from <= self._at <= end <= self._from + len(self._held):
             self._bring(end)
         brought = self._held[self._at - self._from : end - self._from]  # less where the file has changed meanwhile
         into[: len(brought)] = brought

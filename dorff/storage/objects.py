@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, ClassVar, Final, NamedTuple, Self, cast, f
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
 
-from dorff.storage.bucket import AHEAD, HELD, STALE, Held, Meta, Reader, asked, count, seconds
+from dorff.storage.bucket import AHEAD, HELD, STALE, BucketFile, BucketLock, Meta, asked, count, seconds
 from dorff.storage.location import Location, locate
 
 ONE_PUT: Final = 64 * 2**20  # bytes of a file that is sent in one request; a larger one goes in parts
@@ -50,7 +50,7 @@ class ObjectLocation(Location):
     scheme: ClassVar[str]
 
     def __str__(self) -> str:
-        return f"{self.scheme}:/{super().__str__()}"
+        return f"{self.scheme}:/{super().__str__()}" if self.root else super().__str__()
 
     def __fspath__(self) -> str:
         return str(self)
@@ -163,7 +163,7 @@ class ObjectLocation(Location):
         return self.open_plain(buffering=buffering)
 
     def open_plain(self, *, buffering: int = -1) -> BinaryIO:
-        return cast(BinaryIO, Reader(str(self), self.part, ahead=buffering != 0))
+        return cast(BinaryIO, BucketFile(str(self), self.part, ahead=buffering != 0))
 
     def read_bytes(self) -> bytes:
         with self._ask("get") as store:
@@ -293,7 +293,7 @@ class ObjectLocation(Location):
         it sent the last renewal it knows by itself when it may have been overtaken, and never comes back: what it
         makes then is no longer its. A name is never used twice, so that whoever is late (a renewal, a release, a
         removal) touches nobody's lock."""
-        held = Held(self, time.monotonic() + max(seconds, STALE + 5))
+        held = BucketLock(self, time.monotonic() + max(seconds, STALE + 5))
         try:
             yield lambda: held.ours() and (not folder or self.exists())
         finally:
@@ -303,6 +303,9 @@ class ObjectLocation(Location):
         def one(name: str) -> tuple[int, int] | None:
             return next(Location.stats(self, [name]))
 
+        if len(names) < 2:
+            yield from map(one, names)
+            return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             yield from pool.map(one, names)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,17 +34,23 @@ from dorff.store import (
     load_model,
     load_moments,
     merge_moments,
+    number_version,
     prune_versions,
     read_history,
     save_model,
     save_moments,
+    switch_current,
     versions,
+    write_version,
 )
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", pytest.param("gateway", marks=pytest.mark.process)])
 def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
     """A folder in each storage."""
+    if request.param == "gateway":
+        yield request.getfixturevalue("bucket") / "home"
+        return
     monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
     forget_all()
     yield locate(tmp_path if request.param == "local" else f"memory://{request.node.name}/home")
@@ -218,3 +226,89 @@ def test_a_root_is_not_left_for_another_storage(tmp_path: Path, monkeypatch: pyt
     assert load_job(job).model == locate("memory://m")
     with pytest.raises(InputError, match=r"model leads to memory://m, out of the root .*; run without --root"):
         load_job(job, root=tmp_path)
+
+
+def test_a_file_that_must_be_new_replaces_none(home: Location) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    for content, wins in ((b"first", True), (b"second", False)):
+        try:
+            with (home / "file").writing(sync=True, new=True) as file:
+                file.write(content)
+            assert wins
+        except FileExistsError:
+            assert not wins
+    assert (home / "file").read_bytes() == b"first" and [one.name for one in home.iterdir()] == ["file"]
+
+
+def test_a_folder_is_moved_whole_and_over_none_that_has_files(home: Location) -> None:
+    for name in ("zarr.json", "x/c/0", "x/zarr.json"):
+        write_atomic(home / "made" / name, [name.encode()], sync=False)
+    (home / "made").rename(home / "there")
+    assert not (home / "made").exists() and sorted(one.name for one in home.iterdir()) == ["there"]
+    assert {str(one.relative_to(home / "there")) for one in (home / "there").rglob("*")} == {
+        "x", "x/c", "x/c/0", "x/zarr.json", "zarr.json",
+    }  # fmt: skip
+    assert (home / "there" / "x" / "c" / "0").read_bytes() == b"x/c/0"
+    write_atomic(home / "other" / "file", [b"1"], sync=False)
+    with pytest.raises(OSError) as caught:
+        (home / "other").rename(home / "there")
+    assert caught.value.errno in (errno.EEXIST, errno.ENOTEMPTY) and (home / "other" / "file").exists()
+    with pytest.raises(FileNotFoundError):
+        (home / "none").rename(home / "new")
+    assert not (home / "new").exists()
+
+
+def test_files_are_read_from_anywhere_in_them(home: Location) -> None:
+    """One that comes whole with its opening, one that is brought whole later, and one of which parts are brought."""
+    rng = np.random.default_rng(0)
+    for size in (0, 5, 3 * 2**16 + 7, 5 * 2**20 + 3):
+        content = rng.bytes(size)
+        write_atomic(home / "file", [content], sync=False)
+        for buffering in (0, -1):
+            with (home / "file").open_plain(buffering=buffering) as file:
+                assert file.seek(0, os.SEEK_END) == size and file.read(10) == b"" and Path(file.name).name == "file"
+                for _ in range(20):
+                    start, length = (int(one) for one in rng.integers(0, size + 1, 2))
+                    assert file.seek(start) == start == file.tell()
+                    into = bytearray(length)
+                    count = file.readinto(into)  # type: ignore[attr-defined]
+                    assert into[:count] == content[start : start + length]
+                    assert buffering == 0 or count == len(content[start : start + length])
+                file.seek(size // 3)
+                assert file.read() == content[size // 3 :]
+    with pytest.raises(FileNotFoundError):
+        (home / "none").open_plain()
+
+
+def test_a_lock_is_of_one_at_a_time(home: Location) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    inside, most, threads = [0], [0], []
+
+    def work() -> None:
+        for _ in range(3):
+            with (home / "lock").locked(60.0) as ours:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                assert ours()
+                inside[0] -= 1
+
+    for _ in range(4):
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    with (home / "lock").locked(0) as ours:
+        assert ours() and {one.name for one in home.iterdir()} <= {"lock"}
+
+
+def test_current_never_goes_back(home: Location) -> None:
+    model = small_model()
+    save_model(model, home)
+    late = number_version(write_version(model, home))
+    save_model(model, home)
+    try:
+        switch_current(home, late.name)
+    except LeaseError:
+        assert current_version(home) == "v000003"
+    assert (home / "current").read_bytes().split()[0].decode() == current_version(home)

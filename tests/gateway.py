@@ -1,4 +1,4 @@
-"""A real S3 gateway: Ceph's, with a monitor and one disk of its own, on free ports of this machine."""
+"""A real S3 gateway: Ceph's, with a monitor and a disk of its own, on free ports of this machine; a place in it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+
+import pytest
+from memory_storage import forget_all
+
+from dorff.storage.location import Location, locate
 
 DEBIAN = {"radosgw": "radosgw", "ceph-mon": "ceph-mon", "ceph-osd": "ceph-osd", "ceph": "ceph-common"}
 KEY, SECRET = "AKDORFF", "SKDORFFSECRETSKDORFF"
@@ -137,3 +145,48 @@ class Gateway:
             env={**os.environ, "CEPH_CONF": f"{self.home}/ceph.conf"},
         )  # fmt: skip
         assert done.returncode == 0, f"{program} {' '.join(words)}: {done.stderr.decode()[-500:]}"
+
+
+@pytest.fixture(scope="session")
+def gateway() -> Iterator[Gateway]:
+    """One for all tests of a process."""
+    if package := missing():
+        pytest.skip(f"needs the Debian package {package}")
+    pytest.importorskip("obstore")
+    one = Gateway(Path(tempfile.mkdtemp(prefix="rgw-")))  # short: names of sockets are
+    try:
+        one.start()
+        make_bucket(one, "tests")
+        yield one
+    finally:
+        one.stop()
+
+
+def make_bucket(gateway: Gateway, name: str) -> None:
+    import obstore
+
+    for wait in (0.5, 1, 2, 4, 8):
+        try:
+            store = obstore.store.S3Store(name, endpoint=gateway.endpoint, access_key_id=KEY, secret_access_key=SECRET)
+            url = obstore.sign(store, "PUT", "", timedelta(minutes=1))
+            urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30).close()
+            return
+        except OSError:  # its pools are made at the first use
+            time.sleep(wait)
+    raise AssertionError(f"no bucket {name}")
+
+
+def credentials(endpoint: str) -> dict[str, str]:
+    """The environment by which a process reaches the gateway, or what stands before it."""
+    return {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": endpoint}
+
+
+@pytest.fixture
+def bucket(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
+    """An empty place in the gateway, for this process and those that it starts."""
+    for name, value in credentials(gateway.endpoint).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DORFF_STORAGE_SECONDS", "10")
+    forget_all()
+    yield locate(f"s3://tests/{uuid.uuid4().hex[:8]}")
+    forget_all()
