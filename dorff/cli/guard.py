@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
-from dorff.errors.secrets import carries_secret, redact
+from dorff.errors.secrets import redact
 from dorff.errors.stopping import signalled, working
 from dorff.storage.location import is_remote, locate
 
@@ -180,8 +180,6 @@ option = partial(typer.Option, show_default=False)  # of what has no default but
 
 def place(text: str) -> Path:
     """A path of this machine, or in another storage."""
-    if carries_secret(text):
-        raise InputError(f"{text}: holds a password or a signed query; credentials belong in files or the environment")
     return locate(text) if is_remote(text) else Path(text)
 
 

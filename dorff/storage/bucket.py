@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, Final, final
 
 from dorff.errors import DorffError, IncompleteError, InputError
+from dorff.errors.secrets import carries_secret, redact
 
 STALE: Final = 30.0  # seconds after which a lock that is not renewed is nobody's
 HELD: Final = re.compile(r".+\.held\.\d{20}-[0-9a-f]{32}")  # the names of a lock's objects
@@ -62,8 +63,10 @@ def asked(place: str, kind: str, requests: int = 1) -> Iterator[Any]:
     """Yields obstore's store of the bucket of SCHEME://BUCKET/KEY, for requests of a kind; what goes wrong is an error
     as of local files, or one sentence."""
     scheme, _, rest = place.partition("://")
-    if not (bucket := rest.partition("/")[0]):
-        raise InputError(f"{place}: names no bucket; write {scheme}://BUCKET/PATH")
+    bucket = rest.partition("/")[0]
+    if not re.fullmatch(r"[\w.-]+", bucket) or carries_secret(place):
+        where = "credentials belong in files or in the environment"
+        raise InputError(f"{redact(place)}: names no bucket; write {scheme}://BUCKET/PATH ({where})")
     count(**{kind: requests})
     try:
         yield connect(scheme, bucket)

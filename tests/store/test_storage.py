@@ -53,7 +53,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         return
     monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
     forget_all()
-    yield locate(tmp_path if request.param == "local" else f"memory://{request.node.name}/home")
+    yield locate(tmp_path if request.param == "local" else "memory://store/home")
     assert request.param == "local" or not Path("memory:").exists()
     forget_all()
 
