@@ -10,16 +10,17 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.secrets import carries_secret, redact
 
-STALE: Final = 30.0  # seconds after which a lock that is not renewed is nobody's
+# Seconds after which a lock that is not renewed is nobody's; the same for all that use a bucket.
+STALE: Final = float(os.environ.get("DORFF_LOCK_SECONDS", 30))
 HELD: Final = re.compile(r".+\.held\.\d{20}-[0-9a-f]{32}")  # the names of a lock's objects
 FIRST: Final = 2**16  # bytes that opening a file brings
 SMALL: Final = 4 * 2**20  # bytes of a file that is brought whole
@@ -37,6 +38,7 @@ _WHY: Final = {
     "EntityTooLarge": "an object is larger than it takes, or copies (5 GB); lower features.count",
 }
 _lock: Final = threading.Lock()
+T = TypeVar("T")
 
 
 class UnansweredError(OSError, IncompleteError):
@@ -58,22 +60,27 @@ def patience() -> float:
     return float(os.environ.get("DORFF_STORAGE_SECONDS", 30))
 
 
-@contextmanager
-def asked(place: str, kind: str, requests: int = 1) -> Iterator[Any]:
-    """Yields obstore's store of the bucket of SCHEME://BUCKET/KEY, for requests of a kind; what goes wrong is an error
-    as of local files, or one sentence."""
+def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:
+    """What `call` makes of obstore's store of the bucket of SCHEME://BUCKET/KEY, by requests of a kind, which may be
+    made twice: obstore tries some again, and not where an answer is cut. What goes wrong is an error as of local
+    files, or one sentence."""
     scheme, _, rest = place.partition("://")
     bucket = rest.partition("/")[0]
     if not re.fullmatch(r"[\w.-]+", bucket) or carries_secret(place):
         where = "credentials belong in files or in the environment"
         raise InputError(f"{redact(place)}: names no bucket; write {scheme}://BUCKET/PATH ({where})")
-    count(**{kind: requests})
-    try:
-        yield connect(scheme, bucket)
-    except DorffError:
-        raise
-    except Exception as error:
-        raise _meant(error, place, f"{scheme}://{bucket}") from None  # the library's own shows the whole request
+    end = time.monotonic() + patience()
+    while True:
+        count(**{kind: requests})
+        try:
+            return call(connect(scheme, bucket))
+        except DorffError:
+            raise
+        except Exception as error:
+            meant = _meant(error, place, f"{scheme}://{bucket}")
+            if not isinstance(meant, UnansweredError) or time.monotonic() > end:
+                raise meant from None  # the library's own shows the whole request
+        time.sleep(random.uniform(0.1, 1.0))
 
 
 def seconds(meta: Meta) -> int:
@@ -183,7 +190,7 @@ class BucketLock:
     def _there(self) -> dict[str, int]:
         """The objects of this lock, and when each was changed (s)."""
         before = self._of.with_name(self._begin).key
-        page = next(self._of.parent.listed(before))
+        page: Sequence[Meta] = next(self._of.parent.listed(before), [])
         times = {meta["path"].rpartition("/")[2]: seconds(meta) for meta in page if meta["path"].startswith(before)}
         return {name: changed for name, changed in times.items() if HELD.fullmatch(name)}
 

@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO, ClassVar, Final, NamedTuple, Self, cast, final
 
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
 
-from dorff.storage.bucket import AHEAD, HELD, STALE, BucketFile, BucketLock, Meta, asked, count, seconds
+from dorff.storage.bucket import AHEAD, HELD, STALE, BucketFile, BucketLock, Meta, RefusedError, T, ask, count, seconds
 from dorff.storage.location import Location, locate
 
 ONE_PUT: Final = 64 * 2**20  # bytes of a file that is sent in one request; a larger one goes in parts
@@ -62,20 +63,22 @@ class ObjectLocation(Location):
     def key(self) -> str:
         return "/".join(self.parts[2:])
 
-    def _ask(self, kind: str, requests: int = 1) -> Any:
-        return asked(str(self), kind, requests)
+    def _ask(self, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:
+        return ask(str(self), kind, call, requests)
 
     def status(self) -> Status | None:
         """What is there; None where nothing is."""
         if not self.key:
             return Status(True, 0, 0)
         try:
-            with self._ask("head") as store:
-                meta = store.head(self.key)
+            meta: Meta = self._ask("head", lambda store: store.head(self.key))
             return Status(False, meta["size"], seconds(meta), meta["e_tag"] or "")
         except FileNotFoundError:
             metas = next(self.listed(), [])
             return Status(True, 0, max(map(seconds, metas))) if metas and not self._moving(metas) else None
+        except RefusedError:
+            self.part(0, 1)  # says more of why
+            raise
 
     def exists(self, **_: object) -> bool:
         return self.status() is not None
@@ -107,21 +110,22 @@ class ObjectLocation(Location):
 
     def listed(self, after: str | None = None) -> Iterator[Sequence[Meta]]:
         """The objects below, page by page, each a request; those whose keys come `after` one."""
-        with self._ask("list", 0) as store:
-            pages = iter(store.list(self.key or None, offset=after, chunk_size=_PAGE))
-        page = None
-        while page is None or page:
-            with self._ask("list"):
-                page = next(pages, None) or []
-            yield page
+
+        def page(store: Any) -> Sequence[Meta]:
+            return next(iter(store.list(self.key or None, offset=after, chunk_size=_PAGE)), [])
+
+        while metas := self._ask("list", page):
+            yield metas
+            if len(metas) < _PAGE:
+                return
+            after = metas[-1]["path"]
 
     def _moving(self, metas: Sequence[Meta]) -> bool:
         return any(meta["path"] == f"{self.key}/{_MARKER}" and meta["size"] for meta in metas[:64])
 
     def names(self) -> list[str]:
         """What is in the folder."""
-        with self._ask("list") as store:
-            there = store.list_with_delimiter(self.key or None)
+        there = self._ask("list", lambda store: store.list_with_delimiter(self.key or None))
         paths = [*there["common_prefixes"], *(meta["path"] for meta in there["objects"])]
         if (not paths and self.key) or self._moving(there["objects"]):
             raise FileNotFoundError(errno.ENOENT, "No such folder", str(self))
@@ -166,17 +170,19 @@ class ObjectLocation(Location):
         return cast(BinaryIO, BucketFile(str(self), self.part, ahead=buffering != 0))
 
     def read_bytes(self) -> bytes:
-        with self._ask("get") as store:
-            content = store.get(self.key).bytes().to_bytes()
+        content: bytes = self._ask("get", lambda store: store.get(self.key).bytes().to_bytes())
         count(bytes_in=len(content))
-        return cast(bytes, content)
+        return content
 
     def part(self, start: int, stop: int) -> tuple[bytes, int]:
         """These bytes of the file, as far as it goes, and its size."""
+
+        def bring(store: Any) -> tuple[bytes, int]:
+            answer = store.get(self.key, options={"range": (start, stop)})
+            return answer.bytes().to_bytes(), answer.meta["size"]
+
         try:
-            with self._ask("get") as store:
-                answer = store.get(self.key, options={"range": (start, stop)})
-                content, size = answer.bytes().to_bytes(), answer.meta["size"]
+            content, size = self._ask("get", bring)
         except EOFError:
             content, size = b"", self.stat().st_size
         count(bytes_in=len(content))
@@ -193,10 +199,18 @@ class ObjectLocation(Location):
         file = io.BytesIO(content) if isinstance(content, bytes) else content
         size = file.seek(0, os.SEEK_END)
         whole, mode = new or size <= ONE_PUT, "create" if new else "overwrite"
-        file.seek(0)
-        with self._ask("put", 1 if whole else 2 - -size // PART) as store:
+
+        def send(store: Any) -> None:
+            file.seek(0)
             sent = file.read() if whole else file
             store.put(self.key, sent, mode=mode, use_multipart=not whole, chunk_size=PART, max_concurrency=2)
+
+        try:
+            self._ask("put", send, 1 if whole else 2 - -size // PART)
+        except FileExistsError:
+            file.seek(0)
+            if self.read_bytes() != file.read():  # this one it was, where only the answer was lost
+                raise
         count(bytes_out=size)
 
     def append(self, line: bytes) -> None:
@@ -228,8 +242,8 @@ class ObjectLocation(Location):
 
     def _delete(self, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), _PAGE):
-            with suppress(FileNotFoundError), self._ask("delete") as store:
-                store.delete(keys[at : at + _PAGE])
+            with suppress(FileNotFoundError):
+                self._ask("delete", methodcaller("delete", keys[at : at + _PAGE]))
 
     def rmdir(self) -> None:
         if self.names():
@@ -279,8 +293,7 @@ class ObjectLocation(Location):
     replace = rename
 
     def _copy(self, name: str, to: Self) -> None:
-        with self._ask("copy") as store:
-            store.copy(self.key + name, to.key + name)
+        self._ask("copy", lambda store: store.copy(self.key + name, to.key + name))
 
     @contextmanager
     def locked(self, seconds: float, *, folder: bool = False) -> Iterator[Callable[[], bool]]:
