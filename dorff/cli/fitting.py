@@ -109,6 +109,7 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
     """What a fit will do and need, without a pass over the rows; exit code 4 if it would not fit."""
     from dorff.fit import expected_passes
     from dorff.plan import make_plan
+    from dorff.plan.costs import asked_of_buckets
     from dorff.spec.reader import load_job
 
     planned = make_plan(load_job(job, root=root))
@@ -125,6 +126,9 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
     text = _costs_text(planned, costs)
     result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver}
     result |= {"manifold": terms} if terms else {}
+    if buckets := asked_of_buckets(planned.job, planned.dataset, costs):
+        text["buckets"] = f"about {buckets['requests']:,} requests, {options.size(buckets['bytes_read'])} read"
+        result |= buckets
     if planned.crowded:
         text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):

@@ -3,6 +3,7 @@ undisturbed fit in local folders, no row is lost or counted twice, and nothing h
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -26,8 +27,11 @@ from dorff.data import ingest, open_dataset, verify
 from dorff.engine import SerialEngine
 from dorff.fit import fit
 from dorff.passes import blocks
+from dorff.plan import make_plan
+from dorff.plan.costs import asked_of_buckets
 from dorff.predict import predict
 from dorff.spec.job import Job
+from dorff.storage.bucket import COUNTS
 from dorff.storage.location import Location, locate
 from dorff.store import current_version, load_model, model_arrays, read_history, versions
 
@@ -121,7 +125,7 @@ def done(*words: object, code: int = 0, **environment: str) -> str:
 
 
 def answer(*words: object) -> Any:
-    return answer(*words)
+    return json.loads(done(*words, "--json").splitlines()[0])
 
 
 def written(place: Path, home: Location, **more: Any) -> Path:
@@ -410,3 +414,20 @@ def test_a_lock_whose_holder_is_paused_or_killed_is_taken_over(bucket: Location)
         killed.communicate(timeout=30)
     assert done("python", "-c", LOCKER, lock, 0) == "True\nTrue\n"
     assert not bucket.exists() or list(bucket.iterdir()) == []
+
+
+@pytest.mark.parametrize("shard_rows", [1024, 8192])
+def test_the_plan_says_what_is_asked_of_a_bucket(bucket: Location, rows: Path, shard_rows: int) -> None:
+    """Within a factor of 1.5."""
+    ingest([rows], bucket / "sea.zarr", inputs=["x"], targets=["y"], shard_rows=shard_rows)
+    wanted = Job.model_validate(job(bucket))
+    planned = make_plan(wanted)
+    says = asked_of_buckets(wanted, planned.dataset, planned.costs)
+    before = COUNTS.copy()
+    fit(wanted)
+    did = COUNTS - before
+    requests = sum(count for kind, count in did.items() if not kind.startswith("bytes"))
+    assert 1 / 1.5 < requests / says["requests"] < 1.5, (requests, says)
+    assert 1 / 1.5 < did["bytes_in"] / says["bytes_read"] < 1.5, (did, says)
+    local = wanted.model_copy(update={"state": Path("/tmp/state")})
+    assert asked_of_buckets(local, planned.dataset, planned.costs)["requests"] < says["requests"]
