@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import os
 import shutil
 import socket
@@ -12,7 +15,6 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,7 @@ keyring = {home}/osd0/keyring
 [client.rgw]
 rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1
 rgw thread pool size = 32
+rgw lc debug interval = 1
 rgw data = {home}/rgw
 keyring = {home}/rgw/keyring
 """
@@ -126,12 +129,34 @@ class Gateway:
         daemon.kill()
         daemon.wait()
 
+    def asked(self, method: str, path: str, query: str = "", body: bytes = b"") -> bytes:
+        """The answer to a request that obstore has no word for; signed by AWS Signature Version 4."""
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        scope, digest = f"{now[:8]}/us-east-1/s3/aws4_request", hashlib.sha256(body).hexdigest()
+        headers = {"host": f"127.0.0.1:{self.port}", "x-amz-content-sha256": digest, "x-amz-date": now}
+        headers["content-md5"] = base64.b64encode(hashlib.md5(body).digest()).decode()
+        names = ";".join(sorted(headers))
+        lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+        canonical = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{digest}"
+        text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+        key = f"AWS4{SECRET}".encode()
+        for part in (*scope.split("/"), text):
+            key = hmac.digest(key, part.encode(), "sha256")
+        signed = f"AWS4-HMAC-SHA256 Credential={KEY}/{scope},SignedHeaders={names},Signature={key.hex()}"
+        url, sent = f"{self.endpoint}{path}?{query}", {**headers, "Authorization": signed}
+        with urllib.request.urlopen(urllib.request.Request(url, body, sent, method=method), timeout=30) as answer:
+            return bytes(answer.read())
+
     def stop(self) -> None:
         for daemon in reversed(list(self._daemons.values())):
             daemon.kill()
             daemon.wait()
         self._daemons.clear()
         shutil.rmtree(self.home, ignore_errors=True)
+
+    def tidy(self) -> None:
+        """Do what lifecycle rules say, now; their days are seconds here."""
+        self._run("radosgw-admin", "lc", "process")
 
     def _daemon(self, program: str, *words: str) -> None:
         with open(self.home / f"{program}.err", "ab") as err:
@@ -163,13 +188,9 @@ def gateway() -> Iterator[Gateway]:
 
 
 def make_bucket(gateway: Gateway, name: str) -> None:
-    import obstore
-
     for wait in (0.5, 1, 2, 4, 8):
         try:
-            store = obstore.store.S3Store(name, endpoint=gateway.endpoint, access_key_id=KEY, secret_access_key=SECRET)
-            url = obstore.sign(store, "PUT", "", timedelta(minutes=1))
-            urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30).close()
+            gateway.asked("PUT", f"/{name}")
             return
         except OSError:  # its pools are made at the first use
             time.sleep(wait)

@@ -431,3 +431,52 @@ def test_the_plan_says_what_is_asked_of_a_bucket(bucket: Location, rows: Path, s
     assert 1 / 1.5 < did["bytes_in"] / says["bytes_read"] < 1.5, (did, says)
     local = wanted.model_copy(update={"state": Path("/tmp/state")})
     assert asked_of_buckets(local, planned.dataset, planned.costs)["requests"] < says["requests"]
+
+
+WRITER = """
+import sys
+from dorff.storage import objects
+from dorff.storage.location import locate
+objects.ONE_PUT = objects.PART = 5 * 2**20
+with locate(sys.argv[1]).writing(sync=True) as file:
+    for _ in range(40):
+        file.write(bytes(2**20))
+    if len(sys.argv) > 2:
+        raise ValueError
+"""
+RULE = b"""<LifecycleConfiguration><Rule><ID>parts</ID><Prefix></Prefix><Status>Enabled</Status>
+<AbortIncompleteMultipartUpload><DaysAfterInitiation>1</DaysAfterInitiation></AbortIncompleteMultipartUpload>
+</Rule></LifecycleConfiguration>"""
+
+
+def test_uploads_in_parts_that_were_killed_go_by_the_rule(gateway: Gateway, bucket: Location) -> None:
+    """An error leaves no parts; a kill does, which nobody reads, and which the rule of the docs removes."""
+
+    def uploads() -> int:
+        return gateway.asked("GET", "/tests", "uploads=").count(b"<UploadId>")
+
+    running: list[Any] = []
+
+    def rule(asked: Asked) -> str:
+        if "partNumber=3" in asked.path:
+            running[0].kill()
+        return ""
+
+    with started("python", "-c", WRITER, bucket / "failed", "x") as process:
+        assert "ValueError" in process.communicate(timeout=60)[1]
+    assert not (bucket / "failed").exists() and uploads() == 0
+    done("python", "-c", WRITER, bucket / "whole")
+    assert (bucket / "whole").read_bytes() == bytes(40 * 2**20) and uploads() == 0
+    with (
+        Proxy(gateway.port, rule) as proxy,
+        started("python", "-c", WRITER, bucket / "killed", **credentials(proxy.endpoint)) as process,
+    ):
+        running.append(process)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+    assert not (bucket / "killed").exists() and uploads() == 1
+    gateway.asked("PUT", "/tests", "lifecycle=", RULE)
+    time.sleep(2)
+    gateway.tidy()
+    wait_for(lambda: uploads() == 0, 20)
+    assert [one.name for one in bucket.iterdir()] == ["whole"]
