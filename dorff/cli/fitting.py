@@ -125,10 +125,7 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
     )  # fmt: skip
     text = _costs_text(planned, costs)
     result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver}
-    result |= {"manifold": terms} if terms else {}
-    if buckets := asked_of_buckets(planned.job, planned.dataset, costs):
-        text["buckets"] = f"about {buckets['requests']:,} requests, {options.size(buckets['bytes_read'])} read"
-        result |= buckets
+    result |= ({"manifold": terms} if terms else {}) | asked_of_buckets(planned.job, planned.dataset, costs)
     if planned.crowded:
         text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):
@@ -151,6 +148,8 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
 
 def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
     """What a fit costs, for people."""
+    from dorff.plan.costs import asked_of_buckets
+
     more = planned.job.data.unlabelled
     text = {
         "leaves": f"{costs.leaves:,}",
@@ -165,6 +164,8 @@ def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
             for number, term in enumerate(planned.terms, 1)
         },
     }
+    if buckets := asked_of_buckets(planned.job, planned.dataset, costs):
+        text["buckets"] = f"about {buckets['requests']:,} requests, {options.size(buckets['bytes_read'])} read"
     if planned.cluster().in_driver and not planned.job.cluster.in_driver:
         text["workers"] = "none: one process has done it before they would have started"
     return text

@@ -190,7 +190,6 @@ class Location(PosixPath):
 #: The class of each scheme but local folders'. Another package adds one by an entry point of `dorff.storage`, which is
 #: named as the scheme.
 SCHEMES: Final[dict[str, type[Location]]] = {}
-_OBJECTS: Final = {"s3": "S3Location", "gs": "GoogleLocation", "az": "AzureLocation"}
 
 
 def locate(path: str | os.PathLike[str]) -> Location:
@@ -199,10 +198,10 @@ def locate(path: str | os.PathLike[str]) -> Location:
     if isinstance(path, Location):
         return path
     scheme, mark, rest = os.fspath(path).partition("://")
-    if mark and scheme in _OBJECTS and scheme not in SCHEMES:
+    if mark and scheme in ("s3", "gs", "az") and scheme not in SCHEMES:
         from dorff.storage import objects  # brings Zarr with it
 
-        SCHEMES[scheme] = getattr(objects, _OBJECTS[scheme])
+        SCHEMES[scheme] = type(f"{scheme}_location", (objects.ObjectLocation,), {"__slots__": (), "scheme": scheme})
     if mark and scheme not in SCHEMES:
         for point in entry_points(group="dorff.storage", name=scheme):
             try:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from operator import methodcaller
 from types import SimpleNamespace
-from typing import IO, Any, BinaryIO, ClassVar, Final, NamedTuple, Self, cast, final
+from typing import IO, Any, BinaryIO, ClassVar, Final, Self, cast, final
 
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
@@ -30,15 +30,6 @@ _PAGE: Final = 1000  # names that a listing, or a deletion, has at most
 _AT_ONCE: Final = 8  # requests that are under way together
 _MARKER: Final = ".folder"
 _HIDDEN: Final = re.compile(rf"\.folder|{HELD.pattern}")
-
-
-class Status(NamedTuple):
-    """What is at a location: a folder or a file, its size (bytes) and its time of change (s since 1970)."""
-
-    folder: bool
-    size: int
-    modified: int  # whole seconds: not all answers say more
-    tag: str = ""  # tells files of one size apart that changed in one second
 
 
 class ObjectLocation(Location):
@@ -66,28 +57,33 @@ class ObjectLocation(Location):
     def _ask(self, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:
         return ask(str(self), kind, call, requests)
 
-    def status(self) -> Status | None:
-        """What is there; None where nothing is."""
-        if not self.key:
-            return Status(True, 0, 0)
+    def status(self) -> os.stat_result | None:
+        """What is there; None where nothing is. Times are of whole seconds, as not all answers say more: below them
+        stands what tells files of one size apart that changed in one second."""
+        metas: Sequence[Meta] = []
         try:
-            meta: Meta = self._ask("head", lambda store: store.head(self.key))
-            return Status(False, meta["size"], seconds(meta), meta["e_tag"] or "")
+            meta: Meta | None = self._ask("head", lambda store: store.head(self.key)) if self.key else None
         except FileNotFoundError:
-            metas = next(self.listed(), [])
-            return Status(True, 0, max(map(seconds, metas))) if metas and not self._moving(metas) else None
+            meta, metas = None, next(self.listed(), [])
+            if not metas or self._moving(metas):
+                return None
         except RefusedError:
             self.part(0, 1)  # says more of why
             raise
+        size, tag = (0, "") if meta is None else (meta["size"], meta["e_tag"] or "")
+        changed = max(map(seconds, metas if meta is None else [meta]), default=0)
+        times = {"st_mtime": float(changed), "st_mtime_ns": changed * 10**9 + zlib.crc32(tag.encode()) % 10**9}
+        mode = stat.S_IFDIR if meta is None else stat.S_IFREG
+        return cast(os.stat_result, SimpleNamespace(st_mode=mode, st_size=size, **times))
 
     def exists(self, **_: object) -> bool:
         return self.status() is not None
 
     def is_dir(self, **_: object) -> bool:
-        return (there := self.status()) is not None and there.folder
+        return (there := self.status()) is not None and stat.S_ISDIR(there.st_mode)
 
     def is_file(self, **_: object) -> bool:
-        return (there := self.status()) is not None and not there.folder
+        return (there := self.status()) is not None and stat.S_ISREG(there.st_mode)
 
     def is_symlink(self) -> bool:
         return False
@@ -95,9 +91,7 @@ class ObjectLocation(Location):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         if (there := self.status()) is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or folder", str(self))
-        fields = {"st_mode": stat.S_IFDIR if there.folder else stat.S_IFREG, "st_size": there.size}
-        changed = there.modified * 10**9 + zlib.crc32(there.tag.encode()) % 10**9
-        return cast(os.stat_result, SimpleNamespace(**fields, st_mtime=float(there.modified), st_mtime_ns=changed))
+        return there
 
     def lstat(self) -> os.stat_result:
         return self.stat()
@@ -232,7 +226,7 @@ class ObjectLocation(Location):
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         if (there := self.status()) is None:
             (self / _MARKER).put(b"")
-        elif not (exist_ok and there.folder):
+        elif not (exist_ok and stat.S_ISDIR(there.st_mode)):
             raise FileExistsError(errno.EEXIST, "Is there already", str(self))
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -343,24 +337,6 @@ class ObjectLocation(Location):
 
     def zarr(self, *, read_only: bool = False) -> LocalStore:
         return _Below(self, read_only=read_only)
-
-
-@final
-class S3Location(ObjectLocation):
-    __slots__ = ()
-    scheme = "s3"
-
-
-@final
-class GoogleLocation(ObjectLocation):
-    __slots__ = ()
-    scheme = "gs"
-
-
-@final
-class AzureLocation(ObjectLocation):
-    __slots__ = ()
-    scheme = "az"
 
 
 def _matches(path: str, pattern: str) -> bool:
