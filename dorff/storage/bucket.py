@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar, final
 
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.secrets import carries_secret, redact
+from dorff.errors.stopping import stop_requested
 
 # Seconds after which a lock that is not renewed is nobody's; the same for all that use a bucket.
 STALE: Final = float(os.environ.get("DORFF_LOCK_SECONDS", 30))
@@ -78,7 +79,7 @@ def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T
             raise
         except Exception as error:
             meant = _meant(error, place, f"{scheme}://{bucket}")
-            if not isinstance(meant, UnansweredError) or time.monotonic() > end:
+            if not isinstance(meant, UnansweredError) or time.monotonic() > end or stop_requested():
                 raise meant from None  # the library's own shows the whole request
         time.sleep(random.uniform(0.1, 1.0))
 
@@ -128,7 +129,8 @@ def connect(scheme: str, bucket: str) -> Any:
     of_s3 = dict(_aws_files()) if scheme == "s3" and "AWS_ACCESS_KEY_ID" not in os.environ else {}
     endpoints = [os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")]
     plain = next(filter(None, (*endpoints, of_s3.get("endpoint", ""))), "").startswith("http://")
-    wait, most = timedelta(seconds=patience()), timedelta(seconds=max(patience(), 1))
+    # It hears no signal: `ask`, which does, goes on trying.
+    wait, most = timedelta(seconds=min(patience(), 5)), timedelta(seconds=max(patience(), 1))
     backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2}
     client = {"timeout": most, "connect_timeout": "5s", "allow_http": plain}
     retries = {"max_retries": 1000, "retry_timeout": wait, "backoff": backoff}

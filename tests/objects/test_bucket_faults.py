@@ -21,6 +21,7 @@ import pytest
 import yaml
 from between import BUSY, CUT, EXPIRED, LATE, LOST, Asked, Proxy
 from gateway import Gateway, credentials
+from memory_storage import forget_all
 from table import fault_log
 
 from dorff.data import ingest, open_dataset, verify
@@ -480,3 +481,88 @@ def test_uploads_in_parts_that_were_killed_go_by_the_rule(gateway: Gateway, buck
     gateway.tidy()
     wait_for(lambda: uploads() == 0, 20)
     assert [one.name for one in bucket.iterdir()] == ["whole"]
+
+
+def test_workers_sum_what_is_in_a_bucket(gateway: Gateway, sea: Location, tmp_path: Path, truth: Made) -> None:
+    cluster = {"type": "local", "workers": 2, "small_jobs": "workers"}
+    with started("fit", written(tmp_path, sea, cluster=cluster), DORFF_STORAGE_SECONDS="30") as process:
+        wait_for(lambda: receipts(sea) > 0)
+        gateway.kill()
+        time.sleep(1)
+        gateway.serve()
+        ended(process)
+    record("gateway killed", "under two workers", truth, sea)
+
+
+def test_a_fit_that_waits_for_a_gateway_can_be_stopped(gateway: Gateway, sea: Location, tmp_path: Path) -> None:
+    with started("fit", written(tmp_path, sea), DORFF_STORAGE_SECONDS="100") as process:
+        wait_for(lambda: receipts(sea) > 1)
+        gateway.kill()
+        try:
+            time.sleep(1)
+            process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            ended(process, 5)
+            assert time.monotonic() - began < 25
+        finally:
+            gateway.serve()
+
+
+def test_credentials_come_from_the_usual_files_too(
+    gateway: Gateway, sea: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in credentials(gateway.endpoint):
+        monkeypatch.delenv(name)
+    key, secret = (credentials("")[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(
+        f"[sea]\naws_access_key_id = {key}\naws_secret_access_key={secret}\n"
+    )
+    (tmp_path / ".aws" / "config").write_text(f"[profile sea]\nregion=us-east-1\nendpoint_url = {gateway.endpoint}\n")
+    words = ("inspect", f"{sea}/sea.zarr", "--json")
+    assert json.loads(done(*words, HOME=str(tmp_path), AWS_PROFILE="sea").splitlines()[0])["rows"] == ROWS
+    assert "no credentials" in done(*words, code=3, HOME=str(tmp_path), DORFF_STORAGE_SECONDS="1")
+
+
+def test_a_library_that_is_missing_is_one_sentence(bucket: Location) -> None:
+    hidden = "import sys\nsys.modules['obstore'] = None\n" + DRIVER
+    said = done("python", "-c", hidden, "inspect", f"{bucket}/a", code=3)
+    assert said == "dorff: s3://tests: needs the library obstore; pip install 'dorff[s3]'\n"
+
+
+def test_an_ingest_that_is_paused_and_overtaken_adds_nothing(gateway: Gateway, bucket: Location, rows: Path) -> None:
+    store, running = bucket / "sea.zarr", []
+    other = rows.with_name("other.npz")
+    np.savez(other, x=np.ones((ROWS, 2)), y=np.ones((ROWS, 2)))
+    words = ("--inputs", "x", "--targets", "y", "--shard-rows", 1024)
+
+    def rule(asked: Asked) -> str:
+        if asked.method == "PUT" and "/y/c/7/" in asked.path:
+            running[0].send_signal(signal.SIGSTOP)
+        return ""
+
+    with (
+        Proxy(gateway.port, rule) as proxy,
+        started("ingest", other, store, *words, **credentials(proxy.endpoint)) as paused,
+    ):
+        running.append(paused)
+        wait_for(lambda: any("/y/c/7/" in name for name in bucket.below()))  # type: ignore[attr-defined]
+        done("ingest", rows, store, *words)
+        paused.send_signal(signal.SIGCONT)
+        assert "another run has just written it" in ended(paused, 3)
+    assert verify(store) == [] and np.array_equal(open_dataset(store).read(0, ROWS)[0], np.load(rows)["x"])
+
+
+def test_what_is_made_once_is_made_though_the_answer_is_lost(
+    gateway: Gateway, bucket: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(gateway.port, lambda asked: LOST if asked.number == 0 else "") as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        forget_all()
+        with (bucket / "token").writing(sync=True, new=True) as file:
+            file.write(b"mine")
+        with pytest.raises(FileExistsError), (bucket / "token").writing(sync=True, new=True) as file:
+            file.write(b"another's")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", gateway.endpoint)
+    forget_all()
+    assert (bucket / "token").read_bytes() == b"mine"
