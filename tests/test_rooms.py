@@ -60,6 +60,7 @@ KEPT_TO = {
     "zarr": "storage data store estimators",
     "numcodecs": "data store",
     "google_crc32c": "data store",
+    "obstore": "storage",  # buckets; optional
     "dask": "engine estimators",
     "distributed": "engine estimators",
     "dask_jobqueue": "engine",  # workers that are jobs of Slurm's

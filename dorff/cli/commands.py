@@ -95,8 +95,8 @@ command(goes_on=True)(tuning.tune)
 @command(goes_on=True)
 def predict(
     model: options.ModelPath,
-    store: Annotated[Path, typer.Argument(metavar="IN", help="The data set, or file of rows, with the inputs.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="OUT.zarr, with the array y, or OUT.csv, or OUT.nc.")],
+    store: Annotated[Path, options.at(metavar="IN", help="The data set, or file of rows, with the inputs.")],
+    out: Annotated[Path, options.at(metavar="OUT", help="OUT.zarr, with the array y, or OUT.csv, or OUT.nc.")],
     inputs: options.Inputs = "",
     views: options.Views = "",
     std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
@@ -190,7 +190,7 @@ def report(
 
 @command()
 def inspect(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A data set, a state directory or a model.")],
+    path: Annotated[Path, options.at(metavar="PATH", help="A data set, a state directory or a model.")],
     as_json: options.Json = False,
 ) -> None:
     """Say what is at a path."""

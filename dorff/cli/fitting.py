@@ -33,7 +33,10 @@ def ingest(
     ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
     like: Annotated[
-        Path | None, option(metavar="MODEL", help="Encode as this model's (or data set's) are; --missing too.")
+        Path | None,
+        option(
+            metavar="MODEL", parser=options.place, help="Encode as this model's (or data set's) are; --missing too."
+        ),
     ] = None,
     unknown_zero: options.UnknownZero = False,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
@@ -83,7 +86,7 @@ def ingest(
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}
     text = f"{out}: {rows:,} rows"
-    attributes = group_attributes(Path(out))
+    attributes = group_attributes(options.place(out))
     if attributes["columns"].get("groups") == [FILE]:
         result["groups"] = FILE
         text += ", each file a group, whose rows folds hold out together (--groups none: no groups)"
@@ -106,6 +109,7 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
     """What a fit will do and need, without a pass over the rows; exit code 4 if it would not fit."""
     from dorff.fit import expected_passes
     from dorff.plan import make_plan
+    from dorff.plan.costs import asked_of_buckets
     from dorff.spec.reader import load_job
 
     planned = make_plan(load_job(job, root=root))
@@ -121,7 +125,7 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
     )  # fmt: skip
     text = _costs_text(planned, costs)
     result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver}
-    result |= {"manifold": terms} if terms else {}
+    result |= ({"manifold": terms} if terms else {}) | asked_of_buckets(planned.job, planned.dataset, costs)
     if planned.crowded:
         text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):
@@ -144,6 +148,8 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
 
 def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
     """What a fit costs, for people."""
+    from dorff.plan.costs import asked_of_buckets
+
     more = planned.job.data.unlabelled
     text = {
         "leaves": f"{costs.leaves:,}",
@@ -158,6 +164,8 @@ def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
             for number, term in enumerate(planned.terms, 1)
         },
     }
+    if buckets := asked_of_buckets(planned.job, planned.dataset, costs):
+        text["buckets"] = f"about {buckets['requests']:,} requests, {options.size(buckets['bytes_read'])} read"
     if planned.cluster().in_driver and not planned.job.cluster.in_driver:
         text["workers"] = "none: one process has done it before they would have started"
     return text
@@ -208,7 +216,7 @@ def _warn(warnings: Sequence[str]) -> None:
 
 
 def prune(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A model's root or a state directory.")],
+    path: Annotated[Path, options.at(metavar="PATH", help="A model's root or a state directory.")],
     keep: Annotated[int, option(min=1, metavar="K", help="How many to keep.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
     as_json: options.Json = False,

@@ -28,6 +28,7 @@ from typer.core import TyperCommand, TyperOption
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.errors.secrets import redact
 from dorff.errors.stopping import signalled, working
+from dorff.storage.location import is_remote, locate
 
 P = ParamSpec("P")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -176,6 +177,14 @@ def _kept_traceback(error: BaseException) -> str:
 
 option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
+
+def place(text: str) -> Path:
+    """A path of this machine, or in another storage."""
+    return locate(text) if is_remote(text) else Path(text)
+
+
+at = partial(typer.Argument, parser=place)  # what may be in another storage
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
 _WITHIN = "Refuse a job with a path that leads out of this folder."
@@ -183,8 +192,8 @@ Root = Annotated[Path | None, option("--root", metavar="DIR", envvar="DORFF_ROOT
 _COLLECTOR = "Write figures for Prometheus' textfile collector, whether the run succeeds or not."
 Metrics = Annotated[Path | None, option("--metrics", metavar="FILE.prom", help=_COLLECTOR)]
 _MODEL = "A model's root (its current version) or one version."
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help=_MODEL)]
-Store = Annotated[Path, typer.Argument(metavar="DATA.zarr", help="The data set.")]
+ModelPath = Annotated[Path, at(metavar="MODEL", help=_MODEL)]
+Store = Annotated[Path, at(metavar="DATA.zarr", help="The data set.")]
 _STACKED = "The arrays that hold the inputs, stacked; x, or those that a model of views was fitted to, if left out."
 Inputs = Annotated[str, option(metavar="A,B", help=_STACKED)]
 Views = Annotated[str, option(metavar="V,W", help="Views of the model to use, others may be missing.")]

@@ -15,7 +15,7 @@ from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.leaves import DONE
 from dorff.passes import Leaf, PassSpec, leaf_bounds
-from dorff.storage.files import total_bytes
+from dorff.storage.location import locate
 from dorff.store.receipts import HISTORY
 
 SHOWN: Final = 20  # lines of history
@@ -183,7 +183,7 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
 
 
 def _bytes_below(path: Path) -> int:
-    return total_bytes(file for file in (path, *path.rglob("*")) if file.is_file())
+    return path.stat().st_size if path.is_file() else locate(path).bytes_below()
 
 
 def is_graph(path: Path) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import google_crc32c
 import numpy as np
@@ -60,15 +60,14 @@ class ShardIndex:
     dtype: str
     codecs: tuple[Any, ...]  # of its chunks
 
-    def read(self, path: Path) -> tuple[npt.NDArray[np.uint64], int] | None:
+    def read(self, file: BinaryIO | FileIO) -> tuple[npt.NDArray[np.uint64], int] | None:
         """The index, (*counts, 2), and the file's size; None where it is cut short or its checksum wrong."""
         size = 16 * math.prod(self.counts) + 4 * self.checked
-        with path.open("rb") as file:
-            total = file.seek(0, os.SEEK_END)
-            if total < size:
-                return None
-            file.seek(total - size if self.at_end else 0)
-            content = file.read(size)
+        total = file.seek(0, os.SEEK_END)
+        if total < size:
+            return None
+        file.seek(total - size if self.at_end else 0)
+        content = file.read(size)
         if self.checked and int.from_bytes(content[-4:], "little") != google_crc32c.value(content[:-4]):
             return None
         entries = np.frombuffer(content, self.dtype, 2 * math.prod(self.counts))
@@ -122,7 +121,8 @@ class ArrayFiles:
             return "missing"
         if self.index is None:
             return "present" if path.stat().st_size else "damaged"
-        listing = self.index.read(path)
+        with path.open("rb") as file:
+            listing = self.index.read(file)
         if listing is None:
             return "damaged"
         (offset, length), size = np.moveaxis(listing[0], -1, 0), listing[1]
@@ -219,13 +219,13 @@ class PlainShards:
         key = self.files.array.metadata.encode_chunk_key((number, 0)[: len(self.files.shape)])
         path, unit = self.files.directory / key, self.files.inner[0]
         try:
-            listing = self.index.read(path)
-            if listing is None:
-                return Fault(self.files.name, key, "damaged")
-            entries = listing[0].reshape(-1, 2)
             length = unit * out[:1].size * self.stored.itemsize + _CRC_BYTES * self.checked
             raw = np.empty(length, np.uint8)
             with path.open("rb", buffering=0) as file:
+                listing = self.index.read(file)
+                if listing is None:
+                    return Fault(self.files.name, key, "damaged")
+                entries = listing[0].reshape(-1, 2)
                 for chunk in range(start // unit, -(-stop // unit)):
                     label = f"{key}[{','.join([str(chunk), '0'][: len(self.files.shape)])}]"
                     if np.all(entries[chunk] == ABSENT):

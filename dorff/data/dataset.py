@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
@@ -182,12 +181,11 @@ class Dataset:
         digest = hashlib.blake2b(digest_size=16)
         for name in self.arrays:
             files = self._open(name).files
-            for _, key in files.files(row_region(files.shape, start, stop)):
-                try:
-                    status = os.stat(f"{files.directory}/{key}")  # a million times: joining paths shows
-                    digest.update(f"{name}/{key} {status.st_size} {status.st_mtime_ns}\n".encode())
-                except FileNotFoundError:  # reading says so in full; a stamp only differs
-                    digest.update(f"{name}/{key} missing\n".encode())
+            keys = [key for _, key in files.files(row_region(files.shape, start, stop))]
+            for key, status in zip(keys, locate(files.directory).stats(keys), strict=True):
+                # Of one that is missing reading says so in full; a stamp only differs.
+                text = "missing" if status is None else f"{status[0]} {status[1]}"
+                digest.update(f"{name}/{key} {text}\n".encode())
         return digest.hexdigest()
 
     def unit_bytes(self) -> int:

@@ -79,16 +79,18 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
     entries = sp.coo_array(W)
     columns = dict(zip(EDGES, (entries.row, entries.col, entries.data), strict=True))
     columns = {name: np.asarray(v, np.float64 if name == "w" else np.int64) for name, v in columns.items()}
-    with reported(store), staging(store) as folder:
+    with reported(store), staging(store) as (folder, check):
         if store.suffix == ".parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq
 
             table = pa.table(columns).replace_schema_metadata({"nodes": str(W.shape[0])})
             pq.write_table(table, folder / "edges", write_page_checksum=True)
+            check()
             (folder / "edges").rename(store)
         else:
             _write_zarr(folder, columns, W.shape[0])
+            check()
             folder.rename(store)
         sync_directory(store.parent)
 

@@ -177,7 +177,7 @@ def ingest(
         readers = [Encoded(one, encodings, absent, zero=unknown_zero) for one in opened]
         columns = _resolve(readers, names)
         _check_columns(columns, names)
-        with staging(store) as folder:
+        with staging(store) as (folder, check):
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
             target = replace(target, encodings=encodings, missing=tuple(one for one in every if one != "none"))
             shown = progress or (lambda _: None)
@@ -185,9 +185,10 @@ def ingest(
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0
             target = replace(target, unusable=before + unusable)
             if append:
-                _commit_append(folder, store, target, target.rows + added)
+                _commit_append(folder, store, target, target.rows + added, check)
             else:
                 write_metadata(folder, target.arrays, rows=added, columns=columns, more=target.attributes())
+                check()
                 folder.rename(store)
                 sync_directory(store.parent)
         tell = notice or (lambda _: None)
@@ -345,17 +346,20 @@ def _write(
     return added, unusable, ungrouped
 
 
-def _commit_append(staging: Path, store: Path, target: _Target, rows: int) -> None:
+def _commit_append(staging: Path, store: Path, target: _Target, rows: int, check: Callable[[], None]) -> None:
     """Move the staged shards in, then commit the new number of rows. Until the last write readers see the old rows
     only: the one shard that is replaced holds them too."""
     for name in target.arrays:
         for shard in sorted((staging / name / "c").iterdir(), key=lambda p: int(p.name)):
-            (store / name / "c" / shard.name).mkdir(parents=True, exist_ok=True)
+            if locate(store).folders:
+                (store / name / "c" / shard.name).mkdir(parents=True, exist_ok=True)
+            check()
             (shard / "0").replace(store / name / "c" / shard.name / "0")
             sync_directory(store / name / "c" / shard.name)
         sync_directory(store / name / "c")
     # The metadata is edited rather than written anew: what others added to it stays.
     for name in target.arrays:
+        check()
         array = read_json(store / name / "zarr.json")
         array["shape"][0] = rows
         rewrite(store / name / "zarr.json", array)

@@ -108,7 +108,8 @@ def write_metadata(
     """Commit the rows first..rows-1: write each array's metadata and, last, the group's; each atomically. Readers
     trust the group's `dorff.rows` over the arrays' shapes; `more` goes into its attribute `dorff` too."""
     for name, layout in arrays.items():
-        (group / name).mkdir(parents=True, exist_ok=True)
+        if locate(group).folders:
+            (group / name).mkdir(parents=True, exist_ok=True)
         # The dimensions' names are what xarray needs to open a store.
         named = {**layout.metadata(rows), "dimension_names": ["row", f"{name}_column"]}
         write_json(group / name / "zarr.json", sealed(named))
@@ -176,7 +177,8 @@ class ShardWriter:
 
     def _write_chunk(self) -> None:
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if locate(self._path).folders:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._writing.enter_context(locate(self._path).writing(sync=True))
         self._unit[self._filled :] = self.layout.fill  # past the end: so that bytes depend on rows alone
         size = _write_checked(self._file, self._unit)

@@ -6,13 +6,14 @@ content means, not over its bytes: other programs may write the file again, and 
 
 import errno
 import json
+import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from dorff.errors import IncompleteError, InputError
+from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 
@@ -93,7 +94,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def transient(error: Exception) -> bool:
     """Whether a disk failed that may do better next time, so that nothing is known of the file."""
-    return isinstance(error, OSError) and error.errno in TRANSIENT
+    return isinstance(error, OSError) and (error.errno in TRANSIENT or isinstance(error, DorffError))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -111,8 +112,9 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def staging(store: Path) -> Iterator[Path]:
-    """An empty folder beside the store, ours alone. What a cut run left there, and of a zarr.json, is removed."""
+def staging(store: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """An empty folder beside the store, ours alone, and what says that it is still: InputError where it is not any
+    more, as it may be in a bucket. What a cut run left there, and of a zarr.json, is removed."""
     folder = locate(store.with_name(f".{store.name}.partial"))
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
@@ -120,14 +122,19 @@ def staging(store: Path) -> Iterator[Path]:
             is_there = held.enter_context(folder.locked(0, folder=True))
         except BlockingIOError as error:
             raise InputError(f"{store}: another run is writing it; wait for its end.") from error
-        if not is_there():
-            raise InputError(f"{store}: another run has just written it; look at it, then run this one again.")
+
+        def check() -> None:
+            if not is_there():
+                raise InputError(f"{store}: another run has just written it; look at it, then run this one again.")
+
+        check()
         for left in list(folder.iterdir()):
             rmtree(left) if left.is_dir() else left.unlink()
         for torn in (*store.glob(".zarr.json.*"), *store.glob("*/.zarr.json.*")):
             torn.unlink(missing_ok=True)
         try:
-            yield folder
+            # Whose lock is lost in a bucket writes on where nobody else does.
+            yield folder if folder.folders else folder / uuid.uuid4().hex, check
         finally:
             if is_there():  # not so once it has been renamed
                 rmtree(folder, ignore_errors=True)
@@ -138,6 +145,8 @@ def reported(store: Path) -> Iterator[None]:
     """Say in one sentence what the system refused: IncompleteError where the disk is full or fails."""
     try:
         yield
+    except DorffError:  # of a storage that says it in full
+        raise
     except OSError as error:
         full = error.errno in NO_SPACE
         if not full and not transient(error):

@@ -171,11 +171,11 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise InputError(f"{path}: {name!r} is no name of an array in it; give one such as x, or group/x.")
     directory = path / name
-    key = next((k for k in METADATA if (directory / k).is_file()), None)
-    if key is None or key == ".zgroup":
+    there = ((k, next(locate(directory).stats([k]))) for k in METADATA)
+    key, status = next(((k, one) for k, one in there if one is not None), ("", None))
+    if status is None or key == ".zgroup":
         raise _no_array(path, name)
-    stat = (directory / key).stat()
-    return _open(path, name, key, stat.st_mtime_ns, stat.st_size, NUMBER_KINDS + "SU" * text)
+    return _open(path, name, key, *status, NUMBER_KINDS + "SU" * text)
 
 
 def has_array(path: Path, name: str) -> bool:
@@ -207,7 +207,7 @@ def check_seals(path: Path, attributes: Attributes, arrays: Mapping[str, StoredA
 
 
 @lru_cache(maxsize=128)  # a process's open arrays; metadata that changed (an append, another store) opens anew
-def _open(path: Path, name: str, key: str, mtime_ns: int, size: int, kinds: str) -> StoredArray:
+def _open(path: Path, name: str, key: str, size: int, mtime_ns: int, kinds: str) -> StoredArray:
     what = f"array {name} of {path}"
     if read_json(path / name / key).get("node_type", "array") == "group":
         raise _no_array(path, name)

@@ -111,7 +111,7 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
 
 
 def _trimmed(path: Path, keep: int) -> int:
-    with staging(path):
+    with staging(path) as (_, check):
         attributes = group_attributes(path)
         remedy = "so rows cannot be taken away; leave them out when it is ingested."
         (before, rows), names = ingested(path, attributes, remedy)
@@ -120,6 +120,7 @@ def _trimmed(path: Path, keep: int) -> int:
         shards = {name: stored.files.outer[0] for name, stored in arrays.items()}
         unit = math.lcm(*shards.values())
         first = max(before, (rows - keep) // unit * unit)
+        check()
         if first > before:
             commit(path, {"first": first, **_counts(path, attributes, first)})
         for name, shard in shards.items():

@@ -138,7 +138,7 @@ def try_again(error: BaseException, task: Task, failures: int) -> None:
     """Return where a task that has failed so many times is worth another try; raise what ends the run otherwise."""
     if isinstance(error, CorruptError) and failures < TRIES:
         return
-    if not isinstance(error, OSError):
+    if not isinstance(error, OSError) or isinstance(error, InputError):
         raise error
     where = error.filename or task
     if error.errno in _CLOSED:

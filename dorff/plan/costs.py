@@ -41,7 +41,7 @@ from dorff.solvers import (
 )
 from dorff.spec.job import Job
 from dorff.storage.files import free_bytes, total_bytes
-from dorff.storage.location import locate
+from dorff.storage.location import is_remote, locate
 
 # Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
 # of any sampler, on a machine's first run, which compiles the loops, was 275 of a serial fit, 293 of the driver of
@@ -352,6 +352,22 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
             f"{job.state}: the moments need {costs.disk_bytes / MiB:.1f} MiB of disk, {free / MiB:.1f} MiB are free; "
             f"free some, put `state` on a larger disk{instead}"
         )
+
+
+def asked_of_buckets(job: Job, dataset: Dataset, costs: Costs) -> dict[str, int]:
+    """Requests and bytes read of a first fit whose data or state are in buckets, roughly; empty where none are.
+
+    A shard of an array is looked at three times and, in a pass, opened and looked at twice; further chunks are brought
+    one by one. Rows of the sample and those that are left out one at a time are read by whole chunks."""
+    if not (of_data := is_remote(dataset.path)) and not is_remote(job.state):
+        return {}
+    rest = dataset.shard_rows // dataset.unit_rows - 1
+    files = -(-dataset.rows // dataset.shard_rows) * len(dataset.arrays)
+    data = 400 + files * (3 + costs.passes * 4 * (1 + rest))
+    state = (400 + 10 * costs.leaves * costs.passes) * is_remote(job.state)
+    read = 8 * (dataset.d + dataset.q) * (costs.passes * dataset.rows + 2 * RUNS * dataset.unit_rows) * of_data
+    read += 8 * (costs.m + 1 + dataset.q) ** 2 * costs.leaves * is_remote(job.state)
+    return {"requests": data * of_data + state, "bytes_read": read}
 
 
 def _by_leaves(job: Job, costs: Costs) -> str:

@@ -21,6 +21,7 @@ from dorff.predict.shared import ModelInputs, labels_of
 from dorff.predict.writing import check_free
 from dorff.spec.registry import READERS
 from dorff.storage.files import sync_directory
+from dorff.storage.location import is_remote
 from dorff.store import load_model
 
 TABLES: Final = (".csv", ".nc")
@@ -58,8 +59,10 @@ class Tables:
         if not given.is_file() and wanted.suffix not in TABLES:
             yield cls(given, wanted, given, wanted)
             return
+        if is_remote(wanted if wanted.suffix in TABLES else given):
+            raise InputError(f"{wanted}: files are read and written on this machine; give data sets, or paths here")
         check_free(wanted)
-        with staging(wanted.absolute()) as folder:
+        with staging(wanted.absolute()) as (folder, _):
             if given.is_file():
                 data = load_model(model, posterior=False).info.get("data", {})
                 encoding = data.get("encoding", {})

@@ -19,6 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.describe import Observations, Subject, mapping, sequence
 from dorff.report.fields import derivative_plots, deviation_plot, field_plot, map_plots, slice_plots
+from dorff.storage.location import locate
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
 LEVELS: Final = (0.5, 0.8, 0.95)
@@ -54,7 +55,7 @@ def write_report(
     `out` left out means `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are drawn;
     left out, rows that the model keeps are, which its fit held out. `candidates` are kernels that were compared, where
     the model's own report does not know them. InputError where there is no model, or the page cannot be written."""
-    version = resolve_model(Path(model_path))
+    version = resolve_model(locate(model_path))
     model = load_model(version, held=True)
     observations = None if observations is None else _checked(observations, model)
     page = out if out is not None else version.parent / f"report-{version.name}.html"

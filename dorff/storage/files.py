@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from dorff.errors import IncompleteError, InputError
+from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.storage.location import locate
 
 Record = dict[str, Any]
@@ -27,6 +27,8 @@ def space_on(path: Path) -> Iterator[None]:
     try:
         with reading(path):
             yield
+    except DorffError:  # of a storage that says it in full
+        raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise IncompleteError(f"{path}: no space left on the disk; free some and {_AGAIN}") from error
@@ -41,7 +43,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno != errno.EIO:
+        if error.errno != errno.EIO or isinstance(error, DorffError):
             raise
         raise IncompleteError(f"{path}: the disk failed ({error.strerror}); check it and {_AGAIN}") from error
 
@@ -51,7 +53,8 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
 
     `sync` waits for the disk. Files with a checksum that can be made again do without: reading tells a torn one."""
     with space_on(path):
-        make_directory(path.parent, sync=sync)
+        if locate(path).folders:
+            make_directory(path.parent, sync=sync)
         with locate(path).writing(sync=sync) as file:
             for chunk in chunks:
                 file.write(chunk)
@@ -122,6 +125,9 @@ def remove_tree(path: Path) -> None:
 
 def hide(path: Path) -> Path:
     """Take a directory out of sight in one step; returns where it waits to be removed."""
+    if not locate(path).folders:  # a move would copy it
+        rmtree(path)
+        return path
     gone = path.with_name(f".gone-{uuid.uuid4().hex}")
     path.rename(gone)
     sync_directory(gone.parent)
@@ -139,7 +145,7 @@ def rmtree(path: Path, *, ignore_errors: bool = False) -> None:
 
 def free_bytes(path: Path) -> int:
     """How many bytes more the storage of a path, which need not be there yet, can hold."""
-    while not path.exists():
+    while locate(path).folders and not path.exists():
         path = path.parent
     return locate(path).free_bytes()
 
@@ -155,7 +161,9 @@ def total_bytes(files: Iterable[Path]) -> int:
 
 def check_confined(folder: Path) -> None:
     """InputError where anything below a folder is a link, or no plain file: what is read would lie elsewhere, or
-    reading (a pipe, a device) would never end."""
+    reading (a pipe, a device) would never end. In a bucket is nothing of that kind."""
+    if not locate(folder).folders:
+        return
     for entry in list(folder.iterdir()):
         if entry.is_dir() and not entry.is_symlink():
             check_confined(entry)

@@ -7,11 +7,11 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import PosixPath
-from typing import Any, BinaryIO, Final, Self, cast
+from typing import Any, BinaryIO, ClassVar, Final, Self, cast
 
 import psutil
 
@@ -29,6 +29,7 @@ class Location(PosixPath):
     `pathlib` that touch files; its errors are those of local files (FileNotFoundError, FileExistsError and so on)."""
 
     __slots__ = ()
+    folders: ClassVar[bool] = True  # whether a file needs a folder that is there
 
     def __eq__(self, other: object) -> bool:
         return type(other) in (type(self), PosixPath) and super().__eq__(other)
@@ -42,8 +43,9 @@ class Location(PosixPath):
         return type(self)(os.path.realpath(self, strict=strict))
 
     @contextmanager
-    def writing(self, *, sync: bool) -> Iterator[BinaryIO]:
-        """A file to write, which appears at this path, whole, when the block ends without an error.
+    def writing(self, *, sync: bool, new: bool = False) -> Iterator[BinaryIO]:
+        """A file to write, which appears at this path, whole, when the block ends without an error; over what is there
+        or, `new`, FileExistsError where something is.
 
         `sync` waits until it would outlive a power cut. Its folder is there."""
         temporary = self.with_name(f".{self.name}.{uuid.uuid4().hex}")  # no other writer's
@@ -53,7 +55,7 @@ class Location(PosixPath):
                 if sync:
                     file.flush()
                     os.fsync(file.fileno())
-            temporary.replace(self)
+            self.hardlink_to(temporary) if new else temporary.replace(self)
             if sync:
                 self.parent.sync()
         finally:
@@ -163,7 +165,7 @@ class Location(PosixPath):
         for a while that it is not, where it was looked for before: this waits so long."""
         until = time.monotonic() + _LATE
         while not self.exists():
-            if time.monotonic() > until or self._is_on_this_machine():
+            if time.monotonic() > until or not self.folders or self._is_on_this_machine():
                 return False
             time.sleep(0.2)
             with suppress(OSError):
@@ -173,6 +175,36 @@ class Location(PosixPath):
     def _is_on_this_machine(self) -> bool:
         mounts = [one for one in psutil.disk_partitions(all=True) if self.is_relative_to(one.mountpoint)]
         return max(mounts, key=lambda one: len(one.mountpoint)).fstype in _LOCAL
+
+    def bytes_below(self) -> int:
+        """The size of the files below; one that another process deletes meanwhile counts as none."""
+        total = 0
+        for path in self.rglob("*"):
+            with suppress(FileNotFoundError):
+                total += 0 if path.is_dir() else path.lstat().st_size
+        return total
+
+    def stats(self, names: Sequence[str]) -> Iterator[tuple[int, int] | None]:
+        """Size (bytes) and time of change (ns) of files below, None of one that is not there."""
+        for name in names:
+            try:
+                # A million times: joining paths shows.
+                status = os.stat(f"{self}/{name}") if self.folders else (self / name).stat()
+                yield status.st_size, status.st_mtime_ns
+            except FileNotFoundError:
+                yield None
+
+    def point(self, number: int, content: bytes) -> bool:
+        """Have this file name version `number` by `content`; False where a later one is named, by a late holder's
+        successor, and stays."""
+        with self.writing(sync=True) as file:
+            file.write(content)
+        return True
+
+    def pointed(self) -> bytes:
+        """The content that names the latest version. FileNotFoundError."""
+        with self.open_plain(buffering=0) as file:
+            return file.read()
 
 
 #: The class of each scheme but local folders'. Another package adds one by an entry point of `dorff.storage`, which is
@@ -186,6 +218,10 @@ def locate(path: str | os.PathLike[str]) -> Location:
     if isinstance(path, Location):
         return path
     scheme, mark, rest = os.fspath(path).partition("://")
+    if mark and scheme in ("s3", "gs", "az") and scheme not in SCHEMES:
+        from dorff.storage import objects  # brings Zarr with it
+
+        SCHEMES[scheme] = type(f"{scheme}_location", (objects.ObjectLocation,), {"__slots__": (), "scheme": scheme})
     if mark and scheme not in SCHEMES:
         for point in entry_points(group="dorff.storage", name=scheme):
             try:

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, final
 import psutil
 
 from dorff.errors import DorffError, InputError, LeaseError
-from dorff.storage.files import make_directory, open_plain, reading, seal, space_on, unseal, write_atomic
+from dorff.storage.files import make_directory, open_plain, reading, seal, space_on, unseal
 from dorff.storage.location import locate
 
 LEASE: Final = "lease"  # its name in what it is of, such as a model's root
@@ -87,7 +87,8 @@ class Lease:
         with space_on(path):
             while True:
                 make_directory(path.parent, sync=True)
-                with suppress(FileNotFoundError):  # whoever forgot the lease removed the folder meanwhile
+                # Whoever forgot the lease removed the folder meanwhile; or, where locks are late, another was first.
+                with suppress(FileNotFoundError, FileExistsError):
                     return cls(path, _claim(path, holder), holder)
 
     def check(self) -> None:
@@ -133,10 +134,13 @@ def _claim(path: Path, holder: Holder) -> int:
     """Write the next token's file, unless the lease is held; returns the token."""
     with locked(path) as now:
         token, held, changed = _newest(path)
+        if held == holder:  # the answer was lost
+            return token
         if held is not None and held.holds(now - changed):
             until = _local_time(time.time() + held.seconds - (now - changed))
             raise LeaseError(f"{path}: held by {held} until {until} at least; wait for its end, then run again")
-        write_atomic(_file(path, token + 1), [seal(asdict(holder))], sync=True)
+        with locate(_file(path, token + 1)).writing(sync=True, new=True) as file:
+            file.write(seal(asdict(holder)))
         for older in _files(path) - {token + 1}:
             _file(path, older).unlink(missing_ok=True)
     return token + 1

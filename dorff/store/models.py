@@ -20,7 +20,7 @@ import psutil
 import zarr
 
 from dorff import kernels
-from dorff.errors import DorffError, InputError
+from dorff.errors import DorffError, InputError, LeaseError
 from dorff.features import FeatureMap, Projected, feature_arrays, features_from
 from dorff.features.base import check_array
 from dorff.frequencies.transforms import Arrays, Dense
@@ -98,9 +98,15 @@ def number_version(version: Path) -> Path:
 
 
 def switch_current(root: Path, name: str) -> None:
-    """Make the version `name` the current one, in one step."""
+    """Make the version `name` the current one, in one step; LeaseError where a later one is it meanwhile."""
     text = f"{name} {content(root / name)[:16]}"
-    files.write_atomic(root / "current", [f"{text} {zlib.crc32(text.encode()):08x}".encode()], sync=True)
+    with files.space_on(root / "current"):
+        if not locate(root / "current").point(
+            _number(root / name), f"{text} {zlib.crc32(text.encode()):08x}".encode()
+        ):
+            raise LeaseError(
+                f"{root}: a later version than {name} is current; this one is not published, run it again"
+            )
 
 
 def content(version: Path) -> str:
@@ -145,7 +151,7 @@ def _current(root: Path) -> tuple[str, str | None] | None:
     path = root / "current"
     try:
         with files.reading(path):
-            raw = files.read_plain(path)
+            raw = locate(path).pointed()
     except (FileNotFoundError, NotADirectoryError):
         return None
     text = raw[:-9].decode("ascii", "replace")
@@ -161,7 +167,9 @@ def _current(root: Path) -> tuple[str, str | None] | None:
 def versions(root: Path) -> list[Path]:
     """Every version there is, oldest first."""
     with files.reading(root):
-        return sorted((path for path in root.glob("v*") if _VERSION.fullmatch(path.name)), key=_number)
+        return sorted(
+            (path for path in root.glob("v*") if _VERSION.fullmatch(path.name) and path.exists()), key=_number
+        )
 
 
 def _number(version: Path) -> int:
@@ -188,7 +196,7 @@ def _write(model: Model, path: Path) -> None:
     }
     text = json.dumps(description, sort_keys=True)
     group.attrs.update({"format": FORMAT, "description": text, "crc32": zlib.crc32(text.encode())})
-    for written in (*path.rglob("*"), path):
+    for written in (*path.rglob("*"), path) if locate(path).folders else ():
         files.sync_directory(written)
 
 
@@ -299,7 +307,7 @@ def _load_array(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: str
     if not isinstance(stored, zarr.Array) or stored.shape != shape or str(stored.dtype) != dtype:
         raise InputError(f"{version}: array {name} is not the {list(shape)} {dtype} array it should be")
     coded = bool(stored.compressors or stored.filters or stored.shards)
-    size = sum(file.lstat().st_size for file in (version / name / "c").rglob("*") if not file.is_dir())
+    size = locate(version / name / "c").bytes_below()
     if coded or stored.chunks != _chunks(shape) or stored.nbytes != size:
         raise InputError(f"{version}: array {name} claims other bytes than its file holds; publish it again")
     return np.asarray(stored[...], order="C")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_storage import FILES, MemoryLocation
+from memory_storage import MemoryLocation, forget_all
 from test_store import small_model, some_moments
 
 from dorff.data import ingest, verify
@@ -32,22 +35,28 @@ from dorff.store import (
     load_model,
     load_moments,
     merge_moments,
+    number_version,
     prune_versions,
     read_history,
     save_model,
     save_moments,
+    switch_current,
     versions,
+    write_version,
 )
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", pytest.param("gateway", marks=pytest.mark.process)])
 def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Location]:
     """A folder in each storage."""
+    if request.param == "gateway":
+        yield request.getfixturevalue("bucket") / "home"
+        return
     monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
-    FILES.clear()
-    yield locate(tmp_path if request.param == "local" else f"memory://{request.node.name}/home")
+    forget_all()
+    yield locate(tmp_path if request.param == "local" else "memory://store/home")
     assert request.param == "local" or not Path("memory:").exists()
-    FILES.clear()
+    forget_all()
 
 
 def test_a_location_keeps_its_storage(home: Location) -> None:
@@ -218,3 +227,104 @@ def test_a_root_is_not_left_for_another_storage(tmp_path: Path, monkeypatch: pyt
     assert load_job(job).model == locate("memory://m")
     with pytest.raises(InputError, match=r"model leads to memory://m, out of the root .*; run without --root"):
         load_job(job, root=tmp_path)
+
+
+def test_a_file_that_must_be_new_replaces_none(home: Location) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    for content, wins in ((b"first", True), (b"second", False)):
+        try:
+            with (home / "file").writing(sync=True, new=True) as file:
+                file.write(content)
+            assert wins
+        except FileExistsError:
+            assert not wins
+    assert (home / "file").read_bytes() == b"first" and [one.name for one in home.iterdir()] == ["file"]
+
+
+def test_a_folder_is_moved_whole_and_over_none_that_has_files(home: Location) -> None:
+    for name in ("zarr.json", "x/c/0", "x/zarr.json"):
+        write_atomic(home / "made" / name, [name.encode()], sync=False)
+    (home / "made").rename(home / "there")
+    assert not (home / "made").exists() and sorted(one.name for one in home.iterdir()) == ["there"]
+    assert {str(one.relative_to(home / "there")) for one in (home / "there").rglob("*")} == {
+        "x", "x/c", "x/c/0", "x/zarr.json", "zarr.json",
+    }  # fmt: skip
+    assert (home / "there" / "x" / "c" / "0").read_bytes() == b"x/c/0"
+    write_atomic(home / "other" / "file", [b"1"], sync=False)
+    with pytest.raises(OSError) as caught:
+        (home / "other").rename(home / "there")
+    assert caught.value.errno in (errno.EEXIST, errno.ENOTEMPTY) and (home / "other" / "file").exists()
+    with pytest.raises(FileNotFoundError):
+        (home / "none").rename(home / "new")
+    assert not (home / "new").exists()
+
+
+def test_files_are_read_from_anywhere_in_them(home: Location) -> None:
+    """One that comes whole with its opening, one that is brought whole later, and one of which parts are brought."""
+    rng = np.random.default_rng(0)
+    for size in (0, 5, 3 * 2**16 + 7, 5 * 2**20 + 3):
+        content = rng.bytes(size)
+        write_atomic(home / "file", [content], sync=False)
+        for buffering in (0, -1):
+            with (home / "file").open_plain(buffering=buffering) as file:
+                assert file.seek(0, os.SEEK_END) == size and file.read(10) == b"" and Path(file.name).name == "file"
+                for _ in range(20):
+                    start, length = (int(one) for one in rng.integers(0, size + 1, 2))
+                    assert file.seek(start) == start == file.tell()
+                    into = bytearray(length)
+                    count = file.readinto(into)  # type: ignore[attr-defined]
+                    assert into[:count] == content[start : start + length]
+                    assert buffering == 0 or count == len(content[start : start + length])
+                file.seek(size // 3)
+                assert file.read() == content[size // 3 :]
+    with pytest.raises(FileNotFoundError):
+        (home / "none").open_plain()
+
+
+def test_a_lock_is_of_one_at_a_time(home: Location) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    inside, most, threads = [0], [0], []
+
+    def work() -> None:
+        for _ in range(3):
+            with (home / "lock").locked(60.0) as ours:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0.02)
+                assert ours()
+                inside[0] -= 1
+
+    for _ in range(4):
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    with (home / "lock").locked(0) as ours:
+        assert ours() and {one.name for one in home.iterdir()} <= {"lock"}
+
+
+def test_current_never_goes_back(home: Location) -> None:
+    model = small_model()
+    save_model(model, home)
+    late = number_version(write_version(model, home))
+    save_model(model, home)
+    if home.folders:  # where the lock of a lease cannot be lost
+        return
+    with pytest.raises(LeaseError, match="a later version than v000002 is current"):
+        switch_current(home, late.name)
+    assert current_version(home) == "v000003"
+    write_atomic(home / "current", [b"of a run that was paused for longer"], sync=False)
+    assert current_version(home) == "v000003"
+    write_atomic(home / "current", [(home / "current.000003").read_bytes()], sync=False)
+    assert (home / "current").read_bytes().split()[0].decode() == current_version(home)
+
+
+def test_files_that_change_within_a_second_are_told_apart(home: Location) -> None:
+    times = []
+    for content in (b"one", b"two", b"one"):
+        write_atomic(home / "file", [content], sync=False)
+        times.append((home / "file").stat().st_mtime_ns)
+        assert list((home).stats(["file", "none"])) == [(3, times[-1]), None]
+        time.sleep(0 if not home.folders else 0.02)
+    assert times[0] != times[1] != times[2]

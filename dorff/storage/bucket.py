@@ -1,0 +1,250 @@
+"""A bucket of an object storage, by the library obstore: what is asked of it, how often, and what its answers mean."""
+
+import configparser
+import errno
+import io
+import os
+import random
+import re
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Final, TypeVar, final
+
+from dorff.errors import DorffError, IncompleteError, InputError
+from dorff.errors.secrets import carries_secret, redact
+from dorff.errors.stopping import stop_requested
+
+# Seconds after which a lock that is not renewed is nobody's; the same for all that use a bucket.
+STALE: Final = float(os.environ.get("DORFF_LOCK_SECONDS", 30))
+HELD: Final = re.compile(r".+\.held\.\d{20}-[0-9a-f]{32}")  # the names of a lock's objects
+FIRST: Final = 2**16  # bytes that opening a file brings
+SMALL: Final = 4 * 2**20  # bytes of a file that is brought whole
+AHEAD: Final = 8 * 2**20  # bytes that are brought at a time where a file is read on; of one that waits in memory
+Meta = Mapping[str, Any]  # of an object: path, size, last_modified, e_tag
+COUNTS: Final = Counter[str]()  # this process's requests by kind, and bytes in and out
+_STORES: Final = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore", "memory": "MemoryStore"}  # obstore's classes
+_KEY: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+_WHY: Final = {
+    "NoSuchBucket": "there is no such bucket; make it, or correct the name",
+    "RequestTimeTooSkewed": "the clocks of this machine and of the storage differ by too much; set this one (by NTP)",
+    "ExpiredToken": "the credentials have expired; get new ones, then run the same command again",
+    "InvalidAccessKeyId": f"the access key is unknown there; {_KEY}",
+    "SignatureDoesNotMatch": f"the secret is not that of the access key; {_KEY}",
+    "EntityTooLarge": "an object is larger than it takes, or copies (5 GB); lower features.count",
+}
+_lock: Final = threading.Lock()
+T = TypeVar("T")
+
+
+class UnansweredError(OSError, IncompleteError):
+    """The storage did not answer, or only that it could not, as long as it was waited for."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class RefusedError(PermissionError, InputError):
+    """The storage refuses what is wanted: credentials, bucket or clock are not right."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def patience() -> float:
+    """Seconds for which requests that fail are tried again: DORFF_STORAGE_SECONDS of the environment, or 30."""
+    return float(os.environ.get("DORFF_STORAGE_SECONDS", 30))
+
+
+def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:
+    """What `call` makes of obstore's store of the bucket of SCHEME://BUCKET/KEY, by requests of a kind, which may be
+    made twice: obstore tries some again, and not where an answer is cut. What goes wrong is an error as of local
+    files, or one sentence."""
+    scheme, _, rest = place.partition("://")
+    bucket = rest.partition("/")[0]
+    if not re.fullmatch(r"[\w.-]+", bucket) or carries_secret(place):
+        where = "credentials belong in files or in the environment"
+        raise InputError(f"{redact(place)}: names no bucket; write {scheme}://BUCKET/PATH ({where})")
+    end = time.monotonic() + patience()
+    while True:
+        count(**{kind: requests})
+        try:
+            return call(connect(scheme, bucket))
+        except DorffError:
+            raise
+        except Exception as error:
+            meant = _meant(error, place, f"{scheme}://{bucket}")
+            if not isinstance(meant, UnansweredError) or time.monotonic() > end or stop_requested():
+                raise meant from None  # the library's own shows the whole request
+        time.sleep(random.uniform(0.1, 1.0))
+
+
+def seconds(meta: Meta) -> int:
+    """When an object changed, in whole seconds: not all answers say more."""
+    return int(meta["last_modified"].timestamp())
+
+
+def count(**what: int) -> None:
+    with _lock:
+        COUNTS.update(what)
+
+
+def _meant(error: Exception, place: str, bucket: str) -> Exception:
+    text, kind = str(error).partition("Debug source")[0], type(error).__name__
+    code, status = (m[1] if (m := re.search(p, text)) else "" for p in (r"<Code>(\w+)<", r"status code: (\d+)"))
+    if (why := _WHY.get(code)) is None:
+        if isinstance(error, FileNotFoundError):
+            return FileNotFoundError(errno.ENOENT, "No such file or folder", place)
+        if kind in ("AlreadyExistsError", "PreconditionError"):
+            return FileExistsError(errno.EEXIST, "Is there already", place)
+        if status == "416" or "Invalid range" in text:
+            return EOFError()
+        if "169.254." in text or "redential" in text:
+            why = f"no credentials; {_KEY}"
+        elif kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
+            why = "access is denied; have the credentials allow reading, writing, listing and deleting there"
+        elif isinstance(error, ValueError) or (status[:1] in ("3", "4") and status not in ("408", "429")):
+            why = f"the request is not understood ({code or status or 'its path'}); correct path, region and endpoint"
+    if why is not None:
+        return RefusedError(errno.EACCES, f"{bucket}: {why}")
+    did = f"answered with status {status}" if status else "did not answer"
+    again = f"for {patience():g} s; run the same command again (what is done is kept)"
+    return UnansweredError(errno.EIO, f"{place}: the storage {did} {again}")
+
+
+@lru_cache
+def connect(scheme: str, bucket: str) -> Any:
+    """The store of a bucket, one for this process; credentials are from the environment or the usual files."""
+    try:
+        from obstore import store
+    except ImportError as error:
+        raise InputError(f"{scheme}://{bucket}: needs the library obstore; pip install 'dorff[s3]'") from error
+    if scheme == "memory":
+        return store.MemoryStore()
+    of_s3 = dict(_aws_files()) if scheme == "s3" and "AWS_ACCESS_KEY_ID" not in os.environ else {}
+    endpoints = [os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")]
+    plain = next(filter(None, (*endpoints, of_s3.get("endpoint", ""))), "").startswith("http://")
+    # It hears no signal: `ask`, which does, goes on trying.
+    wait, most = timedelta(seconds=min(patience(), 5)), timedelta(seconds=max(patience(), 1))
+    backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2}
+    client = {"timeout": most, "connect_timeout": "5s", "allow_http": plain}
+    retries = {"max_retries": 1000, "retry_timeout": wait, "backoff": backoff}
+    return getattr(store, _STORES[scheme])(bucket, client_options=client, retry_config=retries, **of_s3)
+
+
+def _aws_files() -> Iterator[tuple[str, str]]:
+    """What the usual files say of the profile AWS_PROFILE: obstore itself reads the environment alone."""
+    profile = os.environ.get("AWS_PROFILE", "default")
+    keys = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
+    keys |= {"aws_session_token": "session_token", "region": "region", "endpoint_url": "endpoint"}
+    for variable, name in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
+        parser = configparser.RawConfigParser()
+        with suppress(configparser.Error, UnicodeDecodeError):
+            parser.read(os.path.expanduser(os.environ.get(variable, f"~/.aws/{name}")))
+        for section in {profile, f"profile {profile}"} & {*parser.sections()}:
+            yield from ((keys[key], value) for key, value in parser.items(section) if key in keys)
+
+
+@final
+class BucketLock:
+    """The lock of a location, held from here on; BlockingIOError where it is not to be had until `end`."""
+
+    def __init__(self, of: Any, end: float) -> None:
+        self._of, self._begin, self._released = of, f"{of.name}.held.", threading.Event()
+        while not self._taken():
+            if time.monotonic() > end:
+                raise BlockingIOError(errno.EAGAIN, "Locked", str(of))
+            time.sleep(random.uniform(0.02, 0.3))
+        self._thread = threading.Thread(target=self._renewing, name="dorff-lock", daemon=True)
+        self._thread.start()
+
+    def ours(self) -> bool:
+        return _clock() - self._sent < STALE
+
+    def release(self) -> None:
+        self._released.set()
+        self._thread.join()
+        with suppress(OSError, DorffError):  # it is stale in time
+            self._mine.unlink(missing_ok=True)
+
+    def _taken(self) -> bool:
+        self._mine, self._sent = self._of.with_name(f"{self._begin}{time.time_ns():020d}-{uuid.uuid4().hex}"), _clock()
+        alone = False
+        try:
+            self._mine.put(b"")
+            there = self._there()
+            now = there.pop(self._mine.name, -1)  # by the storage's clock
+            for name in [name for name, changed in there.items() if now - changed > STALE + 2]:
+                self._of.with_name(name).unlink(missing_ok=True)
+                del there[name]
+            alone = now >= 0 and not there and self.ours()
+        finally:
+            if not alone:
+                with suppress(OSError, DorffError):
+                    self._mine.unlink(missing_ok=True)
+        return alone
+
+    def _there(self) -> dict[str, int]:
+        """The objects of this lock, and when each was changed (s)."""
+        before = self._of.with_name(self._begin).key
+        page: Sequence[Meta] = next(self._of.parent.listed(before), [])
+        times = {meta["path"].rpartition("/")[2]: seconds(meta) for meta in page if meta["path"].startswith(before)}
+        return {name: changed for name, changed in times.items() if HELD.fullmatch(name)}
+
+    def _renewing(self) -> None:
+        while not self._released.wait(STALE / 4) and self.ours():
+            sent = _clock()
+            with suppress(OSError, DorffError):
+                self._mine.put(b"")
+                self._sent = sent if self.ours() else self._sent
+
+
+def _clock() -> float:
+    """Seconds that go on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@final
+class BucketFile(io.RawIOBase):
+    """A file to read and to seek in. Opening brings its first bytes, and its size; a small one is brought whole;
+    `ahead`: where it is read on, much is brought at a time."""
+
+    def __init__(self, name: str, part: Callable[[int, int], tuple[bytes, int]], *, ahead: bool) -> None:
+        self.name, self._part, self._ahead, self._at, self._from = name, part, ahead, 0, 0
+        self._held, self._size = part(0, FIRST)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readall(self) -> bytes:
+        return self.read(max(0, self._size - self._at)) or b""
+
+    def readinto(self, buffer: Any) -> int:
+        into = memoryview(buffer).cast("B")
+        end = max(self._at, min(self._at + len(into), self._size))
+        if self._at < end and not self._from <= self._at <= end <= self._from + len(self._held):
+            self._bring(end)
+        brought = self._held[self._at - self._from : end - self._from]  # less where the file has changed meanwhile
+        into[: len(brought)] = brought
+        self._at += len(brought)
+        return len(brought)
+
+    def _bring(self, end: int) -> None:
+        if self._size <= SMALL:
+            self._held += self._part(len(self._held), self._size)[0]
+            return
+        if self._ahead and self._at == self._from + len(self._held):
+            end = min(max(end, self._at + AHEAD), self._size)
+        self._held, self._from = self._part(self._at, end)[0], self._at
