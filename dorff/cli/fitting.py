@@ -3,10 +3,11 @@ removed, credentials for a cluster."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -105,7 +106,15 @@ if TYPE_CHECKING:
     from dorff.plan.costs import Costs
 
 
-def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json = False) -> None:
+_FOR = "Print a `cluster:` that would do: slurm or kubernetes."
+
+
+def plan(
+    job: options.JobFile,
+    root: options.Root = None,
+    of: Annotated[Literal["slurm", "kubernetes"] | None, typer.Option("--for", help=_FOR)] = None,
+    as_json: options.Json = False,
+) -> None:
     """What a fit will do and need, without a pass over the rows; exit code 4 if it would not fit."""
     from dorff.fit import expected_passes
     from dorff.plan import make_plan
@@ -143,6 +152,9 @@ def plan(job: options.JobFile, root: options.Root = None, as_json: options.Json 
         )
     _warn(warnings)
     result |= {"choices": [asdict(one) for one in planned.choices], "warnings": warnings}
+    if of:
+        result["cluster"] = words = costs.cluster_for(of)
+        text["cluster"] = "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in words.items()) + "}"
     options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 
 

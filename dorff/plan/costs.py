@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 from dorff.data import Dataset
-from dorff.errors import DoesNotFitError
+from dorff.errors import DoesNotFitError, InputError
 from dorff.features import Recipe
 from dorff.features.lengthscale_search import FEATURES, ROWS
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
@@ -23,7 +23,7 @@ from dorff.model.weights import operator_weights
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
 from dorff.passes.blocks import Leaf, most_sums
-from dorff.plan.graph_sizes import MiB
+from dorff.plan.graph_sizes import GiB, MiB
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
@@ -40,6 +40,7 @@ from dorff.solvers import (
     untouched,
 )
 from dorff.spec.job import Job
+from dorff.spec.registry import Config
 from dorff.storage.files import free_bytes, total_bytes
 from dorff.storage.location import is_remote, locate
 
@@ -86,6 +87,21 @@ class Costs:
         """The costs of a fit by streaming that takes so many passes."""
         seconds = self.seconds + (passes - self.passes) * self.pass_seconds
         return replace(self, passes=passes, seconds=seconds, flops=passes / self.passes * self.flops)
+
+    @property
+    def leaf_seconds(self) -> float:
+        """Seconds that a usual core takes for a leaf."""
+        return self.flops / NOMINAL / self.passes / self.leaves
+
+    def cluster_for(self, word: str) -> Config:
+        """What `cluster` of a job may say, of type slurm or kubernetes, for this work to be done in an hour or so:
+        two leaves a worker at least, memory with a tenth to spare, and twice the time that is expected."""
+        seconds = self.flops / NOMINAL
+        workers = max(1, min(math.ceil(seconds / 3600), self.leaves // 2))
+        quarters = math.ceil(2 * max(seconds / workers, self.leaf_seconds) / 900)
+        walltime = f"{quarters // 4:02}:{quarters % 4 * 15:02}:00"
+        more = {"walltime": walltime} if word == "slurm" else {"image": "REGISTRY/dorff:VERSION"}
+        return {"type": word, "workers": workers, "memory": f"{math.ceil(1.1 * self.worker_bytes / GiB)}GiB", **more}
 
 
 def estimate(
@@ -318,7 +334,8 @@ def keeps_posterior(job: Job, k: int) -> bool:
 
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:
-    """DoesNotFitError, with the numbers, where a worker needs more than the job gives it."""
+    """DoesNotFitError, with the numbers, where a worker needs more memory than the job gives it, InputError where it
+    ends before a leaf does."""
     given = job.cluster.memory
     if costs.worker_bytes > 0.95 * given:
         fewer = costs.fewer and f"{costs.fewer} or "
@@ -326,6 +343,11 @@ def refuse_small_workers(job: Job, costs: Costs) -> None:
             f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {given / MiB:.0f} MiB; "
             f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {fewer}features.count (now {costs.m})"
             f"{_by_leaves(job, costs)}"
+        )
+    if costs.leaf_seconds > job.cluster.lifetime:
+        raise InputError(
+            f"cluster.walltime: a leaf takes a usual core about {costs.leaf_seconds:.0f} s, but a worker ends after "
+            f"{job.cluster.lifetime:.0f} s; raise the walltime, or lower features.count (now {costs.m})"
         )
 
 

@@ -24,6 +24,7 @@ from dorff.storage.location import locate
 
 Places = tuple[int, ...] | None
 MiB: Final = 2**20
+GiB: Final = 2**30
 GROUP_ROWS: Final = 4096  # of a leaf, that are one graph where graphs are within leaves
 TILE_BYTES: Final = 128 * MiB  # of features in memory at a time
 _BESIDE: Final = 12 * MiB  # what the edges of a piece and the work space of the features take, beside them

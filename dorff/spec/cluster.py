@@ -40,6 +40,11 @@ class ClusterSpec(Part):
         def memory(self) -> float:
             """Bytes a worker."""
 
+    @property
+    def lifetime(self) -> float:
+        """Seconds after which a worker ends, to save what it has."""
+        return math.inf
+
     def of_work(self, seconds: float) -> ClusterSpec:
         """Where tasks run that take one core so many seconds, at a usual core's speed: there, unless it has another
         place for small ones."""
@@ -145,7 +150,7 @@ class SlurmCluster(ClusterSpec):
 
     @property
     def lifetime(self) -> int:
-        """Seconds from a job's start after which its worker ends: some before the walltime, to save what it has."""
+        """From its job's start; some seconds before the walltime."""
         parts = reversed(re.findall(r"\d+", self.walltime))
         walltime = sum(int(part) * unit for part, unit in zip(parts, (1, 60, 3600, 86400), strict=False))
         return walltime - max(20, min(120, walltime // 6))

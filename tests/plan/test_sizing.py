@@ -1,0 +1,95 @@
+"""`dorff plan --for`: a cluster that would do, which a job takes as it is; and workers that end before a leaf does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from command_line import INDEPENDENT, call
+
+from dorff.data import ArrayLayout, ShardWriter, write_metadata
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A job on 4 10^7 rows of which the first shard alone is written: nothing more is read to plan it."""
+    store, layouts = tmp_path / "rows.zarr", {"x": ArrayLayout(2, 16384, 1024), "y": ArrayLayout(1, 16384, 1024)}
+    for name, layout in layouts.items():
+        with ShardWriter(store / name, layout) as writer:
+            writer.write(np.random.default_rng(0).standard_normal((16384, layout.columns)))
+    write_metadata(store, layouts, rows=4 * 10**7, columns={"x": ("a", "b"), "y": ("c",)})
+    body = {
+        "data": {"store": "rows.zarr"}, "kernel": INDEPENDENT, "features": {"count": 2048}, "solve": {"ridge": 1e-6},
+        "state": "runs", "model": "models",
+    }  # fmt: skip
+    (tmp_path / "job.yaml").write_text(json.dumps(body))
+    return tmp_path / "job.yaml"
+
+
+def with_cluster(job: Path, cluster: dict[str, Any]) -> Path:
+    job.write_text(json.dumps(json.loads(job.read_text()) | {"cluster": cluster}))
+    return job
+
+
+def planned(job: Path, *words: str) -> dict[str, Any]:
+    done = call("plan", job, "--json", *words)
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("word", ["slurm", "kubernetes"])
+def test_the_cluster_that_is_printed_holds_the_job(large: Path, word: str) -> None:
+    """It plans without a refusal, whatever the job said before; its words are YAML in what people read, too."""
+    plan = planned(large, "--for", word)
+    cluster = plan["cluster"]
+    core_hours = plan["flops"] / 5e10 / 3600
+    assert core_hours > 0.8 and cluster["workers"] == np.ceil(core_hours)
+    again = planned(with_cluster(large, cluster), "--for", word)
+    assert again["cluster"] == cluster and again["worker_bytes"] <= plan["worker_bytes"]
+    shown = call("plan", large, "--for", word).stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("cluster")]
+    assert yaml.safe_load(line.removeprefix("cluster")) == cluster
+
+
+def test_memory_has_something_to_spare_and_walltime_twice_the_time(large: Path) -> None:
+    plan = planned(large, "--for", "slurm")
+    cluster = plan["cluster"]
+    gib = int(cluster["memory"].removesuffix("GiB"))
+    assert (gib - 1) * 2**30 < 1.1 * plan["worker_bytes"] <= gib * 2**30
+    hours, minutes, _ = map(int, cluster["walltime"].split(":"))
+    seconds = 2 * plan["flops"] / 5e10 / cluster["workers"]
+    assert seconds <= 3600 * hours + 60 * minutes < seconds + 900
+
+
+def test_few_leaves_have_few_workers(large: Path) -> None:
+    """However long a leaf takes: a worker has two at least."""
+    body = json.loads(large.read_text()) | {
+        "features": {"count": 16384},
+        "data": {"store": "rows.zarr", "window": 4096},
+    }
+    large.write_text(json.dumps(body | {"cluster": {"memory": "16GiB", "workers": 1}}))
+    plan = planned(large, "--for", "slurm")
+    assert plan["cluster"]["workers"] == max(1, plan["leaves"] // 2)
+
+
+def test_a_walltime_that_is_shorter_than_a_leaf_is_refused(large: Path) -> None:
+    """Before anything is asked of Slurm, which is not here."""
+    body = json.loads(large.read_text()) | {"features": {"count": 16384}}
+    body["cluster"] = {"type": "slurm", "memory": "16GiB", "walltime": "00:01:00"}
+    large.write_text(json.dumps(body))
+    for command in ("plan", "fit"):
+        done = call(command, large)
+        assert done.exit_code == 3
+        assert "cluster.walltime: a leaf takes a usual core about" in done.stderr
+        assert "raise the walltime, or lower features.count (now 16384)" in done.stderr
+    body["cluster"]["walltime"] = "01:00:00"
+    large.write_text(json.dumps(body))
+    assert call("plan", large).exit_code == 0
+
+
+def test_another_word_is_a_mistake_of_usage(large: Path) -> None:
+    done = call("plan", large, "--for", "pbs")
+    assert done.exit_code == 2 and "slurm" in done.stderr
