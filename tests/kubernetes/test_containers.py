@@ -21,7 +21,7 @@ from dorff import load_model
 from dorff.data import ingest
 from dorff.engine import credentials
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 USER = 10001
 LEAVE = 60  # seconds; terminationGracePeriodSeconds
 
