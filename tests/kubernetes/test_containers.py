@@ -26,9 +26,10 @@ USER = 10001
 LEAVE = 60  # seconds; terminationGracePeriodSeconds
 
 
-def test_the_image_and_a_fit_in_its_containers(tmp_path: Path) -> None:
+def test_the_image_and_a_fit_in_its_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One test, because the image takes two minutes to build: each worker of pytest would build its own."""
     need_podman()
+    monkeypatch.chdir(tmp_path)  # where podman's monitor leaves a note when the kernel kills for memory
     (tmp_path / "image").mkdir()
     with image(tmp_path / "image") as built:
         has_what_the_lock_says_and_nobody_can_add_to_it(built)
