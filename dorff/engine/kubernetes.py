@@ -33,18 +33,14 @@ _LOOK: Final = 1.0  # seconds between looks at the pods
 _WHOSE: Final = "dask.org/cluster-name"  # the operator's label
 #: No pod that waits for one of these will start.
 _FATAL: Final = re.compile("ImagePullBackOff|InvalidImageName|ErrImageNeverPull|(Create|Run).*Error|CrashLoopBackOff")
-_REMEDIES: Final = {
-    403: "give the driver's service account the rights of deploy/kubernetes/components/operator/role.yaml",
-    404: "install the Dask operator, and name a namespace that is there",
-}
+_RIGHTS: Final = "give the driver's service account the rights of deploy/kubernetes/components/operator/role.yaml"
+_REMEDIES: Final = {403: _RIGHTS, 404: "install the Dask operator, and name a namespace that is there"}
 _log: Final = logging.getLogger(__name__)
 
 
 def start_kubernetes(cluster: KubernetesCluster, patience: float) -> DaskEngine:
-    """Workers in pods, which go however the start or the engine ends.
-
-    InputError where the driver has no credentials, the API server refuses, or a pod cannot run; IncompleteError where
-    the server is silent, or no worker is there in `START` seconds."""
+    """Workers in pods, which go however the start or the engine ends. InputError where there are no credentials, the
+    API server refuses, or a pod cannot run; IncompleteError where it is silent, or no worker comes in `START` s."""
     try:
         security_for(RemoteCluster(address="tls://scheduler:8786"))
     except InputError as error:
@@ -102,8 +98,7 @@ def _ask(
         raise InputError("cluster.type kubernetes needs kr8s; pip install 'dorff[kubernetes]'") from error
 
     async def asked() -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of versions that kr8s has not been tried with
+        with warnings.catch_warnings(action="ignore"):  # of versions that kr8s has not been tried with
             try:
                 api = await asyncio.wait_for(kr8s.asyncio.api(), patience)
             except (TypeError, ValueError, LookupError, FileNotFoundError, yaml.YAMLError) as error:
@@ -124,8 +119,7 @@ def _ask(
         if status < 500:
             remedy = _REMEDIES.get(status, "look at it")
             raise InputError(f"cluster.type kubernetes: the API server refuses ({error}); {remedy}") from error
-        why = str(error) or "in time"
-        raise IncompleteError(f"cluster.type kubernetes: the API server does not answer ({why}); run again") from error
+        raise IncompleteError(f"cluster.type kubernetes: no answer of the API server ({error}); run again") from error
 
 
 async def _call(api: Any, method: str, url: str, **options: Any) -> Any:
@@ -148,10 +142,8 @@ def _state(pod: Resource, cluster: KubernetesCluster) -> str:
         ended = f"it ended with {last['exitCode']}, {last.get('reason', '')}" if last else ""
         why = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"), ended)))
         if _FATAL.fullmatch(waiting.get("reason", "")):
-            raise InputError(
-                f"cluster.image {cluster.image}: pod {name} cannot run ({why}); correct the image, its secrets or the "
-                "memory: the image has dorff, and can be pulled from where the pods run"
-            )
+            remedy = "correct the image, which has dorff and can be pulled there, the secrets or the memory"
+            raise InputError(f"cluster.image {cluster.image}: pod {name} cannot run ({why}); {remedy}")
         if waiting:
             return f"{name}: {why}"
     return f"{name}: {_condition(pod, 'PodScheduled', 'message') or pod.get('status', {}).get('phase', 'new')}"

@@ -75,9 +75,9 @@ class Container:
         podman("stop", "--time", str(seconds), self.name)
         return self.wait()
 
-    def execute(self, code: str) -> str:
+    def execute(self, code: str, *, check: bool = True) -> str:
         """Python inside it."""
-        return podman("exec", self.name, "python3", "-c", code)
+        return podman("exec", self.name, "python3", "-c", code, check=check)
 
     def log(self) -> str:
         done = subprocess.run([*PODMAN, "logs", self.name], capture_output=True, text=True, check=False)
