@@ -20,8 +20,17 @@ from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.secrets import carries_secret, redact
 from dorff.errors.stopping import stop_requested
 
+
+def _seconds_of(variable: str) -> float:
+    """What the environment says, or 30. InputError where that is no number above 0."""
+    with suppress(ValueError):
+        if (given := float(os.environ.get(variable, 30))) > 0:
+            return given
+    raise InputError(f"{variable}: wanted seconds, a number above 0, got {os.environ[variable]!r}; correct it")
+
+
 # Seconds after which a lock that is not renewed is nobody's; the same for all that use a bucket.
-STALE: Final = float(os.environ.get("DORFF_LOCK_SECONDS", 30))
+STALE: Final = _seconds_of("DORFF_LOCK_SECONDS")
 HELD: Final = re.compile(r".+\.held\.\d{20}-[0-9a-f]{32}")  # the names of a lock's objects
 FIRST: Final = 2**16  # bytes that opening a file brings
 SMALL: Final = 4 * 2**20  # bytes of a file that is brought whole
@@ -58,7 +67,7 @@ class RefusedError(PermissionError, InputError):
 
 def patience() -> float:
     """Seconds for which requests that fail are tried again: DORFF_STORAGE_SECONDS of the environment, or 30."""
-    return float(os.environ.get("DORFF_STORAGE_SECONDS", 30))
+    return _seconds_of("DORFF_STORAGE_SECONDS")
 
 
 def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:

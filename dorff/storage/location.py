@@ -195,8 +195,8 @@ class Location(PosixPath):
                 yield None
 
     def point(self, number: int, content: bytes) -> bool:
-        """Have this file name version `number` by `content`; False where a later one is named, by a late holder's
-        successor, and stays."""
+        """Have this file name version `number` by `content`. False where a later one is named already, which stays: in
+        folders, whose locks cannot be lost, never."""
         with self.writing(sync=True) as file:
             file.write(content)
         return True

@@ -47,6 +47,11 @@ class ObjectLocation(Location):
     def __fspath__(self) -> str:
         return str(self)
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and super().__eq__(other)
+
+    __hash__ = Location.__hash__
+
     def __reduce__(self) -> tuple[Any, ...]:
         return locate, (str(self),)
 

@@ -244,6 +244,8 @@ def test_what_the_storage_refuses_is_one_sentence(gateway: Gateway, sea: Locatio
         said = done("fit", file, code=3, **credentials(proxy.endpoint))
         assert "s3://nowhere: the credentials have expired" in said
     assert "names no bucket" in done("inspect", "s3://", code=3)
+    for name, code in (("DORFF_STORAGE_SECONDS", 3), ("DORFF_LOCK_SECONDS", 2)):
+        assert f"{name}: wanted seconds" in done("inspect", f"{sea}/sea.zarr", code=code, **{name: "soon"})
     skewed = done("inspect", f"{sea}/sea.zarr", code=3, LD_PRELOAD=str(clock_of_another_hour(tmp_path)))
     assert f"{bucket}the clocks of this machine and of the storage differ" in skewed
 
@@ -266,11 +268,13 @@ def clock_of_another_hour(folder: Path) -> Path:
 def test_an_ingest_that_is_killed_leaves_nothing_to_read(
     at: str, gateway: Gateway, bucket: Location, rows: Path
 ) -> None:
-    store, running = bucket / "killed.zarr", []
-    words = ("ingest", rows, store, "--inputs", "x", "--targets", "y", "--shard-rows", 1024)
+    store, running, copies = bucket / "killed.zarr", [], set()
+    words = ("ingest", rows, store, "--inputs", "x", "--targets", "y", "--also", "zz=x", "--shard-rows", 1024)
     last = re.compile(r"killed\.zarr/zarr\.json")
 
     def rule(asked: Asked) -> str:
+        if asked.copy:
+            copies.add(asked.path)
         in_copy = asked.copy and (
             (at == "copying" and "/5/" in asked.path) or (at == "last copy" and last.search(asked.path))
         )
@@ -283,6 +287,8 @@ def test_an_ingest_that_is_killed_leaves_nothing_to_read(
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
     assert not store.exists() and "there is nothing" in done("inspect", store, code=3)
+    # What says that it is a data set is copied when all else is there, for readers that know of no markers.
+    assert len(copies) == 3 * -(-ROWS // 1024) + 4 or at != "last copy"
     done(*words)
     assert verify(store) == [] and np.array_equal(open_dataset(store).read(0, ROWS)[0], np.load(rows)["x"])
     assert [one.name for one in bucket.iterdir()] == ["killed.zarr"]

@@ -74,6 +74,7 @@ def test_schemes_that_nobody_registered_are_paths_of_folders(monkeypatch: pytest
     monkeypatch.delitem(SCHEMES, "memory", raising=False)
     assert not is_remote("memory://a") and not is_remote("a/b")
     monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
+    assert locate("memory://a/b") != Path("/a/b") and Path("/a/b") != locate("memory://a/b")
     assert is_remote("memory://a") and MemoryLocation("/a") != locate("/a") and locate("/a") != MemoryLocation("/a")
 
 
