@@ -281,8 +281,8 @@ def test_a_local_worker_stays_for_a_while_after_it_was_told_to_end(monkeypatch: 
     """Its nanny would start another before the driver, told too, has ended them; a driver elsewhere is not."""
     lingered: list[float] = []
 
-    async def end(_: object, linger: float) -> None:
-        lingered.append(linger)
+    async def end(_: object, linger: float, *, nanny: bool) -> None:
+        lingered.extend([] if nanny else [linger])  # a nanny that stays starts another
 
     async def told(local: bool) -> None:
         Leaving(local=local).setup(cast(Worker, None))
