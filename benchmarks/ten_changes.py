@@ -61,8 +61,7 @@ def append(path: str, text: str) -> None:
 def scalar() -> str:
     append(
         "dorff/kernels/isotropic.py",
-        '''@final
-@dataclass(frozen=True, init=False)
+        '''@dataclass(frozen=True, init=False)
 class Bell(Isotropic):
     """exp(-|x - z|^2 / 2 s^2) once more."""
 
@@ -104,18 +103,16 @@ Job.model_validate(job | {"kernel": {**curl, "scalar": {"type": "bell", "lengths
 def sampler() -> str:
     append(
         "dorff/frequencies/independent.py",
-        '''@final
-@dataclass(frozen=True)
+        '''@dataclass(frozen=True)
 class Antithetic(DenseSampler):
     """IID frequencies, each with its reflection in the first axis."""
+
+    kind = "antithetic"
 
     def omega(self, rng: np.random.Generator, law: Spectral, measure: Measure, count: int, d: int) -> FloatArray:
         half = law.draw(rng, -(-count // 2), d, measure)
         mirrored = half * np.where(np.arange(d) == 0, -1.0, 1.0)
         return np.concatenate([half, mirrored])[:count]
-
-    def config(self) -> Config:
-        return {"type": "antithetic"}
 ''',
     )
     sub(
@@ -143,7 +140,6 @@ def output() -> str:
 OUTPUTS.add(Entry("even", lambda even: Even(even), EvenSpec, written="{even: 0.5}"))
 
 
-@final
 @dataclass(frozen=True)
 class Even(Output):
     """A = I + even (1 1^T)."""
@@ -189,14 +185,13 @@ def fileformat() -> str:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
 from dorff.data.readers import Reader, SourceBlock
 
 
-@final
 class BarsReader(Reader):
     """A line of names, then a row a line, between bars."""
 
@@ -213,7 +208,10 @@ class BarsReader(Reader):
         yield SourceBlock(np.array(self._rows, float)[:, [self.columns.index(name) for name in columns]])
 ''',
     )
-    sub("dorff/data/sources.py", ('_add(".npy",', '_add(".bars", _reader("bars_reader", "BarsReader"))\n_add(".npy",'))
+    sub(
+        "dorff/data/sources.py",
+        ('_add(".npy",', '_add(".bars", lazily("dorff.data.bars_reader", "BarsReader"))\n_add(".npy",'),
+    )
     return """import os, subprocess, sys, tempfile
 os.chdir(tempfile.mkdtemp())
 open("a.bars", "w").write("a|u\\n1|2\\n3|4\\n")
@@ -266,12 +264,9 @@ def storage() -> str:
 
 from __future__ import annotations
 
-from typing import final
-
 from dorff.storage.location import SCHEMES, Location
 
 
-@final
 class Attic(Location):
     """What lies in a folder under another name."""
 

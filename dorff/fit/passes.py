@@ -108,6 +108,7 @@ class Fitted:
 
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
+Told = Progress | None
 GRAPHS, TERMS = "graphs", "terms"  # folders of built graphs and of sums, in that of the pass
 STAGES: Final = 7  # of building a graph, at most: half of what a term's pass is told to be
 
@@ -122,7 +123,7 @@ class TermSums:
 
 
 def sum_terms(
-    plan: Plan, engine: Engine, told: Callable[[int], Progress | None], *, lease: Lease | None = None
+    plan: Plan, engine: Engine, told: Callable[[int], Told], *, lease: Lease | None = None
 ) -> tuple[TermSums, ...]:
     """T of each term of the plan, added over its sources: computed, or read where it is there already. `told` gives
     for the number of a pass, from 0, who is told its rows. InputError for a T of zeros."""
@@ -150,9 +151,7 @@ def sum_terms(
     return tuple(sums)
 
 
-def _sum(
-    plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: Progress | None, lease: Lease | None
-) -> TermSums:
+def _sum(plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: Told, lease: Lease | None) -> TermSums:
     """T of a term over one source's rows."""
     frozen, (kernel, *_) = plan.frozen(), plan.fitted()
     graph, began = term.manifold.graph, time.perf_counter()
@@ -215,9 +214,7 @@ class PassResult:
         return [fingerprint(term.receipts) for term in self.terms]
 
 
-def run_pass(
-    plan: Plan, engine: Engine, progress: Progress | None = None, *, lease: Lease | None = None
-) -> PassResult:
+def run_pass(plan: Plan, engine: Engine, progress: Told = None, *, lease: Lease | None = None) -> PassResult:
     """Collect the moments: compute what is missing, merge the fixed tree; what nobody needs any more is deleted, where
     a lease on the state is given only while it is held (LeaseError)."""
     with nothing_left(plan), not_trimmed(plan):

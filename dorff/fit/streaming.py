@@ -13,7 +13,7 @@ from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.fit.choice import no_target, settings
-from dorff.fit.passes import Progress
+from dorff.fit.passes import Told
 from dorff.kernels import OperatorKernel
 from dorff.model.weights import operator_weights
 from dorff.moments import MOST_PATTERNS, FloatArray, Moments, patterns_of, pinned, unseen
@@ -48,14 +48,22 @@ class Streamed(NamedTuple):
     seconds: float
 
 
-def fit_streaming(plan: Plan, setting: Setting, engine: Engine, progress: Progress | None = None) -> Streamed:
+def fit_streaming(
+    plan: Plan,
+    setting: Setting,
+    engine: Engine,
+    progress: Told = None,
+    *,
+    tolerance: float = TOLERANCE,
+    most: int = MOST_PASSES,
+) -> Streamed:
     """Fit the plan's one kernel at its one ridge; goes on from what an earlier, unfinished run left, and leaves none.
     Raises InputError (bad data, or data that change meanwhile), IncompleteError (run it again)."""
     began, n = time.perf_counter(), plan.dataset.rows
     frozen = freeze_constants(plan)
     (ridge,) = plan.job.solve.ridges
     pace = _Pace(n, progress)
-    sweeper = Sweeper(frozen, _name(plan, frozen), plan.dataset, plan.leaves, engine, pace.rows)
+    sweeper = Sweeper(frozen, _name(plan, frozen, tolerance), plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
         borders = _borders(sweeper, frozen)
         if not borders:
@@ -67,12 +75,12 @@ def fit_streaming(plan: Plan, setting: Setting, engine: Engine, progress: Progre
         wanted = sample_rows(frozen.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, sample_of(plan, frozen, wanted)[0], system.problem.l * ridge)
         besides = 1 + (not independent(system.problem))  # the borders' pass, and one for each target's residuals
-        pace.passes(1, besides + EXPECTED_PASSES)
+        pace.passes(1, besides + min(EXPECTED_PASSES, most))
 
         def iterations(done: int, left: int) -> None:
-            pace.passes(1 + done, besides + min(done + left, MOST_PASSES))
+            pace.passes(1 + done, besides + min(done + left, most))
 
-        iterated = iterate(system, ridge, preconditioner, tolerance=TOLERANCE, most=MOST_PASSES, progress=iterations)
+        iterated = iterate(system, ridge, preconditioner, tolerance=tolerance, most=most, progress=iterations)
         fit = setting.fit_of(kernel, system.problem, iterated.solution)
         if fit.noise is None:
             fit = setting.noised(corners, fit, _squares(fit, setting, sweeper, corners))
@@ -105,16 +113,16 @@ def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Mom
     return np.asarray(squares / setting.scaling(corners) ** 2)
 
 
-def _name(plan: Plan, frozen: Pass) -> str:
+def _name(plan: Plan, frozen: Pass, tolerance: float) -> str:
     """The solve's name, by what tells it from other solves of the same pass."""
     words = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
-    return hashlib.sha256(json.dumps([frozen.hash, TOLERANCE, words], sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
 
 
 class _Pace:
     """Tells how many rows are done, of as many as all passes together seem to need."""
 
-    def __init__(self, n: int, progress: Progress | None) -> None:
+    def __init__(self, n: int, progress: Told) -> None:
         self._n, self._progress, self._done, self._expected = n, progress, 0, 1
 
     def passes(self, done: int, expected: int) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
-from dorff.fit import PassResult, Progress, filled, leased, r2_of, run_pass, settings, state_lease, sum_terms
+from dorff.fit import PassResult, filled, leased, r2_of, run_pass, settings, state_lease, sum_terms
+from dorff.fit.passes import Told
 from dorff.moments import Folds, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
@@ -20,7 +21,6 @@ from dorff.spec.registry import HELD_OUT
 from dorff.store import load_moments, save_moments
 
 Plans = Sequence[Plan]
-Told = Progress | None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ _BETWEEN = 1e-2  # of K0(0): how well K0 between the grid's points must come bac
 _MOST, _LONGEST = 2**24, 2**16  # numbers on the grid (128 MiB); points on each side of zero
 _BLOCK = 2**20  # numbers at a time
 _FIRST = 8  # points on each side of zero
+Points = int | Sequence[int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +56,7 @@ class FromSignature(OfFunction):
     floor: float  # eigenvalues of mu up to this cannot be told from zero
 
     def __init__(
-        self,
-        signature: MatrixFunction,
-        box: float | Sequence[float],
-        *,
-        d: int | None = None,
-        points: int | Sequence[int] | None = None,
+        self, signature: MatrixFunction, box: float | Sequence[float], *, d: int | None = None, points: Points = None
     ) -> None:
         if not callable(signature):
             raise InputError(f"signature must be a function of differences delta (..., d), not {signature!r}")
@@ -223,7 +219,7 @@ class SampledSignature:
 
 
 def sampled(
-    signature: MatrixFunction, box: tuple[float, ...], p: int, points: int | Sequence[int] | None
+    signature: MatrixFunction, box: tuple[float, ...], p: int, points: Points
 ) -> tuple[SampledSignature, float, float]:
     """K0 on a grid that is fine enough, or of the points given, and the `extremes` of its spectrum.
 
@@ -245,7 +241,7 @@ def sampled(
             )
 
 
-def _halves(points: int | Sequence[int] | None, d: int) -> list[int]:
+def _halves(points: Points, d: int) -> list[int]:
     """How many nodes lie on each side of zero, for each input."""
     if points is None:
         return [_FIRST] * d
