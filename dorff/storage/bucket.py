@@ -87,6 +87,8 @@ def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T
         except DorffError:
             raise
         except Exception as error:
+            if not (isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")):
+                raise  # a bug
             meant = _meant(error, place, f"{scheme}://{bucket}")
             if not isinstance(meant, UnansweredError) or time.monotonic() > end or stop_requested():
                 raise meant from None  # the library's own shows the whole request
