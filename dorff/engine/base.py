@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass
 from multiprocessing.resource_tracker import ensure_running
 from types import FrameType
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a
 _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to the process, and to its group
 
 
-@final
 class Stop:
     """Which signal asked this process to stop, if one did."""
 
@@ -92,7 +91,6 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-@final
 @dataclass(frozen=True)
 class Task:
     """A call of a module-level function with small arguments; `tag` is the caller's own, and stays with the driver.
@@ -151,7 +149,6 @@ def try_again(error: BaseException, task: Task, failures: int) -> None:
         raise IncompleteError(f"{where}: {problem}; {kept}") from error
 
 
-@final
 class SerialEngine(Engine):
     """Runs tasks in the order given, or shuffled by a seed (results must not depend on it)."""
 
@@ -219,7 +216,6 @@ Square = npt.NDArray[np.float64]
 _spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
 
 
-@final
 class PeakMemory:
     """The largest sum of PSS (each shared page counted once) seen so far, in bytes; 0 where the system tells none."""
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 from distributed import Client, Future, KilledWorker, LocalCluster
 
@@ -22,7 +22,6 @@ _LOOK: Final = 1.0  # seconds between looks at the workers
 _ANSWER: Final = 3.0  # seconds for an answer; who does not give one is asked again later
 
 
-@final
 class DaskEngine(Engine):
     """Runs tasks on the workers of a Dask client.
 
@@ -79,7 +78,6 @@ class _Try(NamedTuple):
     deaths: int = 0  # of workers; one makes it a suspect
 
 
-@final
 class _DaskRun:
     """One call of `DaskEngine.run`."""
 
@@ -184,7 +182,6 @@ class _DaskRun:
             time.sleep(_TICK)
 
 
-@final
 class _Workers:
     """How many threads there are, looked at once in a while; IncompleteError after `patience` seconds of none."""
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import dask
 from distributed import Client
@@ -110,7 +110,6 @@ def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
         yield queue
 
 
-@final
 class Jobs:
     """The jobs of one fit, which all have its folder's name."""
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
-from typing import Any, Final, final
+from typing import Any, Final
 
 import psutil
 from distributed import LocalCluster, Status, Worker, WorkerPlugin, get_worker
@@ -56,7 +56,6 @@ _NAME: Final = "dorff-leaving"
 UNTIL: Final = "DORFF_UNTIL"  # seconds since 1970: the end of a worker, by a variable of its environment
 
 
-@final
 @dataclass(frozen=True)
 class Call:
     """A task as it travels: of which run it is, and what its driver's packages are."""
@@ -67,7 +66,6 @@ class Call:
     arguments: tuple[Any, ...]
 
 
-@final
 class _Here:
     """What this worker process does: tasks that run, runs that are over, and whether it leaves."""
 
@@ -106,7 +104,6 @@ def stop_run(run: str) -> int:
         return _here.busy
 
 
-@final
 class Leaving(WorkerPlugin):
     """A worker that is told to end lets its leaf save what it has first, and tells the scheduler that it leaves.
 
@@ -176,7 +173,6 @@ async def _end(worker: Worker, linger: float, *, nanny: bool) -> None:
 HUNG: Final = 30.0  # seconds of silence
 
 
-@final
 class HungWorkers:
     """Kills local workers that neither speak nor compute, so that their nannies start others.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.secrets import carries_secret, redact
@@ -161,7 +161,6 @@ def _aws_files() -> Iterator[tuple[str, str]]:
             yield from ((keys[key], value) for key, value in parser.items(section) if key in keys)
 
 
-@final
 class BucketLock:
     """The lock of a location, held from here on; BlockingIOError where it is not to be had until `end`."""
 
@@ -220,7 +219,6 @@ def _clock() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-@final
 class BucketFile(io.RawIOBase):
     """A file to read and to seek in. Opening brings its first bytes, and its size; a small one is brought whole;
     `ahead`: where it is read on, much is brought at a time."""

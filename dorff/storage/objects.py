@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from operator import methodcaller
 from types import SimpleNamespace
-from typing import IO, Any, BinaryIO, ClassVar, Final, Self, cast, final
+from typing import IO, Any, BinaryIO, ClassVar, Final, Self, cast
 
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
@@ -351,7 +351,6 @@ def _matches(path: str, pattern: str) -> bool:
     return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
 
 
-@final
 class _Below(LocalStore):
     """What is below a folder as Zarr wants it; all goes through the location."""
 
