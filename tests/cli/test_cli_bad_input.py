@@ -181,8 +181,8 @@ CASES: dict[str, Case] = {
         new_job(features={"count": 400_000}, kernel=INDEPENDENT, solve={"route": "direct"}), ["fit", "bad.yaml"], 4,
         ["solve.route: direct cannot be taken"],
     ),
-    "cluster to come": (
-        new_job(cluster={"type": "kubernetes"}), ["plan", "bad.yaml"], 3, ["'kubernetes'", "not built yet"]
+    "cluster without its image": (
+        new_job(cluster={"type": "kubernetes"}), ["plan", "bad.yaml"], 3, ["cluster.image is missing; add it"]
     ),
     "no model": (nothing, ["predict", "models", "sea.zarr", "o.zarr"], 3, ["models", "no model here"]),
     "damaged model": (

@@ -199,10 +199,15 @@ def test_dorff_understands_the_command(name: str) -> None:
     assert done.exit_code == 3 and "/etc/dorff/job/job.yaml" in done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in OVERLAYS if "s3" not in name])
+@pytest.mark.parametrize("name", OVERLAYS)
 def test_jobs_are_jobs(tmp_path: Path, name: str) -> None:
-    """dorff reads them, and all that they name is where the driver's pod has a volume."""
+    """dorff reads them, and all that they name is where the driver's pod has a volume, or in a bucket."""
     job = read(tmp_path, name)
+    if name == "operator-s3":
+        assert all(str(path).startswith("s3://") for path in (job.data.store, job.state, job.model))
+        secrets = {source["secretRef"]["name"] for source in driver(name)["containers"][0]["envFrom"]}
+        assert set(job.cluster.env_from) == secrets
+        return
     mounts = {mount["mountPath"] for mount in driver(name)["containers"][0]["volumeMounts"]}
     assert all(str(path).startswith("/srv/dorff/") for path in (job.data.store, job.state, job.model))
     assert "/srv/dorff" in mounts
