@@ -17,8 +17,8 @@ from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
+from dorff.kernels.nonstationary import FUNCTIONS
 from dorff.kernels.operator import CurlFree, DivergenceFree
-from dorff.kernels.pointwise import FUNCTIONS
 from dorff.kernels.scalar import FloatArray
 from dorff.kernels.stretched import Stretched
 from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs

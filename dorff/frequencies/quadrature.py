@@ -8,13 +8,12 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler, isotropic, unbounded
-from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
-from dorff.frequencies.structured import some_rows
+from dorff.frequencies.samplers import directions, frame, frame_numbers, orthogonal_directions, some_rows
 from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Frequencies, Transform, settled
 from dorff.kernels import FloatArray, Isotropic, Measure, Spectral
 from dorff.loops import simplex_vertices
 from dorff.spec.part import Degrees, OneOf, Typed
-from dorff.spec.registry import Config
+from dorff.spec.registry import SAMPLERS, Config, Entry
 
 FACTORS: Final = 3  # butterflies and permutations in one rotation
 DEGREES: Final = ((1, 1), (1, 3), (3, 3))
@@ -185,3 +184,6 @@ def butterfly_angles(u: FloatArray) -> tuple[FloatArray, FloatArray]:
         sines.append(right / safe)
         values = np.concatenate([length, values[..., 2 * pairs :]], axis=-1)
     return np.concatenate(cosines, axis=-1), np.concatenate(sines, axis=-1)
+
+
+SAMPLERS.add(Entry("quadrature", Quadrature, QuadratureSpec, source="Munkhoeva et al. 2018"))

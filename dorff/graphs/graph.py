@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from dorff.errors import InputError
 from dorff.graphs.nearest import FloatArray
-from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec
+from dorff.spec.data import GivenSpec, IdentitySpec, KnnSpec
 from dorff.spec.registry import GRAPHS, Config, Entry, kind_of
 
 WITHIN: Final = ("data", "leaf")

@@ -8,9 +8,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, mo
 
 from dorff.spec import checks
 from dorff.spec.cluster import Cluster, LocalCluster
-from dorff.spec.data import ClassTargets, Data
+from dorff.spec.data import ClassTargets, Data, Manifold
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
-from dorff.spec.manifold import Manifold
 from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
 from dorff.spec.registry import CRITERIA, HELD_OUT, SAMPLERS, NameOf, Word
 
