@@ -233,14 +233,9 @@ def _scalar_map(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]
         phi = None if config["phi"] is None else scalar_from_config(config["phi"])
         if phi is not None and not isinstance(phi, GaussianWeighted):
             raise InputError(f"{config['phi']} has no activation")
-        return Projected(
-            transform_from(config["transform"], arrays),
-            arrays["feature_weights"],
-            phi,
-            config["reflected"] is True,
-            float(config["centre"]),
-            config["centre_column"] is True,
-        )
+        transform, weights = transform_from(config["transform"], arrays), arrays["feature_weights"]
+        reflected, centre_column = config["reflected"] is True, config["centre_column"] is True
+        return Projected(transform, weights, phi, reflected, float(config["centre"]), centre_column)
     if kind == "monomials":
         return Monomials(whole("d of a feature map", config["d"]), arrays["factors"], arrays["feature_weights"])
     if kind == "maclaurin":

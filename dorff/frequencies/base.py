@@ -37,6 +37,7 @@ class Law:
         return self.spectrum.log_density(omega, self.measure)
 
 
+@dataclass(frozen=True)
 class Sampler(ABC):
     """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone.
 

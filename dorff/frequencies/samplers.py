@@ -49,7 +49,6 @@ def frame_numbers(count: int, d: int) -> int:
     return 4 * d * min(d, count)
 
 
-@dataclass(frozen=True)
 class IID(DenseSampler):
     """Independent frequencies (Rahimi & Recht 2007); the G of Munkhoeva et al. (2018). Unbiased."""
 
@@ -59,7 +58,6 @@ class IID(DenseSampler):
         return law.draw(rng, count, d, measure)
 
 
-@dataclass(frozen=True)
 class Orthogonal(DenseSampler):
     """Haar-orthogonal blocks of d directions, a radius of its own for each row (Yu et al. 2016; the Gort of
     Munkhoeva et al. 2018). Unbiased; for laws that no rotation changes."""
@@ -260,7 +258,6 @@ def with_an_entry(chain: HadamardChain, count: int) -> HadamardChain:
     return replace(chain, diagonals=diagonals, permutation=permutation, rows=rows, gains=gains)
 
 
-@dataclass(frozen=True)
 class SORF(_Rademacher):
     """sqrt(n) (H D3)(H D2)(H D1), H the orthonormal Hadamard matrix, D random signs (Yu et al. 2016, section 5).
 
@@ -301,7 +298,6 @@ class ROM(_Rademacher):
         return self._chain(rng, some_rows(rng, padded(d), count), d)
 
 
-@dataclass(frozen=True)
 class Fastfood(_HadamardSampler):
     """S H G P H B / sqrt(n) (Le, Sarlos & Smola 2013; Oono's note, eq. 6.17).
 

@@ -230,6 +230,7 @@ class Decomposable(BaseKernel):
         return {"type": "decomposable", "scalar": self.scalar.config(), "output": self.output.config()}
 
 
+@dataclass(frozen=True, init=False)
 class VectorField(BaseKernel):
     """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives.
 
@@ -242,6 +243,7 @@ class VectorField(BaseKernel):
 
     kind: ClassVar[str]
     scalar: Spectral
+    measure: Measure | None
     measures = (Measure.TRACE, Measure.UNBOUNDED)
     vector_field = True
 
@@ -271,13 +273,10 @@ class VectorField(BaseKernel):
         return {"type": self.kind, "scalar": self.scalar.config(), **measure}
 
 
-@dataclass(frozen=True, init=False)
 class CurlFree(VectorField):
     """-grad grad^T k0, unnormalised: k(0) is the diagonal of E omega_j^2, I / s^2 for the Gaussian (Minh 2016, eq. 32,
     and eq. 33 with sigma = sqrt(2) s). d = p."""
 
-    scalar: Spectral
-    measure: Measure | None
     kind = "curl_free"
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -290,15 +289,12 @@ class CurlFree(VectorField):
         return float(self.scalar.second_moments(d).sum())
 
 
-@dataclass(frozen=True, init=False)
 class DivergenceFree(VectorField):
     """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2.
 
     Minh (2016), eq. 32. For the Gaussian k(0) = (p - 1) I / s^2, and it is eq. 34 with its last bracket put right:
     a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2."""
 
-    scalar: Spectral
-    measure: Measure | None
     kind = "divergence_free"
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:

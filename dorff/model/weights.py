@@ -43,17 +43,12 @@ class OperatorWeights:
         return len(self.gain), self.root.shape[1], self.root.shape[2] * self.count
 
     @property
-    def written(self) -> FloatArray:
-        """psi without its gain, (m, r, p), p the outputs of all views; in no new memory where there are none."""
-        inside = np.broadcast_to(self.root, (len(self.gain), *self.root.shape[1:]))
-        return inside if self.views is None else self._placed(inside)
-
-    @property
     def psi(self) -> FloatArray:
         """psi (m, r, p), written out unless every feature has the same."""
+        inside = np.broadcast_to(self.root, (len(self.gain), *self.root.shape[1:]))
         if self.separable and np.all(self.gain == 1.0):
-            return self.written
-        return np.asarray(self.gain[:, None, None] * self.written)
+            return inside
+        return np.asarray(self.gain[:, None, None] * (inside if self.views is None else self._placed(inside)))
 
     @property
     def sizes(self) -> FloatArray:

@@ -177,6 +177,8 @@ class Adder(Described):
     `witness` (k,) holds sums along `probe` (w,) that are made apart from the others, and tell whether those are right.
     """
 
+    square: FloatArray | None = None  # (w, w), which the next accumulator may take over, where there is one
+
     def __init__(self, m: int, q: int, y0: FloatArray, *, observed: str = "", witnesses: int = 1) -> None:
         self.m, self.q, self.n, self.y0, self.observed, self.unit = m, q, 0, y0, observed, UNIT
         self.probe, self.witness = probe(m + 1 + q), np.zeros(witnesses)
@@ -227,11 +229,6 @@ class Adder(Described):
     def _large(self) -> bool:
         return not np.all(np.abs(self.witness) < self.bounds[1])
 
-    @property
-    def spare(self) -> FloatArray | None:
-        """A square (w, w) that the next accumulator may take over, where there is one."""
-        return None
-
 
 class PackedAdder(Adder):
     """An adder whose sums are an upper triangle, that of `square` (w, w), column-major: memory to use again, whatever
@@ -242,10 +239,6 @@ class PackedAdder(Adder):
     def held(self) -> Iterator[FloatArray]:
         yield from packed_columns(self.square)
         yield self.witness
-
-    @property
-    def spare(self) -> FloatArray:
-        return self.square
 
 
 _Either = TypeVar("_Either", FloatArray, SingleArray)

@@ -96,10 +96,6 @@ class SpectralSolver(DirectSolver):
         super().__init__(problem)
         self.rung = "eigh" if all(block.squared for block in problem.blocks) else "qr"
 
-    @classmethod
-    def suits(cls, problem: Problem, ridges: Sequence[Ridge]) -> bool:
-        return True
-
     def factor(self, block: Block, ridge: Ridge) -> "SpectralFactor":
         return SpectralFactor(block, self.problem.shifts(block, ridge))
 

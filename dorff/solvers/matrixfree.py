@@ -80,22 +80,10 @@ class System(ABC):
         self.centre = np.zeros(len(self._s))
         if problem.intercept:
             self.centre = np.asarray(sum(one.s for one in rows)) / problem.l
-        self.problem = replace(problem, blocks=(block,))
-
-    @property
-    def a(self) -> FloatArray:
-        """(c,)."""
-        return self.problem.blocks[0].a
-
-    @property
-    def apart(self) -> bool:
-        """Whether columns are systems of their own: a row of features is then one row of the design."""
-        return self.problem.blocks[0].rotation is not None
-
-    @property
-    def size(self) -> int:
-        """k."""
-        return len(self.gain) if self.apart else len(self.problem.blocks[0].at[0])
+        self.problem, self.a = replace(problem, blocks=(block,)), block.a
+        # Whether columns are systems of their own: a row of features is then one row of the design.
+        self.apart = block.rotation is not None
+        self.size = len(self.gain) if self.apart else len(block.at[0])  # k
 
     @property
     def rhs(self) -> FloatArray:

@@ -69,6 +69,7 @@ class RidgeScores:
         kept = self._totals.energy - self._summed([one.fitted for one in solved])
         self.rss: FloatArray = np.maximum(kept - self._summed([one.shrunk for one in solved]), floor)
         self._penalised = np.maximum(kept, floor)
+        self._left = np.maximum(self._totals.entries - self._totals.spent, 0.0)  # entries that the intercept leaves
 
     def _summed(self, values: Sequence[FloatArray]) -> FloatArray:
         """(J,): each column's value added where it belongs."""
@@ -86,11 +87,6 @@ class RidgeScores:
         condition = max([1.0, *(one.lifted for one in self._solved)])
         size = float(np.sqrt(self._levels.sum() / max(self._totals.squares.sum(), _TINY)))
         return digits_left(condition, self._problem.unit, squared=self.squared, size=size)
-
-    @property
-    def _left(self) -> FloatArray:
-        """Observed entries that the intercept leaves."""
-        return np.maximum(self._totals.entries - self._totals.spent, 0.0)
 
     @property
     def variance(self) -> FloatArray:
@@ -215,9 +211,9 @@ class DirectSolver(ABC):
         self.problem = problem
 
     @classmethod
-    @abstractmethod
     def suits(cls, problem: Problem, ridges: Sequence[Ridge]) -> bool:
         """Whether it can solve this, and is worth its time."""
+        return True
 
     @abstractmethod
     def factor(self, block: Block, ridge: Ridge) -> BlockFactor | None:

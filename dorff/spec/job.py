@@ -216,8 +216,8 @@ class Job(Part):
         """What `solve.select` comes to: `auto` is k-fold where there is something to choose that it can choose."""
         if self.solve.select != "auto":
             return self.solve.select
-        shared = self.solve.ridge_per_output and not all(_falls_apart(kernel) for kernel in self.kernels)
-        return "gcv" if self.trials == 1 or shared else "kfold"
+        apart = all(isinstance(one, DecomposableSpec) and one.output == "identity" for one in self.kernels)
+        return "gcv" if self.trials == 1 or (self.solve.ridge_per_output and not apart) else "kfold"
 
     @property
     def holds_out(self) -> bool:
@@ -270,10 +270,6 @@ class Job(Part):
     def warnings(self) -> list[str]:
         """What it asks for in vain, but is not refused for."""
         return [f"{key} {problem}" for key, problem in _idle_keys(self, refused=False)]
-
-
-def _falls_apart(kernel: Kernel) -> bool:
-    return isinstance(kernel, DecomposableSpec) and kernel.output == "identity"
 
 
 def _idle_keys(job: "Job", *, refused: bool) -> Iterator[tuple[str, str]]:
