@@ -61,8 +61,7 @@ class Constants:
         (Minh 2016, eq. 58-59). The output matrix must be fixed or the identity. Values are exact, but for bounds from
         above: `slope` by the root of the second moment where the scalar kernel is no isotropic Gaussian, `variance`
         by 9/16 |A|^2 where it is no Gaussian (k0(2 delta) <= k0(delta) is all that is used), `orlicz` of bounded
-        measures by sup / log 2, all moments under DEFENSIVE, and all of a sum. InputError for other kernels, and
-        where a moment is infinite."""
+        measures by sup / log 2, all moments under DEFENSIVE, and all of a sum. InputError where one is unknown."""
         if not isinstance(kernel, OperatorKernel):
             raise InputError(f"kernel must be an operator kernel, such as Decomposable({kernel!r}), not {kernel!r}")
         positive(diameter=diameter)

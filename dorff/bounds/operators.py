@@ -53,8 +53,7 @@ def minh_uniform(constants: Constants, epsilon: float, frequencies: int) -> floa
     """A bound on P(sup over x, z of |K~(x, z) - K(x, z)|_HS >= epsilon): Minh (2016), theorem 12, eq. 64.
 
     The theorem's Omega is the set of differences x - z, so that its diam is 2 l. Otherwise as printed, where its net
-    is one (see `over_net`). 1 where M is infinite. For decomposable kernels m_1 needs E |omega| < inf, which
-    example 6 leaves out."""
+    is one (see `over_net`). 1 where M is infinite. Decomposable kernels need E |omega| < inf (not in example 6)."""
     positive(epsilon=epsilon, frequencies=frequencies)
     anchor = math.log(2) - frequencies * _rate(constants, epsilon / 2)
     return over_net(constants.d, constants.diameter, anchor, 4 * constants.hs_slope / epsilon, 1)

@@ -1,5 +1,4 @@
-"""`lengthscale: tune`: the length-scales at which a sample of rows has the most evidence, that of a Bayesian linear
-model on random features, with its gradient."""
+"""`lengthscale: tune`: length-scales of the most evidence, by a Bayesian linear model on a sample's features."""
 
 import math
 from collections.abc import Iterator

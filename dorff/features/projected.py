@@ -1,5 +1,4 @@
-"""Features of projections: cosines and sines, or any phi(omega . x); and features whose frequencies move with the
-length-scales, from one fixed draw."""
+"""Features of projections, cosines and sines or any phi(omega . x); and such that move with the length-scales."""
 
 from __future__ import annotations
 
@@ -312,8 +311,7 @@ def with_lengthscale(
 def _linear_root(base: object, d: int, p: int) -> FloatArray:
     """B (r, p, d + 1) such that U = B [omega | 1] has U^T U = M(omega).
 
-    For the divergence-free kernel the rows omega_i e_j - omega_j e_i, i < j, which are linear in omega, in place of
-    |omega| Q^T; they are more than p where p > 3."""
+    For the divergence-free kernel the rows omega_i e_j - omega_j e_i, i < j: linear, and more than p where p > 3."""
     if isinstance(base, CurlFree):
         root = np.zeros((1, p, d + 1))
         root[0, range(p), range(d)] = 1.0

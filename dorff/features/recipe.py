@@ -1,5 +1,4 @@
-"""From a kernel and a sampler to a feature map: how many columns, what they cost, the draw; and feature maps as plain
-JSON and arrays, and back."""
+"""From a kernel and a sampler to a feature map: columns, costs, the draw; and maps as JSON and arrays, and back."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ from dorff.spec.registry import Config
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A feature map, the log density (D,) of its frequencies where they have one, and which terms (T, D) of the kernel
-    each of them serves: None for all."""
+    """A feature map, its frequencies' log density (D,) if any, and which terms (T, D) each serves: None for all."""
 
     phi: ScalarMap
     log_density: FloatArray | None

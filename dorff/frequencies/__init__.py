@@ -13,8 +13,7 @@ from dorff.spec.registry import SAMPLERS, kind_of
 
 
 def default_sampler(kernel: OperatorKernel) -> Sampler:
-    """Orthogonal, or IID for kernels with a law that rotations change, under the measure they prefer: products
-    over inputs, and vector fields with unequal length-scales."""
+    """Orthogonal, or IID where rotations change a law: products over inputs, fields with unequal length-scales."""
     laws = [(base.scalar, base.measures[0] if base.measure is None else base.measure) for _, base in kernel.terms()]
     turned = any(isinstance(scalar, Spectral) and not scalar.rotation_invariant(measure) for scalar, measure in laws)
     return IID() if turned else Orthogonal()

@@ -53,8 +53,7 @@ class Quadrature(Sampler):
     negative one (not so for step and sigmoid, whose own constant makes up for it). "drop" leaves it out. "redraw" is
     the paper's: a rule's radii are drawn again until its a_0^2 >= 0, which biases (+0.1 at d = 4).
 
-    A count that is no whole number of rules takes a random part of one more; all weights are then as if the
-    parts were one rule, which keeps the mean right."""
+    A count that is no whole number of rules takes a random part of one more, weighed so that the mean stays right."""
 
     degree: tuple[int, int] = (3, 3)
     mixing: str = "butterfly"

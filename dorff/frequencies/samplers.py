@@ -59,8 +59,7 @@ class IID(DenseSampler):
 
 
 class Orthogonal(DenseSampler):
-    """Haar-orthogonal blocks of d directions, a radius of its own for each row (Yu et al. 2016; the Gort of
-    Munkhoeva et al. 2018). Unbiased; for laws that no rotation changes."""
+    """Haar-orthogonal blocks of d directions, radii by row (Yu et al. 2016). Unbiased; for laws no rotation alters."""
 
     kind = "orthogonal"
 
@@ -264,8 +263,7 @@ class SORF(_Rademacher):
     Always three factors, and the first rows of the last block. Biased, most at small d: directions are not uniform,
     and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and all whose weights depend on
     the frequency (vector fields under every measure, spectral densities), have random radii. At d = 3, over distances
-    up to a length-scale, the mean of a Gaussian's gram is 2% off, that of its curl-free kernel 12%, and that of a
-    Matern curl-free one (nu = 3.5) 21%."""
+    up to a length-scale, the mean of a Gaussian's gram is 2% off, curl-free 12%, Matern curl-free (nu = 3.5) 21%."""
 
     kind = "sorf"
 
@@ -281,8 +279,7 @@ class ROMSpec(Typed):
 
 @dataclass(frozen=True)
 class ROM(_Rademacher):
-    """Random orthogonal matrices sqrt(n) prod_{i <= blocks} H D_i: the S-Rademacher ones of Choromanski, Rowland &
-    Weller (2017).
+    """sqrt(n) prod_{i <= blocks} H D_i: the S-Rademacher matrices of Choromanski, Rowland & Weller (2017).
 
     Differs from SORF in two ways: `blocks` is free, and a part of a block takes random rows, without replacement,
     rather than the first ones. With three blocks and a whole number of n rows the two have the same law. Biased in

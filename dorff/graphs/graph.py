@@ -1,5 +1,4 @@
-"""Which rows are neighbours: the graphs that a manifold term can be over. And one such term: a graph, a Laplacian, a
-coupling of the outputs, and how much it weighs."""
+"""Graphs of rows; and a manifold term: a graph, a Laplacian, a coupling of the outputs, and how much it weighs."""
 
 import hashlib
 import math

@@ -87,8 +87,7 @@ def checked(W: Any, n: int, *, what: str = "graph") -> sp.csr_array:
     Both directions of an edge must be there with the same weight (to a relative 1e-10; their mean is taken); entries
     at the same place are added, as scipy does. Self loops are dropped: they change no Laplacian D - W.
 
-    Raises InputError: W is no n x n matrix of real numbers, an index lies outside of it, a weight is negative, NaN or
-    infinite, or W is not symmetric."""
+    InputError: W is no symmetric n x n matrix of finite numbers of 0 or more, or an index lies outside of it."""
     if not sp.issparse(W):
         W = np.asarray(W)
     if W.dtype.kind not in "biuf":

@@ -1,6 +1,5 @@
-"""Kernels that are not shift-invariant: those that bring features of their own, polynomials and kernels given by
-eigenpairs; and E phi(w . x) phi(w . z) over Gaussian w: arc-cosine, and any other phi, if need be by its Hermite
-series (Mehler)."""
+"""Kernels that are not shift-invariant: polynomials and kernels given by eigenpairs, which bring their features; and
+E phi(w . x) phi(w . z) over Gaussian w: arc-cosine, and any other phi, if need be by its Hermite series (Mehler)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -169,8 +168,7 @@ def hermite_gram(phi: Function, x: FloatArray, z: FloatArray, cosine: FloatArray
     E phi^2) is added at the first powers left out, even and odd apart: so z = x and z = -x are exact, the gram
     matrix stays positive semi-definite, and the error is at most the rest itself. Measured against two-dimensional
     rules: 1e-13 for tanh and softplus up to |x| = 4; for tanh 1e-6 at |x| = 10 and 1e-3 at 30, and that only where
-    x and z are within 8 degrees of a line; 1e-5 |x| |z| for a kink at zero, 1e-3 for a jump there.
-    phi may grow like a polynomial, or a little faster."""
+    x and z are within 8 degrees of a line; 1e-5 |x| |z| for a kink at 0, 1e-3 for a jump. phi may grow like powers."""
     functions = _hermite_functions()
     left, left_rest = _coefficients(phi, x, functions)
     right, right_rest = _coefficients(phi, z, functions)

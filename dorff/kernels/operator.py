@@ -1,5 +1,4 @@
-"""Operator-valued kernels: exact values, and the spectral roots that psi is made of; decomposable ones, a scalar
-kernel times an output matrix; curl-free and divergence-free ones."""
+"""Operator-valued kernels: values, and roots that psi is made of; decomposable, curl-free, divergence-free ones."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class OperatorKernel(ABC):
         return any(kernel.vector_field for _, kernel in self.terms())
 
     def tied(self, d: int) -> tuple[IntArray, ...]:
-        """Of d inputs the groups of columns, by number, that may not be scaled apart from each other: all where a term
-        ties outputs to input directions, else none."""
+        """Of d inputs the groups of columns, by number, not to be scaled apart: all of a `vector_field`, else none."""
         return (np.arange(d),) if self.vector_field else ()
 
     def trace(self, d: int, p: int) -> float:
@@ -237,9 +235,8 @@ class VectorField(BaseKernel):
     Any shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales: the
     Gaussian, say, or Matern with nu > 1. InputError for others, and for a measure that the scalar kernel does not
     have. Derivatives are by the inputs as given, which must be lengths of one unit along
-    the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those
-    of the flow on the sphere. Project them to a plane, in km, first. Without a measure it is the trace measure, or
-    the spectrum's own where the sampler has no rule for that."""
+    the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those of
+    the flow; project them to a plane, in km. No measure: trace, or unbounded where the sampler has no rule."""
 
     kind: ClassVar[str]
     scalar: Spectral

@@ -117,8 +117,7 @@ class Simplex(Output):
 class Learned(Output):
     """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
 
-    Only a fit does that (`dorff.solvers.learned`). Until then frequencies are drawn and features counted as for the
-    identity, which has the same trace; but A has no values."""
+    Only a fit does that (`dorff.solvers.learned`). Until then A has no values; features are those of the identity."""
 
     penalty: str = "trace"
     p: int | None = None

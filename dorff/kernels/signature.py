@@ -221,8 +221,7 @@ def sampled(
 ) -> tuple[SampledSignature, float, float]:
     """K0 on a grid that is fine enough, or of the points given, and the `extremes` of its spectrum.
 
-    The grid of a positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added within.
-    """
+    The grid of a positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added."""
     halves = _halves(points, len(box))
     while True:
         grid = SampledSignature.of(signature, box, halves, p)

@@ -215,8 +215,7 @@ class Model:
         return mean_of(self.kernel.V, self._multi_view().chosen(views), self.p)
 
     def _uncertain(self, noise: bool, views: Views) -> tuple[Posterior, FloatArray | None, int]:
-        """The posterior, and of what its uncertainty is asked, with its size: of f (None) or a mean of its views, or
-        with noise of the targets."""
+        """The posterior, and of what it is asked, with its size: f (None), a mean of views, or (noise) targets."""
         posterior, M = self._kept_posterior(), self._mean(views)
         C = self.observe if M is None and noise else M
         return posterior, C, self.p if C is None else len(C)

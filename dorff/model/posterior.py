@@ -116,8 +116,7 @@ class CoupledBlock(PosteriorBlock):
     """One system for all outputs: f gets Phi^T x, where row a of Phi (k, p) is F_feature[a](x) loading_a - centre_a.
 
     `feature` (k,) names a column of F and `row` (k,) a row of psi: x goes to h[feature, row]. `loading` (k, p) is
-    gain psi there, in the targets' units for scaled ones; `centre` (k, p) what the free intercept takes of Phi, zeros
-    without one. c = 1."""
+    gain psi there, in the targets' units; `centre` (k, p) what an intercept takes of Phi, else zeros. c = 1."""
 
     feature: IntArray
     row: IntArray

@@ -24,8 +24,7 @@ class OperatorWeights:
 
     Of `count` views of p outputs each `views` (m,) names the view that a feature belongs to, and psi_a =
     e_view^T (x) gain_a root_a, (r, count p): the outputs are those of the first view, then those of the second. With
-    one root such weights are not separable, since psi is no single matrix; but every view has the same root. A view
-    whose rank is below r has rows of zeros."""
+    one root such weights are not separable; but every view has the same root. Views of rank below r have zero rows."""
 
     gain: FloatArray
     root: FloatArray
@@ -79,8 +78,7 @@ def operator_weights(
     their own (eq. 60) each frequency has the roots of the terms it serves, and no others. Trig features come as all
     cosines, then all sines, of the frequencies of `density`; a column more stands for omega = 0. `density` is None
     for features that have none; the kernel is then one scalar kernel times a matrix. `kernel` must have its output
-    matrices fixed. Of a multi-view kernel each frequency has the roots of its view. Where the stacked roots have more
-    than p rows they are replaced by an equivalent p x p root.
+    matrices fixed. Of several views each frequency has its view's roots. Roots of more than p rows become p x p ones.
 
     `normalize`, for frequencies drawn for another kernel, multiplies all psi by the one number that makes the mean
     of tr psi_a^T psi_a over them tr K(0), as it is on average (self-normalised importance sampling, Hesterberg 1995):

@@ -57,8 +57,7 @@ class Described(ABC):
 
     `n` counts the rows, `y0` (q,) is the constant the targets were shifted by before summing (sums of uncentred
     targets lose digits). `observed` is "" where the rows have all targets, else a 1 for each that they have and a 0
-    for each that they miss, whose columns are zero. `unit` is their rounding error over their largest singular value.
-    """
+    for each that they miss, whose columns are zero. `unit`: their rounding error over their largest singular value."""
 
     kind: ClassVar[str]
     m: int
@@ -126,8 +125,7 @@ class Sums(Described):
 
 @dataclass(frozen=True, eq=False)
 class Solvable(Sums):
-    """Sums that a linear system can be made of: those that say what Z^T Z is. They are an upper triangle: `packed`,
-    column by column, (w (w + 1) / 2,)."""
+    """Sums that say what Z^T Z is: an upper triangle, `packed` column by column, (w (w + 1) / 2,)."""
 
     m: int
     q: int
@@ -174,8 +172,7 @@ class Solvable(Sums):
 class Adder(Described):
     """Adds blocks of rows Z (n, w), in the order they come.
 
-    `witness` (k,) holds sums along `probe` (w,) that are made apart from the others, and tell whether those are right.
-    """
+    `witness` (k,) holds sums along `probe` (w,), made apart from the others, that tell whether those are right."""
 
     square: FloatArray | None = None  # (w, w), which the next accumulator may take over, where there is one
 
@@ -231,8 +228,7 @@ class Adder(Described):
 
 
 class PackedAdder(Adder):
-    """An adder whose sums are an upper triangle, that of `square` (w, w), column-major: memory to use again, whatever
-    is in it; new memory where None is given."""
+    """An adder whose sums are the upper triangle of `square` (w, w), column-major: memory to use again, or new."""
 
     square: FloatArray
 

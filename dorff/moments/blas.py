@@ -40,8 +40,7 @@ def syrk(Z: FloatArray | SingleArray, square: FloatArray | SingleArray) -> None:
 
 
 def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
-    """Add (Z^T LZ + LZ^T Z) / 2 to the upper triangle of `square` (w, w), column-major; Z and LZ (n, w) float64, rows
-    contiguous and as far apart in both. Twice the flops of a `syrk`."""
+    """As `syrk`, but adds (Z^T LZ + LZ^T Z) / 2, float64, rows of Z and LZ as far apart; twice the flops."""
     rows, width = Z.shape
     step = Z.strides[0] // 8 if rows > 1 else width
     for array in (Z, LZ):

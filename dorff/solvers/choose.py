@@ -245,8 +245,7 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines.
 
     The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties
-    are cut as the moments are; m is even. InputError for a multi-view kernel, whose views have frequencies of their
-    own, one view's after another's."""
+    are cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart."""
     if m == setting.m:
         return folds, setting
     if isinstance(setting.kernel, MultiView):

@@ -21,8 +21,7 @@ MOST_FACTORS: Final = 8  # as many Cholesky factors take about as long as one `e
 
 
 class CholeskySolver(DirectSolver):
-    """A factor for each ridge; the condition number is LAPACK's 1-norm estimate. Needs equal output eigenvalues `a` in
-    each block."""
+    """A factor for each ridge; the condition number is LAPACK's 1-norm estimate. Needs equal `a` in each block."""
 
     rung = "cholesky"
 
@@ -162,8 +161,7 @@ SOLVERS: Final[tuple[type[DirectSolver], ...]] = (CholeskySolver, SpectralSolver
 def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Solution]:
     """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
 
-    A ridge may be (p,), one for each of the problem's directions. `scores` asks for GCV scores and evidences, which
-    the `eigh` always gives."""
+    A ridge may be (p,), one a direction. `scores` asks for GCV scores and evidences, which the `eigh` always gives."""
     for solver in (kind(problem) for kind in SOLVERS if kind.suits(problem, ridges)):
         tried = (solver.solve(ridge, scores=scores) for ridge in ridges)
         solutions = [solution for solution in takewhile(lambda solution: solution is not None, tried) if solution]

@@ -68,8 +68,7 @@ class System(ABC):
     def __init__(
         self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray, block: Block
     ) -> None:
-        """`basis` (q, T): the combinations of the targets that the systems see; R (m, q) of each pattern; the system
-        without its matrix."""
+        """`basis` (q, T): what the systems see of the targets; R (m, q) of each pattern; a block without matrix."""
         self._operator, rows = operator, problem.rows
         # A combination is summed over the rows that have all its targets.
         self._member = np.array([~np.any(basis[~one.mask] != 0, axis=0) for one in rows], dtype=np.float64)

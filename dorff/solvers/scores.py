@@ -90,8 +90,7 @@ class RidgeScores:
 
     @property
     def variance(self) -> FloatArray:
-        """The noise variances at which the evidence is greatest: (RSS + l ridge |h|^2) / (N - degrees of the
-        intercept); 0 where no entry is left."""
+        """Noise variances of the most evidence: (RSS + l ridge |h|^2) / (N - intercept's degrees); 0 for no entry."""
         return np.where(self._left > 0, self._penalised / np.maximum(self._left, 1.0), 0.0)
 
     @cached_property
@@ -121,8 +120,7 @@ class RidgeScores:
         the noise variance (the restricted likelihood of Patterson & Thompson 1971, with log det n of the intercept's
         system, for a flat prior on it, in the targets' units). Of directions that add to the `log_evidence`.
 
-        -inf at ridge 0. With row weights, a constant of the data, half the sum of log w over the entries, is left out.
-        """
+        -inf at ridge 0. With row weights a constant of the data, half the entries' sum of log w, is left out."""
         log_det = self._summed([one.log_det for one in self._solved if one.log_det is not None])
         noise = np.log(2.0 * np.pi * np.where(self._left > 0, self.variance, 1.0)) + 1.0
         return np.asarray(-0.5 * (self._left * noise + self._totals.log_free + log_det))
@@ -183,8 +181,7 @@ def geometric_mean(ridges: FloatArray) -> float:
 
 
 class BlockFactor(ABC):
-    """The matrices G a_j + shift_j of a block's columns j at one ridge, factored once: all that is asked of their
-    inverses."""
+    """The matrices G a_j + shift_j of a block's columns j at one ridge, factored once; asked for their inverses."""
 
     @abstractmethod
     def solve(self, *, scores: bool = False) -> BlockSolution:

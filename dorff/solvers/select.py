@@ -176,8 +176,7 @@ class NoiseModel(NamedTuple):
 
 
 class Reweighed(NamedTuple):
-    """`weighed` gives the problem whose targets are divided by the roots of variances (q,); a ridge; and the first
-    variances (q,)."""
+    """`weighed` gives the problem of targets divided by the roots of variances (q,); a ridge; first variances (q,)."""
 
     weighed: Callable[[FloatArray], Problem]
     ridge: float
@@ -185,8 +184,7 @@ class Reweighed(NamedTuple):
 
 
 def noise_models(parts: Parts, trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:
-    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.uncertainty`, for
-    each trial of the same features.
+    """D, and the restricted likelihood at it, of the model in `solvers.uncertainty`, for each trial of these features.
 
     The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the residuals and the
     degrees of freedom of target j under D. Departures: the intercept's degrees are off n_j, and as t2 is tied to D
@@ -258,8 +256,7 @@ def _solved(problem: Problem, block: Block, parts: Parts, ridge: float) -> tuple
 
 
 def _freedom(problem: Problem, block: Block, parts: Parts, inverse: FloatArray) -> FloatArray:
-    """(q,): tr(G_t inverse), G_t what target t has of the G of a system for everything; the lower triangle of the
-    inverse is read."""
+    """(q,): tr(G_t inverse), G_t target t's part of the G of everything; the inverse's lower triangle is read."""
     feature, row = block.at
     psi, freedom = problem.weights.psi[feature, row], np.zeros(len(problem.scale))
     centre = problem.centres(feature, psi)

@@ -55,8 +55,7 @@ class Fit:
 
     @property
     def log_evidence(self) -> float | None:
-        """Log marginal likelihood of the targets in their own units, the noise of each target at its best, where it
-        was asked for or came for nothing."""
+        """Log marginal likelihood of the targets in their own units, each one's noise at its best, if known."""
         return self.solution.log_evidence
 
 
@@ -101,8 +100,7 @@ class Setting:
         return self.r2_of or select.R2.of([self.kernel], self.observe, classes=self.free_scale)
 
     def level(self, parts: Parts) -> float:
-        """The mean of k(x, x) over the rows and the outputs, as the features have it, to three digits; 1 where it is
-        none."""
+        """The features' mean of k(x, x) over the rows and the outputs, to three digits; 1 where it is none."""
         weights, rows = self.weights(self.fixed(parts)), sum(float(part.corner[0, 0]) for part in parts)
         squares = np.sum([np.diag(part.full)[: self.m] for part in parts], axis=0)
         level = float(squares @ weights.sizes) / (rows * weights.shape[2])
@@ -163,8 +161,7 @@ class Setting:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
 
         Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
-        kernel that is one scalar kernel times a matrix falls apart. InputError for other kernels. The GCV score is the
-        mean of the directions' own."""
+        kernel that is one scalar kernel times a matrix falls apart. InputError for others. GCV is a mean of theirs."""
         self.check_scored()
         rule, kernel = criterion_of(criterion).of_fit, self.fixed(parts)
         assert rule is not None
@@ -325,8 +322,7 @@ def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] 
 
 
 def check_output(kernel: OperatorKernel, observe: FloatArray | None) -> None:
-    """InputError for an output matrix that a fit could not find: a learned one beside other terms, or a covariance of
-    targets that are not the outputs."""
+    """InputError for a learned output matrix beside other terms, or a covariance where targets are not the outputs."""
     learned_term(kernel)
     outputs = [base.output for _, base in kernel.terms() if isinstance(base, Decomposable)]
     if observe is not None and any(isinstance(output, Covariance) for output in outputs):

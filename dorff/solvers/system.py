@@ -168,8 +168,7 @@ def assembled(
     """G (k, k), rhs (k, c), `Block.removed` and `Block.unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P), of
     which each is `row` (k,) of its feature's; all the same if None.
 
-    G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74). The free b is eliminated,
-    exactly."""
+    G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74); b is eliminated, exactly."""
     k, P = psi.shape
     G, rhs, across = np.zeros((k, k)), np.zeros((k, sums[0].y.shape[1])), np.zeros((k, P))
     all_of_them = np.array_equal(feature, np.arange(len(sums[0].S)))
@@ -247,8 +246,7 @@ class Penalty:
 
 class PenaltyTerm(NamedTuple):
     """A penalty of g = f - f0 in the scaled targets' units: T (m + 1, m + 1) times l gI, Q = views (x) outputs, and
-    the constant f0 (V p,). It is as rows that have 0 for their targets, seen through a root of Q. `unit` is T's
-    relative rounding error."""
+    the constant f0 (V p,): as rows of targets 0, seen through a root of Q. `unit` is T's relative rounding error."""
 
     T: FloatArray
     views: FloatArray

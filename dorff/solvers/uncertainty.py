@@ -152,8 +152,7 @@ def _block(problem: Problem, block: Block, ridge: float | FloatArray, about: _No
 
 
 def _columns(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> Iterator[CoupledBlock]:
-    """Of several views with one root: a block for each independent combination of columns, with the rows of the root
-    that it turns to."""
+    """Of several views with one root: a block for each independent combination of columns, with its rows."""
     assert block.rotation is not None
     basis, spread, variance = _of_columns(problem, block, ridge, about)
     for lift in _roots(spread, variance).transpose(2, 0, 1) @ block.rotation.T:  # (k', r)
@@ -173,8 +172,7 @@ def _roots(spread: FloatArray, variance: FloatArray) -> FloatArray:
 
 
 def _centre(problem: Problem, block: Block) -> FloatArray:
-    """The features' weighted mean (m,) over the rows that a block is of, penalties among them; zeros without an
-    intercept."""
+    """The features' weighted mean (m,) over a block's rows, penalties among them; zeros without an intercept."""
     direction = 0 if block.columns is None else int(block.columns[0])
     there = [(rows.s, rows.n) for rows in problem.rows if problem.directions is None or rows.mask[direction]]
     if problem.directions is not None:
@@ -271,8 +269,7 @@ def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_
 
 
 def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[tuple[int, list[_Leverage]]]":
-    """Runs of fits, each with the number of its first, whose leverages have a basis in common: others are held one at
-    a time."""
+    """Runs of fits whose leverages have a basis in common, with the number of the first: one run is held at a time."""
     run, first = list[_Leverage](), 0
     for at, fit in enumerate(fits):
         one = _Leverage(*fit)

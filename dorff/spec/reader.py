@@ -50,8 +50,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _count(node: yaml.Node, counts: dict[yaml.Node, int | None]) -> int:
-    """The values below `node`, long texts for more than one, those of aliases each time; refused where they are too
-    many, or hold themselves."""
+    """The values below `node`, aliases counted each time; refused where they are too many, or hold themselves."""
     if node in counts:
         if (known := counts[node]) is None:
             raise yaml.constructor.ConstructorError(problem="a value holds itself", problem_mark=node.start_mark)

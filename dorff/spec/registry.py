@@ -109,8 +109,7 @@ Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the 
 @dataclass(frozen=True)
 class Word:
     """Beside a field's type: a mapping whose `type` is a word of the registry, and whose other keys are its options.
-    `default` is the word where `type` is left out, `later` are words that are known but not built yet, `without` those
-    that do not go here."""
+    `default` is the word where `type` is left out; `later` are known but not built, `without` do not go here."""
 
     registry: Registry
     default: str | None = None
