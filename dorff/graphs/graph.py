@@ -14,10 +14,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dorff.errors import InputError
-from dorff.graphs.nearest import FloatArray
 from dorff.spec.data import GivenSpec, IdentitySpec, KnnSpec
 from dorff.spec.registry import GRAPHS, Config, Entry, kind_of
 
+FloatArray = npt.NDArray[np.float64]
 WITHIN: Final = ("data", "leaf")
 APPEND: Final = ("rebuild", "link")
 WEIGHTS: Final = ("heat", "binary")
