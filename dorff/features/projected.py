@@ -228,8 +228,7 @@ class UnitFeatures:
 
     units (D, d). psi (D, R, P) = sizes[j, i] sum_k [omega_j | 1]_k roots[i, :, k], with sizes (D, R), the roots of
     the terms' weights over the density drawn from, and roots (R, P, d + 1): a length-scale moves the kernel's density
-    and the law that was drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: their output
-    matrices count as the identity, and all outputs share one system."""
+    and the law drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: one system for all."""
 
     units: FloatArray
     sizes: FloatArray

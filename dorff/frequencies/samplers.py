@@ -84,8 +84,7 @@ class QMCSpec(Typed):
 
 @dataclass(frozen=True)
 class QMC(DenseSampler):
-    """A low-discrepancy sequence sent through the inverse of the law's distribution function (Yang, Sindhwani,
-    Avron & Mahoney 2014), for every kernel and measure.
+    """A low-discrepancy sequence through the law's quantiles (Yang et al. 2014), for every kernel and measure.
 
     `sequence` "sobol" or "halton". Scrambled, it is random and unbiased (Owen 1997); else the same, and biased."""
 

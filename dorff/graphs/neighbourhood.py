@@ -142,8 +142,7 @@ def _near(queries: _Points, candidates: _Points, own: IntArray, k: int, out: npt
     (4 d + 32) u (|x|^2 + |z|^2): d u of the product, 4 u each of centring and of rounding to the type, the rest of
     adding up; and as much again for the d u of the sum of squares that it is compared with.
 
-    A length that at least k rows of Z keep below is the k-th least of the minima of sets of them: hardly longer than
-    the k-th least of all where sets are many, and found in one pass."""
+    A length that k rows of Z keep below is the k-th least of the minima of sets of them, found in one pass."""
     (X, x2), (Z, z2) = queries, candidates
     info, n = np.finfo(X.dtype), len(Z)
     c = (2 * X.shape[1] + 16) * float(info.eps)

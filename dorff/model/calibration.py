@@ -266,8 +266,7 @@ class HeldSample:
         return self.Y - self.values
 
     def coverage(self, factor: FloatArray | float) -> FloatArray:
-        """(q,): the share of the targets that are within `factor` deviations, a number or one a target; NaN of a
-        target that no row has. InputError without deviations."""
+        """(q,): the share of the targets within `factor` deviations; NaN without rows; InputError without `std`."""
         if self.std is None:
             raise InputError("held-out rows without deviations say nothing of bands: fit with solve.posterior: true")
         there = np.isfinite(self.Y)

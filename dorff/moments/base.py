@@ -186,8 +186,7 @@ class Adder(Described):
 
     @abstractmethod
     def held(self) -> Iterator[FloatArray]:
-        """All numbers that it holds, in its own memory, contiguous: reading them back into an empty adder (and `n`
-        and `unit`) makes it the same to the bit. The witness is the last."""
+        """All its numbers, in its own memory, contiguous, the witness last: with `n` and `unit` all of its state."""
 
     @abstractmethod
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:

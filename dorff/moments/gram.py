@@ -304,8 +304,7 @@ class ProductAccumulator(Adder):
         yield self.witness
 
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """u^T M V is (Z u)^T Z V, wrong by unit (n + w) |Z| |Z V| at most; |Z u| stands for |Z|, which is not known,
-        and SHOWN is squared for where it is much smaller."""
+        """u^T M V is (Z u)^T Z V, wrong by unit (n + w) |Z| |Z V|; |Z u| stands for |Z|: so SHOWN is squared."""
         c = len(self._sums)
         size = np.sqrt(self.witness[0]) * np.sqrt(self.witness[1 + c :])
         slack = self.unit * base.SHOWN**2 * (self.n + self.width) * size

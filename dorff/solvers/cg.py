@@ -96,8 +96,7 @@ def nystrom_bytes(k: int, column_bytes: int) -> int:
 
 
 def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The eigenvectors U = Q V, as Q (k, s) and V (s, s), and the eigenvalues (s,) of G omega (omega* G omega)^+
-    (G omega)*, by a small shift that is undone.
+    """Q (k, s), V (s, s) and eigenvalues (s,) of G omega (omega* G omega)^+ (G omega)* = QV diag (QV)*, by a shift.
 
     Where rounding leaves omega* G omega no positive matrix, its eigenvalues below the shift are left out."""
     nu = float(np.finfo(np.float64).eps * np.linalg.norm(product))
@@ -293,8 +292,7 @@ def iterate(
     """Conjugate gradients for all columns side by side: one product serves all of them.
 
     A column is done when r* P^-1 r is `tolerance`^2 of what it was at x = 0. Where rounding stops the fall, or `most`
-    iterations are done, the solution says that it did not converge. `progress` is called after each iteration, with
-    how many are done and how many more it seems to take."""
+    are done, it says that it did not converge. `progress` gets how many are done and how many it seems to take."""
     shift, a, rhs = system.problem.l * ridge, system.a, system.rhs
 
     def product(p: FloatArray, at: IntArray) -> FloatArray:
@@ -360,8 +358,7 @@ def _left(errors: Sequence[float], tolerance: float) -> int:
 
 
 def _condition(steps: FloatArray) -> float:
-    """Of the preconditioned system: its eigenvalues are about those of the tridiagonal matrix that the steps'
-    coefficients alpha and beta, (n, 2), have built (Lanczos)."""
+    """Of the preconditioned system, by the tridiagonal matrix that the steps' alpha, beta (n, 2) build (Lanczos)."""
     alpha, beta = steps.T
     diagonal = 1.0 / alpha
     diagonal[1:] += beta[:-1] / alpha[:-1]

@@ -179,8 +179,7 @@ def _score(fit: Fit, m: int, rule: FitScore) -> Score:
 def fold_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, common: Common | None = None
 ) -> list[Score]:
-    """Held-out mean squared errors, over all rows by their weight and all targets they have, and R2: of each ridge
-    and, where asked for, of the best ridge of every target.
+    """Held-out mean squared errors, by the rows' weights, and R2: of each ridge, and of every target's best if asked.
 
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
     output matrix come too. Where f has a free scale, errors are those at the best one. `common` is what other settings

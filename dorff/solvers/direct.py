@@ -88,8 +88,7 @@ class SpectralSolver(DirectSolver):
     """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge.
 
     At ridge 0 those below the rounding level are left out (the least-norm solution). Those of a Gram matrix may be
-    rounding or not: none of the digits is vouched for then. Of the features' own singular values they are rounding;
-    the condition number is that of the others."""
+    rounding or not: no digit is vouched for then. Of the features' own singular values they are, and do not count."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -178,8 +177,7 @@ def factor_of(problem: Problem, block: Block, ridge: Ridge) -> BlockFactor:
 
 def solve_bytes(size: Size) -> int:
     """The most memory of making a problem and of `solve`, beside the packed sums: these as squares, and of every block
-    G, of one of them two more while it is assembled; or every G and its eigenvectors, and while these are found a copy
-    of G and LAPACK's workspace, which is twice as large (dsyevd)."""
+    G, of one two more while it is assembled; or every G and its eigenvectors, a copy and dsyevd's workspace, two G."""
     square = 8 * size.k**2
     return size.vectors + max(size.unpacked + (size.blocks + 2) * square, (2 * size.blocks + 2) * square)
 

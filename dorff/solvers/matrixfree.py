@@ -62,8 +62,7 @@ class System(ABC):
     """(G diag(a) + l ridge I) x = rhs for x and rhs (k, c), a (c,): c systems that share G.
 
     f = F W + b at coefficients x, seen as t targets: W (m, t, L) = out(x) for L vectors x. The free intercept b is
-    eliminated, exactly: it is what is best for these W. G = out* A* M A out, with A the map from W to the rows
-    [W | b] of V, is symmetric and positive whatever the rounding of M V."""
+    eliminated exactly. G = out* A* M A out, A from W to the rows [W | b] of V, is positive whatever the rounding."""
 
     def __init__(
         self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray, block: Block

@@ -72,8 +72,7 @@ class UnpackedMoments:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Systems (G + shift) x = rhs, a column each: whose S (c,), shift (c,), rhs (k, c), and the energy (c,) of the
-    targets, of which the training error is left."""
+    """Systems (G + shift) x = rhs, a column each: whose S (c,), shift (c,), rhs (k, c), the targets' energy (c,)."""
 
     whose: IntArray
     shift: FloatArray
@@ -127,8 +126,7 @@ class Family(NamedTuple):
     def descend(self, factor: FloatArray, columns: Columns) -> tuple[FloatArray, BoolArray]:
         """x (k, c), and which of them have converged: conjugate gradients on each column at once.
 
-        A column ends when the norm of its error, estimated by the factor's, is `TOLERANCE` of the root of the
-        training error: the energy less what x explains."""
+        A column ends where its error's norm is `TOLERANCE` of the training error's root: energy x does not explain."""
         now, whole = columns, np.zeros(len(columns.shift), bool)
 
         def precondition(r: FloatArray, _: IntArray) -> FloatArray:
@@ -156,8 +154,7 @@ class Family(NamedTuple):
 
 class Training(NamedTuple):
     """What the rows outside of one fold say: S (m, m), the weights' psi (r, p, m), the sums of the column of ones
-    (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds the
-    largest eigenvalue of G, features not yet centred.
+    (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds G's values.
 
     `load` (c, q) are the outputs that a separable kernel's columns add to; psi is then the gain, (1, 1, m)."""
 

@@ -140,8 +140,7 @@ class Solution:
     for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
     of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
     and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
-    `ridges` (p,) where each direction has its own; `ridge` is then their geometric mean. `converged` is False where an
-    iteration, or the learning of an output matrix, ran out of steps."""
+    `ridges` (p,) where each direction has its own; `ridge` is their geometric mean. Not `converged`: out of steps."""
 
     h: FloatArray
     ridge: float
@@ -189,18 +188,15 @@ class BlockFactor(ABC):
 
     @abstractmethod
     def inverses(self) -> tuple[FloatArray, FloatArray]:
-        """Basis (k, k') and spread (k', c): the inverses are basis diag(spread_j) basis^T, of spread 0 along what is
-        left out at ridge 0. Gives up the factor."""
+        """Basis (k, k'), spread (k', c), inverses basis diag(spread_j) basis^T. Gives up the factor."""
 
     @abstractmethod
     def with_inverse(self) -> tuple[BlockSolution, FloatArray]:
-        """Of a block of one column: its solution with the degrees of freedom, and the inverse (k, k), of which the
-        lower triangle is to be read. Gives up the factor."""
+        """Of one column: the solution with its freedom, the inverse's lower triangle (k, k). Gives up the factor."""
 
 
 class DirectSolver(ABC):
-    """A linear solver of one problem, at any ridge, which factors the matrix of each block. `rung` is what reports
-    call it. `direct.SOLVERS` lists those that are tried, in order."""
+    """A linear solver of one problem, that factors each block's matrix; `rung` in reports. See `direct.SOLVERS`."""
 
     rung: str
 
@@ -214,12 +210,10 @@ class DirectSolver(ABC):
 
     @abstractmethod
     def factor(self, block: Block, ridge: Ridge) -> BlockFactor | None:
-        """None where it cannot factor this block: its matrix is not numerically positive definite, say. InputError for
-        ridges of outputs that do not fall apart."""
+        """None where it cannot factor this block. InputError for ridges of outputs that do not fall apart."""
 
     def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution | None:
-        """The solution of all blocks, with GCV score and evidence where `scores` ask for these; None where it fails.
-        What did not converge says so (`Solution.converged`)."""
+        """The solution of all blocks, with GCV score and evidence if `scores`; None where it fails."""
         solved = list[BlockSolution]()
         for block in self.problem.blocks:
             factor = self.factor(block, ridge)
@@ -241,8 +235,7 @@ class FitScore(NamedTuple):
 @dataclass(frozen=True)
 class Criterion:
     """What the best of several fits is found by: its `title`, and what `shown` makes of a value for people to see,
-    called `axis` there, in the targets' units if `in_units`. Those of `HELD_OUT` alone have no `of_fit`: they score
-    predictions of rows held out."""
+    called `axis` there, in the targets' units if `in_units`. Those of `HELD_OUT` alone have no `of_fit`."""
 
     title: str
     axis: str

@@ -57,8 +57,7 @@ class R2(StrEnum):
     The mean of the outputs' own, each over the rows that have it, where there are two: it has no unit, and a target
     in another unit does not change it. Pooled, one quotient of sums over all outputs, where these are of one unit and
     the sums mean something: components of a vector field, of which a coordinate may be almost still, and one-hot rows
-    of classes. A target that does not vary has R2 1 where it is met, else 0, both up to rounding (scikit-learn's
-    convention)."""
+    of classes. A target that does not vary has R2 1 where it is met, else 0, up to rounding, as in scikit-learn."""
 
     MEAN = "mean of outputs"
     POOLED = "pooled"
@@ -296,8 +295,7 @@ def noise_variance(problem: Problem, solution: Solution) -> FloatArray | None:
 
 
 def noise_of(seen: Problem | Parts, scale: FloatArray, variance: FloatArray) -> FloatArray:
-    """(q,) of variances (q,) of the scaled targets in rows of weight 1, for a row of the mean weight of those that
-    see a target: so a constant factor of all weights changes nothing."""
+    """(q,) of variances of the scaled targets in rows of weight 1, for one of the mean weight: a factor is nothing."""
     return np.asarray(variance * scale**2 / mean_weight(seen))
 
 

@@ -176,8 +176,7 @@ class Setting:
         return self.judged(parts, [fit])[0] if rule.noise else fit
 
     def judged(self, parts: Parts, fits: Sequence[Fit]) -> list[Fit]:
-        """The fits with the noise of each target and, but for route cg and penalties, their log evidence: of the model
-        that `solvers.uncertainty` states, from the same moments."""
+        """The fits with each target's noise and, but for cg and penalties, log evidence (`solvers.uncertainty`)."""
         judged = [fit for fit in fits if fit.log_evidence is not None or self._unscored]
         lacking = [fit for fit in fits if fit.log_evidence is None and not self._unscored]
         models = select.noise_models(parts, (self.reweighed(parts, fit) for fit in lacking))
@@ -189,8 +188,7 @@ class Setting:
         return [self.noised(parts, fit) for fit in judged]
 
     def noised(self, parts: Parts, fit: Fit, squares: FloatArray | None = None) -> Fit:
-        """The fit with the noise of each target; by residuals alone for route cg, with penalties and where their
-        `squares` (q,), of the scaled targets, are given."""
+        """The fit with each target's noise; by residuals for route cg, penalties and given scaled `squares` (q,)."""
         if fit.noise_variance is not None:
             return fit
         if squares is not None or self._unscored:

@@ -1,5 +1,4 @@
-"""The pieces of a problem: its linear systems, the sums about its rows that go into no system, and penalties <f, M f>:
-what a graph, or views that should agree, say of a function."""
+"""The pieces of a problem: linear systems, sums about its rows, and penalties <f, M f>, of graphs or views."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,7 @@ OPEN: Final = 1e-12  # of the largest eigenvalue of the intercept's system: dire
 
 @dataclass(frozen=True)
 class Size:
-    """What the memory of a solve depends on: m features, q targets and r rows of psi, all in one system (`coupled`) or
-    a column each; patterns of targets, folds, ridges."""
+    """What a solve's memory depends on: m features, q targets, r rows of psi (one system if `coupled`), and so on."""
 
     m: int
     q: int
@@ -198,8 +196,7 @@ def assembled(
 def free_system(sums: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
     """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c).
 
-    What the sums show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty says nothing of a
-    constant, but its sums have been rounded."""
+    What sums show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty's sums are rounding."""
     square = sum(one.n * one.C.T @ one.C for one in sums)
     inverse = np.asarray(np.linalg.pinv(square, rcond=OPEN, hermitian=True))
     return inverse, np.asarray(sum(one.C.T @ one.y for one in sums))

@@ -123,8 +123,7 @@ def _spread(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Sequ
 def _of_columns(
     problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Basis (k, k'), spread and variances (c,) of a block whose columns are problems of their own, or hang together by
-    their noise: the spread is then (k', c, c)."""
+    """Basis (k, k'), spread and variances (c,) of a block's columns; (k', c, c) where they hang together by noise."""
     basis, spread = _spread(problem, block, ridge, about)
     at = np.zeros(len(block.a), np.int64) if problem.directions is None else block.columns
     if about.alone is not None:
@@ -230,8 +229,7 @@ def _coupled(problem: Problem, basis: FloatArray, feature: IntArray, row: IntArr
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Rows of a fit that are left out one at a time: inputs X (n, d), targets Y (n, q), NaN where they are missing,
-    what each row weighs (n,), and the map that gives their features."""
+    """Rows left out one at a time: inputs X (n, d), targets Y (n, q), NaN if missing, weights (n,), their features."""
 
     features: FeatureMap
     X: FloatArray
@@ -281,8 +279,7 @@ def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[tuple[i
 
 
 class _Leverage:
-    """C f = F W + bias of a fit, and the leverages of its rows. `seen` makes of f the scaled targets, or `directions`
-    of these that are problems of their own."""
+    """C f = F W + bias of a fit, and its rows' leverages. `seen` makes of f the scaled targets, or `directions`."""
 
     def __init__(self, problem: Problem, solution: Solution) -> None:
         C, self.scale, self.y0, self.directions = problem.C, problem.scale, problem.rows[0].y0, problem.directions

@@ -146,8 +146,7 @@ class Solve(Part):
 
     @property
     def ridges(self) -> tuple[float, ...]:
-        """Every ridge asked for, in the order given; of `auto` those that are tried first, times k(x, x): streaming,
-        which keeps no sums to choose from, has one."""
+        """Every ridge asked for, in order; of `auto` those tried first, times k(x, x), of which streaming has one."""
         if self.ridge == "auto":
             return FIRST_RIDGES if self.route != "streaming" else (STREAMING_RIDGE,)
         return self.ridge if isinstance(self.ridge, tuple) else (self.ridge,)
@@ -273,8 +272,7 @@ class Job(Part):
 
 
 def _idle_keys(job: "Job", *, refused: bool) -> Iterator[tuple[str, str]]:
-    """The keys that were set to what they would not be anyway and have no effect on this job, and what is wrong: those
-    that it is refused for, or those that it warns of (`Idle`)."""
+    """Keys that were set and have no effect on this job, and what is wrong: refused, or warned of (`Idle`)."""
     for place, part in _parts(job, ""):
         for key in sorted(part.model_fields_set):
             field, value = type(part).model_fields[key], getattr(part, key)

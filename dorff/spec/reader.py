@@ -97,8 +97,7 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
 
 
 def job_schema() -> Config:
-    """The JSON Schema (draft 2020-12) of job files, words of installed packages included. It looks at each value
-    alone: what the parts of a job must agree on, `load_job` checks."""
+    """The JSON Schema (draft 2020-12) of job files, with words of installed packages. It looks at each value alone."""
     definitions: Config = {}
 
     def put_words(node: Any) -> Any:

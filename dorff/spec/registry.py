@@ -156,8 +156,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Keyed:
-    """Beside a field's type: a word of the registry that needs no options, or a mapping that has a word as a key;
-    `only` are the words that go here, where not all do."""
+    """Beside a field's type: a word that needs no options, or a mapping with a word as a key; `only`: which."""
 
     registry: Registry
     only: tuple[str, ...] = ()
