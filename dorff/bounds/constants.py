@@ -65,8 +65,7 @@ def over_net(d: int, diameter: float, log_anchor: float, slope: float, power: in
     """The least over 0 < r <= 2 l of (4 l / r)^d P + slope r^power, never above 1.
 
     The differences of a set of diameter l lie in a ball of radius l: (1 + 2 l / r)^d <= (4 l / r)^d of them are
-    within r of all, where r <= 2 l. The closed forms of the papers are this minimum without that condition; it fails
-    where epsilon is larger than the error could be. `log_anchor` is log P."""
+    within r of all, where r <= 2 l; the papers' closed forms are without that condition. `log_anchor` is log P."""
     log_first = log_anchor + d * math.log(4 * diameter)
     log_r = min((log_first + math.log(d / (power * slope))) / (d + power), math.log(2 * diameter))
     return total(log_first - d * log_r, math.log(slope) + power * log_r)
@@ -304,8 +303,7 @@ def variance(kernel: BaseKernel, delta: FloatArray) -> FloatArray:
       measures (at delta = 0, V = (d + 1) / s^4 and 3 (d - 1) / s^4; the paper prints d (4 d - 3) / s^4 for the
       latter), and (d / s^2) K_0 under TRACE, where mu~ is a multiple of a projection.
 
-    Under DEFENSIVE, S = ((d + 1) / s^2) K_0 is put in, which makes the result an upper bound. `kernel` must have its
-    output matrix fixed. InputError for another kernel."""
+    Under DEFENSIVE, S = ((d + 1) / s^2) K_0 makes it an upper bound. The kernel's output matrix must be fixed."""
     delta = np.asarray(delta, dtype=np.float64)
     origin = np.zeros_like(delta)
     exact = _signature(kernel, delta)

@@ -94,8 +94,7 @@ def sriperumbudur_szabo(constants: Constants, epsilon: float, frequencies: int) 
 
     h = 32 sqrt(2 d log(2 l + 1)) + 32 sqrt(2 d log(sigma + 1)) + 16 sqrt(2 d / log(2 l + 1)).
 
-    The best rate in l, log l under the root, with the largest constants. h depends on the unit of the inputs
-    and the theorem holds in any: the least over units is taken."""
+    The best rate in l, log l under the root, with the largest constants. The least over the inputs' units is taken."""
     sigma, epsilon = _scalar(constants, epsilon, frequencies)
     ratio = sigma * constants.diameter
 

@@ -254,8 +254,7 @@ def tune_lengthscales(
     Type-II maximum likelihood (Rasmussen & Williams 2006, section 5.4.1; `each` is their automatic relevance
     determination, 5.1) on random features (see `UnitFeatures`), not on the exact kernel: features are what will be
     fitted. The kernel's own length-scales are not looked at; all terms of a sum get the same. Output matrices count
-    as the identity: each target is then a problem of its own with a noise variance of its own, all at the cost of
-    one. The targets of a field share one noise variance.
+    as the identity: each target is a problem with a noise variance of its own; a field's targets share one.
 
     X (n, d), Y (n, q) or (n,); rows that are not finite throughout are left out, of the others at most `rows` are
     taken, evenly spread. `observe` is C (q, p) where Y observes C f. `weights` (n,) are those of the rows; a row of

@@ -56,8 +56,7 @@ def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Projected(ScalarMap):
-    """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)]. a (D,) are the
-    `weights`, all columns' factors in one.
+    """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)], a (D,) the `weights`.
 
     Where `reflected`, each frequency stands for its negative too, and phi is `constant + slope t + gain rest(t)` (see
     `Split`): F = [a rest(x omega^T) | scale slope x], the inputs only where there is a slope. They stand for the
@@ -144,8 +143,7 @@ class Projected(ScalarMap):
         return self.phi is None or self.phi.activation.derivative is not None
 
     def first(self, count: int) -> Projected:
-        """The features of the first `count` frequencies alone: columns :count and D : D + count, times
-        sqrt(D / count), since the kernel's estimate is a mean over frequencies.
+        """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
 
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
@@ -207,8 +205,7 @@ class Projected(ScalarMap):
 
 
 def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
-    """The first `count` frequencies (`Projected.first`) of a map and of its law: omega (D, d), log density (D,) and
-    the terms (T, D) that each serves, None for all.
+    """The first `count` frequencies (`Projected.first`) of a map and of its `Law`.
 
     InputError where a part of the features would estimate another kernel."""
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):

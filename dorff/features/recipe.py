@@ -45,8 +45,7 @@ def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
 class Recipe:
     """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet.
 
-    `intercept` says that a fit has a free one, which takes the place of a quadrature rule's centre and of phi's
-    constant. Raises InputError at once for what cannot be drawn."""
+    A free `intercept` takes the place of a rule's centre and phi's constant. InputError for what cannot be drawn."""
 
     kernel: OperatorKernel
     sampler: Sampler

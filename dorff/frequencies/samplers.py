@@ -180,8 +180,7 @@ class _HadamardSampler(Sampler):
     """What the three share: blocks of n rows, all of every block but the last one's remainder.
 
     Where psi depends on the frequency a row's first d entries are made a direction in R^d, for a radius of the
-    measure: no other law has the measure's density, which psi is weighed by, and rho_0 is the one law on R^n that is
-    rho_0 again on R^d. Rows without any such entry are left out."""
+    measure: no other law has the measure's density, which psi is weighed by. Rows without any entry are left out."""
 
     blocks: int = 3  #: diagonal and Hadamard matrices in a block; a permutation counts as one more
 
@@ -298,8 +297,7 @@ class Fastfood(_HadamardSampler):
     """S H G P H B / sqrt(n) (Le, Sarlos & Smola 2013; Oono's note, eq. 6.17).
 
     B random signs, P a random permutation, G standard normals, and S the radii chi(n) divided by |G|_F (the note
-    prints |G|_F^(-1/2), and n as S). Unbiased: given B and P, a row of H G P H B is normal, so its direction is
-    uniform; rows of one block are correlated."""
+    prints |G|_F^(-1/2), and n as S). Unbiased: given B and P, a row is normal; rows of one block are correlated."""
 
     kind = "fastfood"
 

@@ -100,8 +100,7 @@ class KNN(RowGraph):
 class Given(RowGraph):
     """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk.
 
-    On disk it is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form (`dorff.data.edges`). What
-    its weights must be is checked when the rows are known (`checked`)."""
+    On disk it is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form. See `checked`."""
 
     source: Any
 

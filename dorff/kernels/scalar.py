@@ -238,8 +238,7 @@ def whole(name: str, value: object, least: int = 1, most: float = math.inf) -> i
 def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatArray | None = None) -> float:
     """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal.
 
-    `absolute` distances sum |x_i - z_i|, as the Laplacian does. With `weights` (n,) a pair counts by the product of
-    its rows' weights: whole numbers are rows given as often."""
+    `absolute` distances sum |x_i - z_i|, as the Laplacian does. By `weights` (n,) pairs count by their product."""
     rows = X[: min(len(X), 1000)]
     across = None if weights is None else np.outer(*[weights[: len(rows)]] * 2)[np.triu_indices(len(rows), 1)]
     if absolute:

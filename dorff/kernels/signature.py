@@ -43,8 +43,7 @@ class FromSignature(OfFunction):
     are drawn from its trace law (Minh's Corollary 10), `scalar`, which is constant over each cell of the FFT's grid;
     at those drawn mu is that sum itself, not interpolated, so that the estimate stays unbiased.
 
-    InputError, with the place, where K0 has not decayed, is not symmetric or even, or its spectrum is not positive
-    semi-definite (to 1e-5 of its largest eigenvalue)."""
+    InputError, with the place, where K0 has not decayed, is not symmetric or even, or its spectrum not positive."""
 
     signature: MatrixFunction
     box: tuple[float, ...]

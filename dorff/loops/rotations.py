@@ -150,8 +150,7 @@ def rotate(tile: F64, cosines: F64, sines: F64) -> None:
 
     B (Genz 1998; Munkhoeva et al. 2018, section 2.4, prints d = 4) is the product of factors of stride 1, 2, 4,
     ... < d, from left to right. In the factor of stride h, entries i and i + h of a group of 2h turn by one angle,
-    (a, b) -> (c a - s b, s a + c b), where both exist; an entry without a partner stays. The angles are counted
-    from stride 1 on, group by group: d - 1 in all."""
+    (a, b) -> (c a - s b, s a + c b), where both exist. Angles are counted from stride 1 on, group by group."""
     n = cosines.size
     rest = n + 1
     while rest > 0:

@@ -159,8 +159,7 @@ class Model:
     def band(
         self, X: npt.ArrayLike, level: float, *, conformal: bool | None = None, noise: bool = True, views: Views = None
     ) -> tuple[FloatArray, FloatArray]:
-        """(low, high), (n, q) each, that a new target C f with its noise should lie between in a share `level` of
-        rows, for each target apart; without `noise` (n, p), for f itself.
+        """(low, high), (n, q) each, that hold a new target C f with its noise in a share `level` of rows; or f (n, p).
 
         Plain bands are normal: mean -+ z(level) std. Conformal ones are mean -+ factor std(noise=True), the factors
         quantiles of the same ratio on held-out rows, so that they hold what they say on average over rows like those,

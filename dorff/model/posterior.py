@@ -71,8 +71,7 @@ class SeparableBlock(PosteriorBlock):
     """Columns that see the same features phi = gain F(x) - centre, (m,): f gets sum_j (phi . x_j) loading_j.
 
     `gain` and `centre` are (m,): the weights' gain, and the weighted mean of gain F over the rows (zeros where there
-    is no intercept). `loading` (c, p) is in the targets' units for scaled ones: rotation^T root times the targets'
-    scale. `into` (c, r) says where x goes: h += x @ into."""
+    is no intercept). `loading` (c, p): rotation^T root times the targets' scale. h += x @ `into` (c, r)."""
 
     gain: FloatArray
     centre: FloatArray

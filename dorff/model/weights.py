@@ -208,8 +208,7 @@ def covered(kernel: OperatorKernel, own: Density, log_density: FloatArray) -> fl
     """The same as a share of D, as the kernel's own frequencies see it: (E v)^2 / E (v u), 0 to about 1.
 
     `own` holds frequencies drawn for the kernel, of weights v, and `log_density` (D,) the log of the density rho, that
-    others were drawn from, at them. E u^2 = E (v u) is an integral over the kernel's spectrum, and frequencies from
-    there find where it is large, which those from rho miss."""
+    others were drawn from, at them. E u^2 = E (v u) is over the kernel's spectrum, which sees where u is large."""
     omega, mine, serves = own
     m, D = 2 * len(omega), len(omega)
     with np.errstate(over="ignore"):  # u is infinite, and the share zero, where rho has nothing

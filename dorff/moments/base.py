@@ -32,8 +32,7 @@ def probe(width: int) -> FloatArray:
     changed: u^T Z^T Z u is |Z u|^2, of which one side is had from the sums at a leaf's end, the other is summed beside
     them while the rows are in cache (Huang & Abraham 1984, checksums of matrices; here one number for all of a leaf).
 
-    Numbers of either sign, of sizes from 1 to 2 so that equal columns do not cancel. Not to be written to. The same
-    for ever, whatever NumPy's version: a checkpoint holds sums along it."""
+    Of either sign, sizes from 1 to 2: equal columns do not cancel. The same for ever: checkpoints hold its sums."""
     bits = np.random.PCG64(_PROBE_SEED).random_raw(width)
     u = np.asarray(1.0 + (bits >> np.uint64(12)) * 2.0**-52, np.float64)
     u[bits & np.uint64(1) > 0] *= -1.0

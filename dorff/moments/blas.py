@@ -57,8 +57,7 @@ def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
 def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
     """Overwrite the upper triangle of R (w, w) with that of a QR of [R; B], for B (n, w), which is destroyed.
 
-    Both column-major, columns contiguous. `triangular` says that B (w, w) is upper triangular; what is below its
-    diagonal then is not looked at. Signs are as they come."""
+    Both column-major, columns contiguous. Of a `triangular` B (w, w) what is below the diagonal is not looked at."""
     rows, width = B.shape
     for array in (R, B):
         if array.dtype != np.float64 or array.strides[0] != 8 or array.strides[1] < 8 * array.shape[0]:

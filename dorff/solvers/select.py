@@ -310,8 +310,7 @@ def mean_weight(seen: Problem | Parts) -> FloatArray:
 
 
 def residual_variance(solution: Solution, squares: FloatArray, counts: FloatArray) -> FloatArray:
-    """(q,), where nothing is factored: each target's `squares` that are left over `counts` of its entries, (q,) both,
-    less the same share for degrees of freedom.
+    """(q,), where nothing is factored: `squares` (q,) left over `counts` (q,) of entries, less one share of freedom.
 
     These are l ridge |h|^2 over the noise, as they are on average for the ridge of most evidence (MacKay 1992, section
     4), and no more than the unknowns. What the fit, which counts targets alike, has taken on of noisier ones counts

@@ -34,8 +34,7 @@ class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
 
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `noise_variance` (q,)
-    is that of the targets' noise in their own units, of a row of mean weight: None where it takes more than the fit
-    and was not asked for (`Setting.judged`)."""
+    is that of the targets' noise, in their units, of a row of mean weight: None where not asked for (`judged`)."""
 
     kernel: OperatorKernel
     weights: OperatorWeights
@@ -71,8 +70,7 @@ class Setting:
     `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
     and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
     that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
-    that this one is compared with have a say; what it is of by itself if None. `sample` has rows for leave-one-out.
-    InputError for a learned output matrix with penalties."""
+    that this one is compared with have a say. `sample`: rows to leave out. InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int

@@ -24,7 +24,7 @@ OPEN: Final = 1e-12  # of the largest eigenvalue of the intercept's system: dire
 
 @dataclass(frozen=True)
 class Size:
-    """What a solve's memory depends on: m features, q targets, r rows of psi (one system if `coupled`), and so on."""
+    """What a solve's memory depends on: m features, q targets, r rows of psi (one system if `coupled`); patterns ..."""
 
     m: int
     q: int
@@ -163,8 +163,7 @@ class BorderedSums:
 def assembled(
     psi: FloatArray, feature: IntArray, sums: Sequence[BorderedSums], *, intercept: bool, row: IntArray | None = None
 ) -> tuple[FloatArray, FloatArray, float, float]:
-    """G (k, k), rhs (k, c), `Block.removed` and `Block.unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P), of
-    which each is `row` (k,) of its feature's; all the same if None.
+    """G (k, k), rhs (k, c), `Block.removed`, `unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P) of `row` (k,).
 
     G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74); b is eliminated, exactly."""
     k, P = psi.shape
@@ -212,8 +211,7 @@ class Penalty:
     intercept.
 
     `shift` is what rounding costs where T was found as a difference and may have negative eigenvalues: that many times
-    T's largest diagonal entry is added to its diagonal. The column of ones is then left out where its own entry is no
-    larger than that: L 1 is 0, as far as T can tell."""
+    T's largest diagonal entry is added to its diagonal. The column of ones is left out if its entry is no larger."""
 
     sums: Moments
     weight: float

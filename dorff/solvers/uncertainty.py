@@ -75,8 +75,7 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, pa
     linear model's (Rasmussen & Williams 2006, eq. 2.8), where D = s2 I or outputs are independent. That of the
     intercept, about the features' means, is of the same form. With penalties it is s2 K, G + l ridge I has theirs, and
     s2 is the one noise of `RidgeScores`. What of the intercept C leaves open stays the fit's: no deviation is counted
-    there. A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0
-    where G is singular.
+    there. By a Cholesky factor's inverse, or the eigenvectors of G. InputError at ridge 0 where G is singular.
 
     Without noise it is of variance 1 for all scaled targets, whatever the ridge: the covariance of C f at a row, times
     its weight, is then its leverage H (q, q), by which its own targets make their fit."""

@@ -30,8 +30,7 @@ def kind_of(config: object) -> Any:
 @dataclass(frozen=True)
 class Entry:
     """A word: what `build`s the thing of the options as keyword arguments, the `options` with their types and help.
-    `formula` and `source` (author, year) are for the report and the JSON Schema; `written` is how the word is shown
-    where it is the key of a mapping and no name."""
+    `formula` and `source` (author, year) are for the report and the JSON Schema; `written` as a mapping's key."""
 
     name: str
     build: Callable[..., Any]
