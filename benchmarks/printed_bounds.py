@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dorff.bounds import Constants
-from dorff.bounds.concentration import positive, total
+from dorff.bounds.constants import positive, total
 from dorff.kernels.scalar import FloatArray
 
 

@@ -102,7 +102,7 @@ Job.model_validate(job | {"kernel": {**curl, "scalar": {"type": "bell", "lengths
 
 def sampler() -> str:
     append(
-        "dorff/frequencies/independent.py",
+        "dorff/frequencies/samplers.py",
         '''@dataclass(frozen=True)
 class Antithetic(DenseSampler):
     """IID frequencies, each with its reflection in the first axis."""
@@ -113,12 +113,14 @@ class Antithetic(DenseSampler):
         half = law.draw(rng, -(-count // 2), d, measure)
         mirrored = half * np.where(np.arange(d) == 0, -1.0, 1.0)
         return np.concatenate([half, mirrored])[:count]
+
+
+SAMPLERS.add(Entry("antithetic", Antithetic))
 ''',
     )
     sub(
         "dorff/frequencies/__init__.py",
-        ("from dorff.frequencies.independent import IID", "from dorff.frequencies.independent import IID, Antithetic"),
-        ("SAMPLERS.add(\n", 'SAMPLERS.add(\n    Entry("antithetic", Antithetic),\n'),
+        ("from dorff.frequencies.samplers import IID", "from dorff.frequencies.samplers import IID, Antithetic"),
     )
     return (
         USE

@@ -1,19 +1,138 @@
 """What the bounds need to know of a kernel, of the law of its frequencies and of the inputs: among it the variance of
-one random feature's kernel, cos<omega, delta> mu~(omega), as a matrix; and bounds of Munkhoeva et al. (2018):
-spherical-radial rules of degree (3,3), and kernel ridge regression."""
+one random feature's kernel, cos<omega, delta> mu~(omega), as a matrix. And what the proofs are made of: tails of a
+mean of matrices, a net over the differences of inputs, the number of frequencies that a bound asks for; and the psi_1
+Orlicz norm, which says how heavy an exponential tail is."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+import numpy.typing as npt
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammaln
 
-from dorff.bounds.concentration import bennett, gamma_orlicz, positive, total
 from dorff.errors import InputError
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, Gaussian, Measure, OperatorKernel, Spectral
 from dorff.kernels.operator import CurlFree, DivergenceFree
+
+
+def positive(**values: float) -> None:
+    """InputError that names the first argument that is not a positive number."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise InputError(f"{name} must be a positive number, not {value!r}")
+
+
+def bennett(variance: float, largest: float, epsilon: float) -> float:
+    """r such that P(|mean of D| >= epsilon) <= 2 p exp(-D r), for independent symmetric (p, p) of mean zero.
+
+    Matrix Bennett (Tropp 2012, theorem 6.1): r = (v / B^2) h(B epsilon / v), h(x) = (1 + x) log(1 + x) - x, for
+    |E X^2| <= v = `variance` and |X| <= B = `largest`."""
+    if math.isinf(largest):
+        return 0.0
+    x = largest * epsilon / variance
+    return variance / largest**2 * ((1 + x) * math.log1p(x) - x)
+
+
+def bennett_orlicz(variance: float, spread: float, epsilon: float) -> float:
+    """r such that P(|mean of D| >= epsilon) <= 2 p exp(-D r), for |X| with exponential tails.
+
+    Koltchinskii (2013), theorem 4, and eq. 10 of Brault et al. (2016) before its last step: E exp(t X) is that of
+    variance 2 v and range u = `spread` for t u <= 1, where E |X|^2 e^(|X|/u - 1) 1{|X| >= u} <= v. Eq. 10 follows
+    by h(x) >= (x^2 / 2) / (1 + x / 3), and by 2 v / u <= epsilon / (e - 1) past the bend."""
+    v = 2 * variance
+    x = spread * epsilon / v
+    if x <= math.e - 1:
+        return v / spread**2 * ((1 + x) * math.log1p(x) - x)
+    return epsilon / spread - v / spread**2 * (math.e - 2)
+
+
+def derived_spread(variance: float, orlicz: float) -> float:
+    """The least u >= 3 M for which `bennett_orlicz` is proved, M the psi_1 norm of |X|: 2 u^2 e^(-u / M) <= v.
+
+    For u >= 3 M the function x^2 e^(x/u - 1 - x/M) falls beyond x = u, and E e^(|X| / M) <= 2."""
+    wanted = math.log(2 * orlicz**2 / variance)
+
+    def excess(ratio: float) -> float:
+        return ratio - 2 * math.log(ratio) - wanted
+
+    return orlicz * (3.0 if excess(3.0) >= 0 else float(brentq(excess, 3.0, 10 + 2 * wanted)))
+
+
+def over_net(d: int, diameter: float, log_anchor: float, slope: float, power: int) -> float:
+    """The least over 0 < r <= 2 l of (4 l / r)^d P + slope r^power, never above 1.
+
+    The differences of a set of diameter l lie in a ball of radius l: (1 + 2 l / r)^d <= (4 l / r)^d of them are
+    within r of all, where r <= 2 l; the papers' closed forms are without that condition. `log_anchor` is log P."""
+    log_first = log_anchor + d * math.log(4 * diameter)
+    log_r = min((log_first + math.log(d / (power * slope))) / (d + power), math.log(2 * diameter))
+    return total(log_first - d * log_r, math.log(slope) + power * log_r)
+
+
+def total(*logs: float) -> float:
+    """The sum of numbers given by their logarithms, never above 1."""
+    return 1.0 if max(logs) >= 0 else min(1.0, sum(math.exp(log) for log in logs))
+
+
+def features_needed(bound: Callable[[float, int], float], epsilon: float, delta: float, *, most: int = 10**15) -> int:
+    """The smallest D with bound(epsilon, D) <= delta; a feature map then has n_features = 2 D columns.
+
+    `bound`: any bound of this package with its first arguments given, as in `partial(minh_uniform, constants)`: a
+    probability that never rises with D. InputError where even D = `most` is not enough (an infinite constant)."""
+    if not callable(bound):
+        raise InputError(f"bound must be a function of epsilon and D, a partial of minh_uniform say, not {bound!r}")
+    if not epsilon > 0 or not 0 < delta < 1:
+        raise InputError(f"epsilon must be above 0 and delta between 0 and 1, not {epsilon!r} and {delta!r}")
+    high = 1
+    while bound(epsilon, high) > delta:
+        if high >= most:
+            raise InputError(
+                f"no D up to {most:g} brings the bound to {delta:g} at epsilon = {epsilon:g}; a constant of the "
+                "kernel may be infinite under its measure: choose trace or bounded, a larger epsilon or another bound"
+            )
+        high = min(2 * high, most)
+    return bisect_left(range(high), True, high // 2 + 1, key=lambda D: bound(epsilon, D) <= delta)
+
+
+def orlicz_norm(variable: Callable[[float], float] | npt.ArrayLike) -> float:
+    """The psi_1 norm inf {C > 0: E exp(|X| / C) <= 2}, in the units of X (Brault et al. 2016, definition 9).
+
+    `variable`: the moment generating function t -> E exp(t |X|), inf where it diverges; or a sample of X, whose own
+    mean then stands for E (it misses tails that the sample misses, and so tends to be low). 1 / C is where the
+    function reaches 2 (their lemma 7). Zero for X = 0; inf where the function is above 2 for every t > 0."""
+    if callable(variable):
+        generating = variable
+    else:
+        sample = np.abs(np.asarray(variable, dtype=np.float64)).ravel()
+        if sample.size == 0 or not np.all(np.isfinite(sample)):
+            raise InputError("variable: a sample must be finite numbers, one at least; or give a function t -> E e^tX")
+        unit = float(sample.max())
+
+        def generating(t: float) -> float:
+            return float(np.mean(np.exp(sample * t))) if unit * t < 700 else math.inf
+
+    low, high = 1e-200, 1e200
+    if generating(low) > 2:
+        return math.inf
+    if generating(high) <= 2:
+        return 0.0
+    while high / low > 1 + 1e-14:
+        # In logarithms, as nothing is known of the units.
+        middle = math.sqrt(low) * math.sqrt(high)
+        low, high = (middle, high) if generating(middle) <= 2 else (low, middle)
+    return 1.0 / low
+
+
+def gamma_orlicz(shape: float, scale: float) -> float:
+    """The psi_1 norm of a Gamma variable, (1 - scale t)^-shape = 2 at t = 1 / C: scale / (1 - 2^(-1 / shape)).
+
+    |omega|^2 of the Gaussian kernel has shape d / 2 and scale 2 / lengthscale^2: C^-1 = lengthscale^2 / 2
+    (1 - 4^(-1/d)), as Brault et al. (2016), section 4.3, have it for the curl-free and divergence-free kernels."""
+    positive(shape=shape, scale=scale)
+    return scale / -math.expm1(-math.log(2) / shape)
+
 
 _POSITIVE = ("diameter", "top", "variance", "orlicz", "slope", "slope_squared", "hs_squared", "hs_slope")
 _SQUARED = ("variance", "slope_squared", "hs_squared")
@@ -61,8 +180,7 @@ class Constants:
         (Minh 2016, eq. 58-59). The output matrix must be fixed or the identity. Values are exact, but for bounds from
         above: `slope` by the root of the second moment where the scalar kernel is no isotropic Gaussian, `variance`
         by 9/16 |A|^2 where it is no Gaussian (k0(2 delta) <= k0(delta) is all that is used), `orlicz` of bounded
-        measures by sup / log 2, all moments under DEFENSIVE, and all of a sum. InputError for other kernels, and
-        where a moment is infinite."""
+        measures by sup / log 2, all moments under DEFENSIVE, and all of a sum. InputError where one is unknown."""
         if not isinstance(kernel, OperatorKernel):
             raise InputError(f"kernel must be an operator kernel, such as Decomposable({kernel!r}), not {kernel!r}")
         positive(diameter=diameter)
@@ -185,8 +303,7 @@ def variance(kernel: BaseKernel, delta: FloatArray) -> FloatArray:
       measures (at delta = 0, V = (d + 1) / s^4 and 3 (d - 1) / s^4; the paper prints d (4 d - 3) / s^4 for the
       latter), and (d / s^2) K_0 under TRACE, where mu~ is a multiple of a projection.
 
-    Under DEFENSIVE, S = ((d + 1) / s^2) K_0 is put in, which makes the result an upper bound. `kernel` must have its
-    output matrix fixed. InputError for another kernel."""
+    Under DEFENSIVE, S = ((d + 1) / s^2) K_0 makes it an upper bound. The kernel's output matrix must be fixed."""
     delta = np.asarray(delta, dtype=np.float64)
     origin = np.zeros_like(delta)
     exact = _signature(kernel, delta)
@@ -256,50 +373,3 @@ def split_of(kernel: BaseKernel) -> float | None:
     """The share of the Gaussian's exponent that is in the weight: 0 for UNBOUNDED; None for the tilted measures."""
     measure = measure_of(kernel)
     return 0.0 if measure == Measure.UNBOUNDED else measure.split
-
-
-def quadrature_uniform(d: int, ratio: float, epsilon: float, frequencies: int) -> float:
-    """A bound on P(sup over x, z of |k~(x, z) - k(x, z)| >= epsilon) for the Gaussian and whole rules of degree (3,3).
-
-    `ratio` is the inputs' diameter l over the length-scale s; `frequencies` D = n (d + 1), n rules, rounded down. It
-    holds for `Quadrature(mixing="haar")`, centre signed. Changed from Munkhoeva et al. (2018), proposition 3.1:
-
-    - the vertices of a simplex are a tight frame, sum_j (v_j . u)^2 = (d + 1) / d |u|^2, so that one rule's value is
-      between 1 - M and 1, M = (l / s)^2 / 2. With its mean k this bounds its variance by (k - 1 + M) (1 - k), k =
-      e^-M; then Hoeffding's or Bennett's inequality for n rules, whichever gives less;
-    - for the same reason its slope is at most l / s^2, whatever was drawn: no moment, and no loss of an exponent."""
-    positive(d=d, ratio=ratio, epsilon=epsilon, frequencies=frequencies)
-    M, n = 0.5 * ratio**2, frequencies // (d + 1)
-    variance = (math.expm1(-M) + M) * -math.expm1(-M)
-    steepest = ratio + min(ratio, math.exp(-0.5))
-
-    def log_bound(share: float) -> float:
-        # A net of radius r = share * epsilon / steepest, and (1 - share) epsilon at its points.
-        cover = d * math.log1p(2 * ratio * steepest / (share * epsilon))
-        left = (1 - share) * epsilon
-        return cover + math.log(2) - n * max(2 * (left / M) ** 2, bennett(variance, M, left))
-
-    minimum = minimize_scalar(log_bound, bounds=(1e-3, 0.999), method="bounded")
-    return total(float(minimum.fun))
-
-
-def ridge_deviation(gram: float, cross: float, *, ridge: float, rows: int, rms: float, kernel: float = 1.0) -> float:
-    """Munkhoeva et al. (2018), proposition 3.2 (Sutherland & Schneider 2015): what an approximate kernel costs.
-
-    |h~(x) - h(x)| <= rms sqrt(n) / lambda |k~_x - k_x| + kernel rms n / lambda^2 |K~ - K|, for n = `rows`, lambda = n
-    `ridge` (`ridge` is DESIGN's, the one of the mean loss), `gram` = |K~ - K|_2, `cross` = |k~_x - k_x|_2, `rms` the
-    root of the mean squared target and `kernel` the sup of |K(x, z)|_2. It holds for operator-valued kernels too, with
-    spectral norms. K~ must be positive semi-definite: with Quadrature's centre below zero, which it is for half of the
-    draws, it is not, and the first term is then over lambda - n |a_0^2|."""
-    positive(ridge=ridge, rows=rows, rms=rms, kernel=kernel)
-    strength = rows * ridge
-    return rms * math.sqrt(rows) / strength * cross + kernel * rms * rows / strength**2 * gram
-
-
-def ridge_epsilon(epsilon: float, *, ridge: float, rms: float, kernel: float = 1.0) -> float:
-    """The sup error of the kernel that keeps a ridge regression's error within `epsilon` (targets' units).
-
-    ridge^2 epsilon / (rms (ridge + kernel)), from `ridge_deviation` with |k~_x - k_x| <= sqrt(n) e and
-    |K~ - K| <= n e; the paper has kernel = 1. To be given to `features_needed` as its epsilon."""
-    positive(epsilon=epsilon, ridge=ridge, rms=rms, kernel=kernel)
-    return ridge**2 * epsilon / (rms * (ridge + kernel))

@@ -1,4 +1,5 @@
-"""Bounds on the error of an operator-valued kernel: Brault et al. (2016), theorem 10; Minh (2016), theorems 11, 12.
+"""Bounds on the error of an operator-valued kernel: Brault et al. (2016), theorem 10; Minh (2016), theorems 11, 12;
+those of Munkhoeva et al. (2018): spherical-radial rules of degree (3,3), and kernel ridge regression.
 
 `frequencies` is D, drawn independently; the error is that of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j),
 or of a decomposable kernel |A|_2 |k~ - k|: a bound for the scalar kernel holds with epsilon / |A|_2 (Brault et al.
@@ -8,8 +9,7 @@ import math
 
 from scipy.optimize import minimize_scalar
 
-from dorff.bounds.concentration import bennett, bennett_orlicz, derived_spread, over_net, positive, total
-from dorff.bounds.constants import Constants
+from dorff.bounds.constants import Constants, bennett, bennett_orlicz, derived_spread, over_net, positive, total
 from dorff.errors import InputError
 
 
@@ -53,8 +53,7 @@ def minh_uniform(constants: Constants, epsilon: float, frequencies: int) -> floa
     """A bound on P(sup over x, z of |K~(x, z) - K(x, z)|_HS >= epsilon): Minh (2016), theorem 12, eq. 64.
 
     The theorem's Omega is the set of differences x - z, so that its diam is 2 l. Otherwise as printed, where its net
-    is one (see `over_net`). 1 where M is infinite. For decomposable kernels m_1 needs E |omega| < inf, which
-    example 6 leaves out."""
+    is one (see `over_net`). 1 where M is infinite. Decomposable kernels need E |omega| < inf (not in example 6)."""
     positive(epsilon=epsilon, frequencies=frequencies)
     anchor = math.log(2) - frequencies * _rate(constants, epsilon / 2)
     return over_net(constants.d, constants.diameter, anchor, 4 * constants.hs_slope / epsilon, 1)
@@ -95,8 +94,7 @@ def sriperumbudur_szabo(constants: Constants, epsilon: float, frequencies: int) 
 
     h = 32 sqrt(2 d log(2 l + 1)) + 32 sqrt(2 d log(sigma + 1)) + 16 sqrt(2 d / log(2 l + 1)).
 
-    The best rate in l, log l under the root, with the largest constants. h depends on the unit of the inputs
-    and the theorem holds in any: the least over units is taken."""
+    The best rate in l, log l under the root, with the largest constants. The least over the inputs' units is taken."""
     sigma, epsilon = _scalar(constants, epsilon, frequencies)
     ratio = sigma * constants.diameter
 
@@ -116,3 +114,50 @@ def _scalar(constants: Constants, epsilon: float, frequencies: int) -> tuple[flo
     if not constants.decomposable:
         raise InputError("constants: this bound is one of decomposable kernels; use brault_uniform or minh_uniform")
     return math.sqrt(constants.slope_squared) / constants.top, epsilon / constants.top
+
+
+def quadrature_uniform(d: int, ratio: float, epsilon: float, frequencies: int) -> float:
+    """A bound on P(sup over x, z of |k~(x, z) - k(x, z)| >= epsilon) for the Gaussian and whole rules of degree (3,3).
+
+    `ratio` is the inputs' diameter l over the length-scale s; `frequencies` D = n (d + 1), n rules, rounded down. It
+    holds for `Quadrature(mixing="haar")`, centre signed. Changed from Munkhoeva et al. (2018), proposition 3.1:
+
+    - the vertices of a simplex are a tight frame, sum_j (v_j . u)^2 = (d + 1) / d |u|^2, so that one rule's value is
+      between 1 - M and 1, M = (l / s)^2 / 2. With its mean k this bounds its variance by (k - 1 + M) (1 - k), k =
+      e^-M; then Hoeffding's or Bennett's inequality for n rules, whichever gives less;
+    - for the same reason its slope is at most l / s^2, whatever was drawn: no moment, and no loss of an exponent."""
+    positive(d=d, ratio=ratio, epsilon=epsilon, frequencies=frequencies)
+    M, n = 0.5 * ratio**2, frequencies // (d + 1)
+    variance = (math.expm1(-M) + M) * -math.expm1(-M)
+    steepest = ratio + min(ratio, math.exp(-0.5))
+
+    def log_bound(share: float) -> float:
+        # A net of radius r = share * epsilon / steepest, and (1 - share) epsilon at its points.
+        cover = d * math.log1p(2 * ratio * steepest / (share * epsilon))
+        left = (1 - share) * epsilon
+        return cover + math.log(2) - n * max(2 * (left / M) ** 2, bennett(variance, M, left))
+
+    minimum = minimize_scalar(log_bound, bounds=(1e-3, 0.999), method="bounded")
+    return total(float(minimum.fun))
+
+
+def ridge_deviation(gram: float, cross: float, *, ridge: float, rows: int, rms: float, kernel: float = 1.0) -> float:
+    """Munkhoeva et al. (2018), proposition 3.2 (Sutherland & Schneider 2015): what an approximate kernel costs.
+
+    |h~(x) - h(x)| <= rms sqrt(n) / lambda |k~_x - k_x| + kernel rms n / lambda^2 |K~ - K|, for n = `rows`, lambda = n
+    `ridge` (`ridge` is DESIGN's, the one of the mean loss), `gram` = |K~ - K|_2, `cross` = |k~_x - k_x|_2, `rms` the
+    root of the mean squared target and `kernel` the sup of |K(x, z)|_2. It holds for operator-valued kernels too, with
+    spectral norms. K~ must be positive semi-definite: with Quadrature's centre below zero, which it is for half of the
+    draws, it is not, and the first term is then over lambda - n |a_0^2|."""
+    positive(ridge=ridge, rows=rows, rms=rms, kernel=kernel)
+    strength = rows * ridge
+    return rms * math.sqrt(rows) / strength * cross + kernel * rms * rows / strength**2 * gram
+
+
+def ridge_epsilon(epsilon: float, *, ridge: float, rms: float, kernel: float = 1.0) -> float:
+    """The sup error of the kernel that keeps a ridge regression's error within `epsilon` (targets' units).
+
+    ridge^2 epsilon / (rms (ridge + kernel)), from `ridge_deviation` with |k~_x - k_x| <= sqrt(n) e and
+    |K~ - K| <= n e; the paper has kernel = 1. To be given to `features_needed` as its epsilon."""
+    positive(epsilon=epsilon, ridge=ridge, rms=rms, kernel=kernel)
+    return ridge**2 * epsilon / (rms * (ridge + kernel))

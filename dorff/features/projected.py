@@ -1,5 +1,4 @@
-"""Features of projections: cosines and sines, or any phi(omega . x); and features whose frequencies move with the
-length-scales, from one fixed draw."""
+"""Features of projections, cosines and sines or any phi(omega . x); and such that move with the length-scales."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
+from dorff.kernels.nonstationary import FUNCTIONS
 from dorff.kernels.operator import CurlFree, DivergenceFree
-from dorff.kernels.pointwise import FUNCTIONS
 from dorff.kernels.scalar import FloatArray
 from dorff.kernels.stretched import Stretched
 from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
@@ -57,8 +56,7 @@ def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Projected(ScalarMap):
-    """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)]. a (D,) are the
-    `weights`, all columns' factors in one.
+    """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)], a (D,) the `weights`.
 
     Where `reflected`, each frequency stands for its negative too, and phi is `constant + slope t + gain rest(t)` (see
     `Split`): F = [a rest(x omega^T) | scale slope x], the inputs only where there is a slope. They stand for the
@@ -145,8 +143,7 @@ class Projected(ScalarMap):
         return self.phi is None or self.phi.activation.derivative is not None
 
     def first(self, count: int) -> Projected:
-        """The features of the first `count` frequencies alone: columns :count and D : D + count, times
-        sqrt(D / count), since the kernel's estimate is a mean over frequencies.
+        """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
 
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
@@ -208,8 +205,7 @@ class Projected(ScalarMap):
 
 
 def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
-    """The first `count` frequencies (`Projected.first`) of a map and of its law: omega (D, d), log density (D,) and
-    the terms (T, D) that each serves, None for all.
+    """The first `count` frequencies (`Projected.first`) of a map and of its `Law`.
 
     InputError where a part of the features would estimate another kernel."""
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
@@ -229,8 +225,7 @@ class UnitFeatures:
 
     units (D, d). psi (D, R, P) = sizes[j, i] sum_k [omega_j | 1]_k roots[i, :, k], with sizes (D, R), the roots of
     the terms' weights over the density drawn from, and roots (R, P, d + 1): a length-scale moves the kernel's density
-    and the law that was drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: their output
-    matrices count as the identity, and all outputs share one system."""
+    and the law drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: one system for all."""
 
     units: FloatArray
     sizes: FloatArray
@@ -312,8 +307,7 @@ def with_lengthscale(
 def _linear_root(base: object, d: int, p: int) -> FloatArray:
     """B (r, p, d + 1) such that U = B [omega | 1] has U^T U = M(omega).
 
-    For the divergence-free kernel the rows omega_i e_j - omega_j e_i, i < j, which are linear in omega, in place of
-    |omega| Q^T; they are more than p where p > 3."""
+    For the divergence-free kernel the rows omega_i e_j - omega_j e_i, i < j: linear, and more than p where p > 3."""
     if isinstance(base, CurlFree):
         root = np.zeros((1, p, d + 1))
         root[0, range(p), range(d)] = 1.0

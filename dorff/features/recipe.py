@@ -1,5 +1,4 @@
-"""From a kernel and a sampler to a feature map: how many columns, what they cost, the draw; and feature maps as plain
-JSON and arrays, and back."""
+"""From a kernel and a sampler to a feature map: columns, costs, the draw; and maps as JSON and arrays, and back."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ from dorff.spec.registry import Config
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A feature map, the log density (D,) of its frequencies where they have one, and which terms (T, D) of the kernel
-    each of them serves: None for all."""
+    """A feature map, its frequencies' log density (D,) if any, and which terms (T, D) each serves: None for all."""
 
     phi: ScalarMap
     log_density: FloatArray | None
@@ -47,8 +45,7 @@ def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
 class Recipe:
     """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet.
 
-    `intercept` says that a fit has a free one, which takes the place of a quadrature rule's centre and of phi's
-    constant. Raises InputError at once for what cannot be drawn."""
+    A free `intercept` takes the place of a rule's centre and phi's constant. InputError for what cannot be drawn."""
 
     kernel: OperatorKernel
     sampler: Sampler
@@ -233,14 +230,9 @@ def _scalar_map(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]
         phi = None if config["phi"] is None else scalar_from_config(config["phi"])
         if phi is not None and not isinstance(phi, GaussianWeighted):
             raise InputError(f"{config['phi']} has no activation")
-        return Projected(
-            transform_from(config["transform"], arrays),
-            arrays["feature_weights"],
-            phi,
-            config["reflected"] is True,
-            float(config["centre"]),
-            config["centre_column"] is True,
-        )
+        transform, weights = transform_from(config["transform"], arrays), arrays["feature_weights"]
+        reflected, centre_column = config["reflected"] is True, config["centre_column"] is True
+        return Projected(transform, weights, phi, reflected, float(config["centre"]), centre_column)
     if kind == "monomials":
         return Monomials(whole("d of a feature map", config["d"]), arrays["factors"], arrays["feature_weights"])
     if kind == "maclaurin":

@@ -5,28 +5,15 @@ from typing import Any
 
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler
-from dorff.frequencies.independent import IID, QMC, GaussQuadrature, GaussQuadratureSpec, Orthogonal, QMCSpec
-from dorff.frequencies.quadrature import Quadrature, QuadratureSpec
-from dorff.frequencies.structured import ROM, SORF, Fastfood, ROMSpec
+from dorff.frequencies.quadrature import Quadrature
+from dorff.frequencies.samplers import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal
 from dorff.frequencies.transforms import Arrays, Cost, Dense, Frequencies, Transform, transform_from
 from dorff.kernels import OperatorKernel, Spectral
-from dorff.spec.registry import SAMPLERS, Entry, kind_of
-
-SAMPLERS.add(
-    Entry("orthogonal", Orthogonal, source="Yu et al. 2016"),
-    Entry("iid", IID, source="Rahimi & Recht 2007"),
-    Entry("sorf", SORF, source="Yu et al. 2016"),
-    Entry("rom", ROM, ROMSpec, source="Choromanski, Rowland & Weller 2017"),
-    Entry("fastfood", Fastfood, source="Le, Sarlos & Smola 2013"),
-    Entry("qmc", QMC, QMCSpec, source="Yang, Sindhwani, Avron & Mahoney 2014"),
-    Entry("gauss_quadrature", GaussQuadrature, GaussQuadratureSpec, source="Dao, De Sa & Re 2017"),
-    Entry("quadrature", Quadrature, QuadratureSpec, source="Munkhoeva et al. 2018"),
-)
+from dorff.spec.registry import SAMPLERS, kind_of
 
 
 def default_sampler(kernel: OperatorKernel) -> Sampler:
-    """Orthogonal, or IID for kernels with a law that rotations change, under the measure they prefer: products
-    over inputs, and vector fields with unequal length-scales."""
+    """Orthogonal, or IID where rotations change a law: products over inputs, fields with unequal length-scales."""
     laws = [(base.scalar, base.measures[0] if base.measure is None else base.measure) for _, base in kernel.terms()]
     turned = any(isinstance(scalar, Spectral) and not scalar.rotation_invariant(measure) for scalar, measure in laws)
     return IID() if turned else Orthogonal()

@@ -18,8 +18,7 @@ from dorff.spec.registry import Config
 class Law:
     """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure.
 
-    `terms` are the numbers of the kernel's terms that it serves; `share` is their part of tr k(0). `weighed`: whether
-    the weights psi of one of them depend on the frequency."""
+    It serves the kernel's `terms`; `share` is their part of tr k(0). `weighed`: one's psi depends on the frequency."""
 
     scalar: ScalarKernel
     measure: Measure
@@ -37,6 +36,7 @@ class Law:
         return self.spectrum.log_density(omega, self.measure)
 
 
+@dataclass(frozen=True)
 class Sampler(ABC):
     """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone.
 
@@ -44,8 +44,7 @@ class Sampler(ABC):
     mixture, where `mixes`; else, and always for a concatenated sum, which has a law for each term, law by law.
 
     One that does not mix is a rule for one rotation-invariant law, whose weights or points are no plain sample of it.
-    It serves every operator kernel: the estimate of a term is the rule's for g(omega) = cos(omega . delta) M(omega).
-    """
+    It serves every operator kernel: a term's estimate is the rule's for g(omega) = cos(omega . delta) M(omega)."""
 
     kind: ClassVar[str]  #: its word in JOB.yaml
     mixes: ClassVar[bool] = False
@@ -147,8 +146,7 @@ class Sampler(ABC):
     @final
     def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:
         """All of the kernel that the frequencies depend on: scalar kernels, measures and counts, and the terms that a
-        law serves where not all do; `weighed`, which rules depend on; the view, and its columns, where there are some.
-        """
+        law serves where not all do; `weighed`, which rules depend on; the view and its columns, if there are any."""
         if isinstance(kernel, MultiView):
             shares = enumerate(zip(kernel.views, dealt(kernel, count), strict=True))
             return [

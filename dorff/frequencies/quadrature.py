@@ -8,13 +8,12 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler, isotropic, unbounded
-from dorff.frequencies.independent import directions, frame, frame_numbers, orthogonal_directions
-from dorff.frequencies.structured import some_rows
+from dorff.frequencies.samplers import directions, frame, frame_numbers, orthogonal_directions, some_rows
 from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Frequencies, Transform, settled
 from dorff.kernels import FloatArray, Isotropic, Measure, Spectral
 from dorff.loops import simplex_vertices
 from dorff.spec.part import Degrees, OneOf, Typed
-from dorff.spec.registry import Config
+from dorff.spec.registry import SAMPLERS, Config, Entry
 
 FACTORS: Final = 3  # butterflies and permutations in one rotation
 DEGREES: Final = ((1, 1), (1, 3), (3, 3))
@@ -54,8 +53,7 @@ class Quadrature(Sampler):
     negative one (not so for step and sigmoid, whose own constant makes up for it). "drop" leaves it out. "redraw" is
     the paper's: a rule's radii are drawn again until its a_0^2 >= 0, which biases (+0.1 at d = 4).
 
-    A count that is no whole number of rules takes a random part of one more; all weights are then as if the
-    parts were one rule, which keeps the mean right."""
+    A count that is no whole number of rules takes a random part of one more, weighed so that the mean stays right."""
 
     degree: tuple[int, int] = (3, 3)
     mixing: str = "butterfly"
@@ -185,3 +183,6 @@ def butterfly_angles(u: FloatArray) -> tuple[FloatArray, FloatArray]:
         sines.append(right / safe)
         values = np.concatenate([length, values[..., 2 * pairs :]], axis=-1)
     return np.concatenate(cosines, axis=-1), np.concatenate(sines, axis=-1)
+
+
+SAMPLERS.add(Entry("quadrature", Quadrature, QuadratureSpec, source="Munkhoeva et al. 2018"))

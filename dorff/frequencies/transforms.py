@@ -1,5 +1,4 @@
-"""Transforms: the linear map x -> omega x of a block, by `matmul` or in O(d log d) without omega; frequencies, as
-samplers find them, and what they take; those of several views in one."""
+"""Transforms x -> omega x of blocks, by `matmul` or in O(d log d); frequencies as samplers find them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 from dorff.graphs.graph import KNN, Given, Manifold
 from dorff.graphs.graph import IdentityGraph as Identity
 from dorff.graphs.graph import RowGraph as Graph
-from dorff.graphs.laplacian import (
+from dorff.graphs.neighbourhood import (
     adjacency,
     both_ways,
     check_edges,
@@ -12,7 +12,7 @@ from dorff.graphs.laplacian import (
     edge_weights,
     inverse_roots,
     local_graph,
+    neighbours,
     own_scale,
     undirected,
 )
-from dorff.graphs.nearest import neighbours

@@ -1,5 +1,4 @@
-"""Which rows are neighbours: the graphs that a manifold term can be over. And one such term: a graph, a Laplacian, a
-coupling of the outputs, and how much it weighs."""
+"""Graphs of rows; and a manifold term: a graph, a Laplacian, a coupling of the outputs, and how much it weighs."""
 
 import hashlib
 import math
@@ -15,10 +14,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dorff.errors import InputError
-from dorff.graphs.nearest import FloatArray
-from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec
+from dorff.spec.data import GivenSpec, IdentitySpec, KnnSpec
 from dorff.spec.registry import GRAPHS, Config, Entry, kind_of
 
+FloatArray = npt.NDArray[np.float64]
 WITHIN: Final = ("data", "leaf")
 APPEND: Final = ("rebuild", "link")
 WEIGHTS: Final = ("heat", "binary")
@@ -101,8 +100,7 @@ class KNN(RowGraph):
 class Given(RowGraph):
     """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk.
 
-    On disk it is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form (`dorff.data.edges`). What
-    its weights must be is checked when the rows are known (`checked`)."""
+    On disk it is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form. See `checked`."""
 
     source: Any
 

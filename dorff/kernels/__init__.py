@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.kernels.explicit import Mercer, MercerSpec, Polynomial, PolynomialSpec
 from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadratic, RationalQuadraticSpec
 from dorff.kernels.multi_view import MultiView, View, mean_of
+from dorff.kernels.nonstationary import ENTRIES, ArcCosine, Mercer, Pointwise, Polynomial
 from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
-from dorff.kernels.pointwise import ArcCosine, ArcCosineSpec, Pointwise, PointwiseSpec
 from dorff.kernels.scalar import (
     Activation,
     BoolArray,
@@ -32,7 +31,6 @@ from dorff.spec.registry import KERNELS, SCALARS, Entry, kind_of
 
 _BOOK = "Rasmussen & Williams 2006"
 _MIXTURE = "(1 + |x − z|² / 2αs²)^−α"
-_DOUBLE = "2 E φ(w·x) φ(w·z), φ a step (order 0) or a ramp (order 1)"
 
 SCALARS.add(
     Entry("gaussian", Gaussian, LengthscaleSpec, "exp(−|x − z|² / 2s²)", "Rahimi & Recht 2007"),
@@ -40,10 +38,7 @@ SCALARS.add(
     Entry("matern", Matern, MaternSpec, "Matérn of |x − z| / s", f"{_BOOK}, eq. 4.14"),
     Entry("cauchy", Cauchy, LengthscaleSpec, "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)", "Rahimi & Recht 2007"),
     Entry("rational_quadratic", RationalQuadratic, RationalQuadraticSpec, _MIXTURE, f"{_BOOK}, eq. 4.19"),
-    Entry("arc_cosine", ArcCosine, ArcCosineSpec, _DOUBLE, "Cho & Saul 2009"),
-    Entry("polynomial", Polynomial, PolynomialSpec, "(scale x·z + offset)^degree"),
-    Entry("pointwise", lambda function: Pointwise(function), PointwiseSpec, "E φ(w·x) φ(w·z)", "Munkhoeva 2018"),
-    Entry("mercer", Mercer.named, MercerSpec, "Σ λⱼ φⱼ(x) φⱼ(z)", "Mercer 1909"),
+    *ENTRIES,
 )
 
 

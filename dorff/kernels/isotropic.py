@@ -66,14 +66,12 @@ def _debye_polynomials() -> tuple[Polynomial, ...]:
 _TINY = 1e-280
 
 
-@dataclass(frozen=True, init=False)
 class Gaussian(Isotropic):
     """exp(-|x - z|^2 / (2 s^2)), s = `lengthscale` in the inputs' own units: one number, or one per input.
 
     Its spectrum is N(0, I / s^2) (Rahimi & Recht 2007). Minh's sigma is sqrt(2) s."""
 
     kind = "gaussian"
-    lengthscale: float | tuple[float, ...]
     variance = 1.0
 
     def check_measure(self, measure: Measure) -> None:
@@ -109,7 +107,6 @@ class Matern(Isotropic):
     needs nu > 1: below, E |omega|^2 is infinite."""
 
     kind = "matern"
-    lengthscale: float | tuple[float, ...]
     nu: float
     mixed = True
 
@@ -170,7 +167,6 @@ class RationalQuadratic(Isotropic):
     chi2_(d+2) * t, t ~ Gamma(alpha + 1, scale 1 / alpha)."""
 
     kind = "rational_quadratic"
-    lengthscale: float | tuple[float, ...]
     alpha: float
     mixed = True
     variance = 1.0

@@ -1,5 +1,4 @@
-"""Operator-valued kernels: exact values, and the spectral roots that psi is made of; decomposable ones, a scalar
-kernel times an output matrix; curl-free and divergence-free ones."""
+"""Operator-valued kernels: values, and roots that psi is made of; decomposable, curl-free, divergence-free ones."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class OperatorKernel(ABC):
         return any(kernel.vector_field for _, kernel in self.terms())
 
     def tied(self, d: int) -> tuple[IntArray, ...]:
-        """Of d inputs the groups of columns, by number, that may not be scaled apart from each other: all where a term
-        ties outputs to input directions, else none."""
+        """Of d inputs the groups of columns, by number, not to be scaled apart: all of a `vector_field`, else none."""
         return (np.arange(d),) if self.vector_field else ()
 
     def trace(self, d: int, p: int) -> float:
@@ -230,18 +228,19 @@ class Decomposable(BaseKernel):
         return {"type": "decomposable", "scalar": self.scalar.config(), "output": self.output.config()}
 
 
+@dataclass(frozen=True, init=False)
 class VectorField(BaseKernel):
     """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives.
 
     Any shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales: the
     Gaussian, say, or Matern with nu > 1. InputError for others, and for a measure that the scalar kernel does not
     have. Derivatives are by the inputs as given, which must be lengths of one unit along
-    the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those
-    of the flow on the sphere. Project them to a plane, in km, first. Without a measure it is the trace measure, or
-    the spectrum's own where the sampler has no rule for that."""
+    the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those of
+    the flow; project them to a plane, in km. No measure: trace, or unbounded where the sampler has no rule."""
 
     kind: ClassVar[str]
     scalar: Spectral
+    measure: Measure | None
     measures = (Measure.TRACE, Measure.UNBOUNDED)
     vector_field = True
 
@@ -271,13 +270,10 @@ class VectorField(BaseKernel):
         return {"type": self.kind, "scalar": self.scalar.config(), **measure}
 
 
-@dataclass(frozen=True, init=False)
 class CurlFree(VectorField):
     """-grad grad^T k0, unnormalised: k(0) is the diagonal of E omega_j^2, I / s^2 for the Gaussian (Minh 2016, eq. 32,
     and eq. 33 with sigma = sqrt(2) s). d = p."""
 
-    scalar: Spectral
-    measure: Measure | None
     kind = "curl_free"
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -290,15 +286,12 @@ class CurlFree(VectorField):
         return float(self.scalar.second_moments(d).sum())
 
 
-@dataclass(frozen=True, init=False)
 class DivergenceFree(VectorField):
     """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2.
 
     Minh (2016), eq. 32. For the Gaussian k(0) = (p - 1) I / s^2, and it is eq. 34 with its last bracket put right:
     a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2."""
 
-    scalar: Spectral
-    measure: Measure | None
     kind = "divergence_free"
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:

@@ -117,8 +117,7 @@ class Simplex(Output):
 class Learned(Output):
     """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
 
-    Only a fit does that (`dorff.solvers.learned`). Until then frequencies are drawn and features counted as for the
-    identity, which has the same trace; but A has no values."""
+    Only a fit does that (`dorff.solvers.learned`). Until then A has no values; features are those of the identity."""
 
     penalty: str = "trace"
     p: int | None = None
@@ -208,8 +207,7 @@ class Graph(Output):
     """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005).
 
     The penalty is then sum_jk W_jk |f_j - f_k|^2 / 2 + offset sum_j |f_j|^2. `weights` W (p, p) is symmetric and not
-    negative; its diagonal does not matter. With offset 0 A has rank p less the number of connected components: the
-    outputs of a component then sum to zero, but for an intercept."""
+    negative, its diagonal idle. With offset 0 a connected component's outputs sum to zero, but for intercepts."""
 
     weights: FloatArray
     offset: float

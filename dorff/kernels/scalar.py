@@ -1,5 +1,4 @@
-"""What every scalar kernel offers, the families that feature maps tell apart, and the probability laws that
-frequencies may be drawn from, given a kernel's spectrum."""
+"""What every scalar kernel offers, the families of them, and the laws that frequencies may be drawn from."""
 
 from __future__ import annotations
 
@@ -122,8 +121,7 @@ class ScalarKernel(ABC):
 class Spectral(ScalarKernel):
     """A shift-invariant kernel with k0(0) = 1: k0(delta) = E cos(omega . delta), omega ~ rho_0 (Bochner).
 
-    `lengthscale` is in the inputs' own units: one number, or one per input. Frequencies follow rho_0 (UNBOUNDED) or
-    another `Measure` that the kernel has; `check_measure` says which."""
+    `lengthscale` is in the inputs' units, one number or one per input. `check_measure` says which measures it has."""
 
     shift_invariant: ClassVar[bool] = True
     lengthscale: float | tuple[float, ...]
@@ -188,8 +186,7 @@ class Spectral(ScalarKernel):
 class Split:
     """phi(t) = constant + slope t + gain rest(t): rest is odd beside a constant, even beside a slope, else either.
 
-    Then [phi(t) phi(s) + phi(-t) phi(-s)] / 2 = constant^2 + slope^2 t s + gain^2 rest(t) rest(s): where t comes with
-    -t, rest(t) does for both."""
+    [phi(t) phi(s) + phi(-t) phi(-s)] / 2 = constant^2 + slope^2 t s + gain^2 rest(t) rest(s): rest(t) does for -t."""
 
     rest: Function
     gain: float = 1.0
@@ -199,8 +196,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Activation:
-    """phi on arrays of any shape, its derivative (None: there is none, as of a step, or it is not known), and its even
-    and odd parts (None: not known)."""
+    """phi on arrays of any shape, its derivative, and its even and odd parts; None where there is none, or unknown."""
 
     function: Function
     derivative: Function | None = None
@@ -242,8 +238,7 @@ def whole(name: str, value: object, least: int = 1, most: float = math.inf) -> i
 def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatArray | None = None) -> float:
     """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal.
 
-    `absolute` distances sum |x_i - z_i|, as the Laplacian does. With `weights` (n,) a pair counts by the product of
-    its rows' weights: whole numbers are rows given as often."""
+    `absolute` distances sum |x_i - z_i|, as the Laplacian does. By `weights` (n,) pairs count by their product."""
     rows = X[: min(len(X), 1000)]
     across = None if weights is None else np.outer(*[weights[: len(rows)]] * 2)[np.triu_indices(len(rows), 1)]
     if absolute:

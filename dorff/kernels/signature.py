@@ -43,8 +43,7 @@ class FromSignature(OfFunction):
     are drawn from its trace law (Minh's Corollary 10), `scalar`, which is constant over each cell of the FFT's grid;
     at those drawn mu is that sum itself, not interpolated, so that the estimate stays unbiased.
 
-    InputError, with the place, where K0 has not decayed, is not symmetric or even, or its spectrum is not positive
-    semi-definite (to 1e-5 of its largest eigenvalue)."""
+    InputError, with the place, where K0 has not decayed, is not symmetric or even, or its spectrum not positive."""
 
     signature: MatrixFunction
     box: tuple[float, ...]
@@ -61,7 +60,12 @@ class FromSignature(OfFunction):
         if not callable(signature):
             raise InputError(f"signature must be a function of differences delta (..., d), not {signature!r}")
         sides = _half_widths(box, d)
-        p = _outputs(signature, len(sides))
+        d = len(sides)
+        shape = np.shape(signature(np.zeros((1, d))))
+        if len(shape) != 3 or shape[0] != 1 or shape[1] != shape[2] or shape[1] < 1:
+            wanted = f"signature must give (n, p, p) for delta of shape (n, {d})"
+            raise InputError(f"{wanted}; for (1, {d}) it gives {shape}")
+        p = int(shape[1])
         grid, lowest, peak = sampled(signature, sides, p, points)
         vars(self).update(signature=signature, box=sides, p=p, scalar=grid.law(), peak=peak)
         object.__setattr__(self, "samples", fold(grid.table * grid.volume))
@@ -85,13 +89,6 @@ class FromSignature(OfFunction):
 
     def trace(self, d: int, p: int) -> float:
         return float(np.trace(self.gram(np.zeros((1, d)), np.zeros((1, d)))[0, 0]))
-
-
-def _outputs(signature: MatrixFunction, d: int) -> int:
-    shape = np.shape(signature(np.zeros((1, d))))
-    if len(shape) != 3 or shape[0] != 1 or shape[1] != shape[2] or shape[1] < 1:
-        raise InputError(f"signature must give (n, p, p) for delta of shape (n, {d}); for (1, {d}) it gives {shape}")
-    return int(shape[1])
 
 
 def _half_widths(box: float | Sequence[float], d: int | None) -> tuple[float, ...]:
@@ -223,8 +220,7 @@ def sampled(
 ) -> tuple[SampledSignature, float, float]:
     """K0 on a grid that is fine enough, or of the points given, and the `extremes` of its spectrum.
 
-    The grid of a positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added within.
-    """
+    The grid of a positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added."""
     halves = _halves(points, len(box))
     while True:
         grid = SampledSignature.of(signature, box, halves, p)

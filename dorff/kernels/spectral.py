@@ -150,8 +150,7 @@ def _trace(kernel: SpectralDensity, d: int) -> float:
 def _tail_index(u: FloatArray) -> float:
     """How heavy the tail of positive weights is: above 1/2 their variance is infinite.
 
-    The moment estimator of Dekkers, Einmahl & de Haan (1989), on as many of the largest as Vehtari et al. (2024) take.
-    """
+    The moment estimator of Dekkers, Einmahl & de Haan (1989), on as many as Vehtari et al. (2024) take."""
     count = 3 * int(np.sqrt(len(u)))
     top = np.sort(u)[-count - 1 :]
     if top[0] <= 0:

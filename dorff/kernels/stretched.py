@@ -16,11 +16,13 @@ gammainccinv = lazily("scipy.special", "gammainccinv")
 ndtri = lazily("scipy.special", "ndtri")
 
 
+@dataclass(frozen=True, init=False)
 class Stretched(Spectral):
     """A kernel of inputs in length-scales: omega = stretch * sqrt(mixing) * unit.
 
     The unit coordinates are independent, of one symmetric law. Tilted measures need finite second moments."""
 
+    lengthscale: float | tuple[float, ...]
     kind: ClassVar[str]  #: its word in JOB.yaml
     mixed: ClassVar[bool] = False  #: whether `mixing` is random
 
@@ -198,14 +200,12 @@ _ROUGH = (
 )
 
 
-@dataclass(frozen=True, init=False)
 class Laplacian(Product):
     """exp(-|x - z|_1 / s), s = `lengthscale`; scikit-learn's gamma is 1 / s.
 
     Its frequencies are independent Cauchy variables of scale 1 / s (Rahimi & Recht 2007): no moments at all."""
 
     kind = "laplacian"
-    lengthscale: float | tuple[float, ...]
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])
@@ -226,14 +226,12 @@ class Laplacian(Product):
         return np.asarray(-np.sum(math.log(math.pi) + np.log1p(unit**2), axis=1))
 
 
-@dataclass(frozen=True, init=False)
 class Cauchy(Product):
     """prod_i 1 / (1 + ((x_i - z_i) / s)^2), s = `lengthscale`.
 
     Its frequencies are independent Laplace variables of scale 1 / s (Rahimi & Recht 2007)."""
 
     kind = "cauchy"
-    lengthscale: float | tuple[float, ...]
     variance = 2.0
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:

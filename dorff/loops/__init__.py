@@ -3,5 +3,4 @@
 from dorff.loops.config import cache_directory, loop
 from dorff.loops.projections import butterfly_rules, hadamard_chain
 from dorff.loops.rotations import simplex_vertices
-from dorff.loops.rowwise import differences, scan
-from dorff.loops.trig import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
+from dorff.loops.rowwise import ABSOLUTE, RAMP, SIGN, STEP, differences, pieces, scan, trig_pairs

@@ -47,8 +47,7 @@ def cache_directory() -> Path | None:
     """The directory that keeps this process's machine code; None (nothing is kept) when no place can be used.
 
     The first usable of DORFF_CACHE_DIR, the user's cache directory and the temporary directories. Its name is
-    the digest of all that the code depends on: the sources of this room, the versions of Python, Numba and
-    llvmlite, the CPU and the user."""
+    the digest of what the code depends on: this room's sources, Python, Numba, llvmlite, the CPU and the user."""
     key = _key(Path(__file__).parent)
     for root in _roots() if key else ():
         try:

@@ -74,8 +74,7 @@ def butterfly_rules(
     cosines, sines  (B, K, d - 1).
     rows            (D,) int64, ascending, in [0, B width).
 
-    d is 1 or more; the other arguments, errors and the promise of the bits are those of `hadamard_chain`. The rules
-    are those of Munkhoeva et al. (2018, section 2.4)."""
+    d is 1 or more; all else is as in `hadamard_chain`. The rules are those of Munkhoeva et al. (2018, section 2.4)."""
     block("x", x)
     (b, d), shape = x.shape, permutations.shape
     if len(shape) != 3 or d == 0 or not shape[1] or shape[2] != d:

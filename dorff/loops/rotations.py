@@ -120,8 +120,7 @@ def simplex_entries(d: int) -> tuple[F64, F64]:
 
 
 def _turns(radix: int) -> Any:
-    """The stages that combine lines `start`, `start + step`, ...; a1, a2, a4 number the first
-    angle of the stage with stride step, 2 step, 4 step."""
+    """The stages that combine lines `start`, `start + step`, ...; a1, a2, a4: the first angle at 1, 2, 4 steps."""
 
     @line_code
     def turns(v: Lines, tile: Any, cosines: Any, sines: Any, start: Any, step: Any, a1: Any, a2: Any, a4: Any) -> None:
@@ -151,8 +150,7 @@ def rotate(tile: F64, cosines: F64, sines: F64) -> None:
 
     B (Genz 1998; Munkhoeva et al. 2018, section 2.4, prints d = 4) is the product of factors of stride 1, 2, 4,
     ... < d, from left to right. In the factor of stride h, entries i and i + h of a group of 2h turn by one angle,
-    (a, b) -> (c a - s b, s a + c b), where both exist; an entry without a partner stays. The angles are counted
-    from stride 1 on, group by group: d - 1 in all."""
+    (a, b) -> (c a - s b, s a + c b), where both exist. Angles are counted from stride 1 on, group by group."""
     n = cosines.size
     rest = n + 1
     while rest > 0:
@@ -216,8 +214,7 @@ _sums1, _sums8 = _sums(1), _sums(8)
 
 @loop
 def project(tile: F64, on: F64, before: F64, total: F64) -> None:
-    """tile = V^T tile, V of `simplex_vertices`, from d entries to d + 1, in place; on and before (d,). `total` is a
-    tile of one entry."""
+    """tile = V^T tile, V of `simplex_vertices`, d entries to d + 1, in place; on, before (d,); `total` a tile of 1."""
     d = on.size
     total[:] = 0
     for i in range(0, d - 7, 8):

@@ -183,8 +183,7 @@ def take_rows(x: F64, x_step: int, first: int, valid: int, factors: F64, tile: F
 
 @loop
 def give_rows(tile: F64, chosen: Strided, gains: F64, into: Strided, at: int, valid: int) -> None:
-    """out[at + lane * out_step + j] = gains[j] * tile[entries[j] - offset, lane] for the valid lanes; `chosen` are the
-    entries and their offset, `into` is out with its step."""
+    """out[at + lane * out_step + j] = gains[j] * tile[entries[j] - offset, lane] for the valid lanes."""
     (entries, offset), (out, out_step) = chosen, into
     w, D = LANES, gains.size
     if valid == w and w <= D:

@@ -103,7 +103,7 @@ class GraphSums(RowSums):
         return Accumulator(self._width - 1, 0, _NONE, square=spare_square(self._width), paired=paired)
 
     def keep_spare(self) -> None:
-        leave_spare([self.sums[_T].spare] if _T in self.sums else [])
+        leave_spare([self.sums[_T].square] if _T in self.sums else [])
 
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None

@@ -208,8 +208,7 @@ class Conformal:
 def scores(targets: npt.ArrayLike, values: npt.ArrayLike, std: npt.ArrayLike) -> FloatArray:
     """|y - C f| / std (n, q) for targets y, values C f and standard deviations with noise, (n, q) each.
 
-    A residual of 0 scores 0, any other infinity where std is 0 (no noise was found); NaN where the target is missing.
-    """
+    A residual of 0 scores 0, any other infinity where std is 0 (no noise); NaN where the target is missing."""
     y, f, deviation = (np.asarray(part, dtype=np.float64) for part in (targets, values, std))
     error = np.abs(y - f)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -249,8 +248,7 @@ class HeldSample:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, AnyArray], d: int, q: int) -> Self | None:
-        """From `arrays()` among others, for d inputs and q targets; None where there are none, InputError where one is
-        missing or does not fit."""
+        """From `arrays()` among others, for d inputs and q targets; None if there are none, InputError for misfits."""
         if "held_numbers" not in arrays:
             return None
         n = len(arrays["held_numbers"])
@@ -268,8 +266,7 @@ class HeldSample:
         return self.Y - self.values
 
     def coverage(self, factor: FloatArray | float) -> FloatArray:
-        """(q,): the share of the targets that are within `factor` deviations, a number or one a target; NaN of a
-        target that no row has. InputError without deviations."""
+        """(q,): the share of the targets within `factor` deviations; NaN without rows; InputError without `std`."""
         if self.std is None:
             raise InputError("held-out rows without deviations say nothing of bands: fit with solve.posterior: true")
         there = np.isfinite(self.Y)

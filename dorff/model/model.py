@@ -159,8 +159,7 @@ class Model:
     def band(
         self, X: npt.ArrayLike, level: float, *, conformal: bool | None = None, noise: bool = True, views: Views = None
     ) -> tuple[FloatArray, FloatArray]:
-        """(low, high), (n, q) each, that a new target C f with its noise should lie between in a share `level` of
-        rows, for each target apart; without `noise` (n, p), for f itself.
+        """(low, high), (n, q) each, that hold a new target C f with its noise in a share `level` of rows; or f (n, p).
 
         Plain bands are normal: mean -+ z(level) std. Conformal ones are mean -+ factor std(noise=True), the factors
         quantiles of the same ratio on held-out rows, so that they hold what they say on average over rows like those,
@@ -215,8 +214,7 @@ class Model:
         return mean_of(self.kernel.V, self._multi_view().chosen(views), self.p)
 
     def _uncertain(self, noise: bool, views: Views) -> tuple[Posterior, FloatArray | None, int]:
-        """The posterior, and of what its uncertainty is asked, with its size: of f (None) or a mean of its views, or
-        with noise of the targets."""
+        """The posterior, and of what it is asked, with its size: f (None), a mean of views, or (noise) targets."""
         posterior, M = self._kept_posterior(), self._mean(views)
         C = self.observe if M is None and noise else M
         return posterior, C, self.p if C is None else len(C)

@@ -71,8 +71,7 @@ class SeparableBlock(PosteriorBlock):
     """Columns that see the same features phi = gain F(x) - centre, (m,): f gets sum_j (phi . x_j) loading_j.
 
     `gain` and `centre` are (m,): the weights' gain, and the weighted mean of gain F over the rows (zeros where there
-    is no intercept). `loading` (c, p) is in the targets' units for scaled ones: rotation^T root times the targets'
-    scale. `into` (c, r) says where x goes: h += x @ into."""
+    is no intercept). `loading` (c, p): rotation^T root times the targets' scale. h += x @ `into` (c, r)."""
 
     gain: FloatArray
     centre: FloatArray
@@ -116,8 +115,7 @@ class CoupledBlock(PosteriorBlock):
     """One system for all outputs: f gets Phi^T x, where row a of Phi (k, p) is F_feature[a](x) loading_a - centre_a.
 
     `feature` (k,) names a column of F and `row` (k,) a row of psi: x goes to h[feature, row]. `loading` (k, p) is
-    gain psi there, in the targets' units for scaled ones; `centre` (k, p) what the free intercept takes of Phi, zeros
-    without one. c = 1."""
+    gain psi there, in the targets' units; `centre` (k, p) what an intercept takes of Phi, else zeros. c = 1."""
 
     feature: IntArray
     row: IntArray

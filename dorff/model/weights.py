@@ -24,8 +24,7 @@ class OperatorWeights:
 
     Of `count` views of p outputs each `views` (m,) names the view that a feature belongs to, and psi_a =
     e_view^T (x) gain_a root_a, (r, count p): the outputs are those of the first view, then those of the second. With
-    one root such weights are not separable, since psi is no single matrix; but every view has the same root. A view
-    whose rank is below r has rows of zeros."""
+    one root such weights are not separable; but every view has the same root. Views of rank below r have zero rows."""
 
     gain: FloatArray
     root: FloatArray
@@ -43,17 +42,12 @@ class OperatorWeights:
         return len(self.gain), self.root.shape[1], self.root.shape[2] * self.count
 
     @property
-    def written(self) -> FloatArray:
-        """psi without its gain, (m, r, p), p the outputs of all views; in no new memory where there are none."""
-        inside = np.broadcast_to(self.root, (len(self.gain), *self.root.shape[1:]))
-        return inside if self.views is None else self._placed(inside)
-
-    @property
     def psi(self) -> FloatArray:
         """psi (m, r, p), written out unless every feature has the same."""
+        inside = np.broadcast_to(self.root, (len(self.gain), *self.root.shape[1:]))
         if self.separable and np.all(self.gain == 1.0):
-            return self.written
-        return np.asarray(self.gain[:, None, None] * self.written)
+            return inside
+        return np.asarray(self.gain[:, None, None] * (inside if self.views is None else self._placed(inside)))
 
     @property
     def sizes(self) -> FloatArray:
@@ -84,8 +78,7 @@ def operator_weights(
     their own (eq. 60) each frequency has the roots of the terms it serves, and no others. Trig features come as all
     cosines, then all sines, of the frequencies of `density`; a column more stands for omega = 0. `density` is None
     for features that have none; the kernel is then one scalar kernel times a matrix. `kernel` must have its output
-    matrices fixed. Of a multi-view kernel each frequency has the roots of its view. Where the stacked roots have more
-    than p rows they are replaced by an equivalent p x p root.
+    matrices fixed. Of several views each frequency has its view's roots. Roots of more than p rows become p x p ones.
 
     `normalize`, for frequencies drawn for another kernel, multiplies all psi by the one number that makes the mean
     of tr psi_a^T psi_a over them tr K(0), as it is on average (self-normalised importance sampling, Hesterberg 1995):
@@ -215,8 +208,7 @@ def covered(kernel: OperatorKernel, own: Density, log_density: FloatArray) -> fl
     """The same as a share of D, as the kernel's own frequencies see it: (E v)^2 / E (v u), 0 to about 1.
 
     `own` holds frequencies drawn for the kernel, of weights v, and `log_density` (D,) the log of the density rho, that
-    others were drawn from, at them. E u^2 = E (v u) is an integral over the kernel's spectrum, and frequencies from
-    there find where it is large, which those from rho miss."""
+    others were drawn from, at them. E u^2 = E (v u) is over the kernel's spectrum, which sees where u is large."""
     omega, mine, serves = own
     m, D = 2 * len(omega), len(omega)
     with np.errstate(over="ignore"):  # u is infinite, and the share zero, where rho has nothing

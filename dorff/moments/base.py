@@ -32,8 +32,7 @@ def probe(width: int) -> FloatArray:
     changed: u^T Z^T Z u is |Z u|^2, of which one side is had from the sums at a leaf's end, the other is summed beside
     them while the rows are in cache (Huang & Abraham 1984, checksums of matrices; here one number for all of a leaf).
 
-    Numbers of either sign, of sizes from 1 to 2 so that equal columns do not cancel. Not to be written to. The same
-    for ever, whatever NumPy's version: a checkpoint holds sums along it."""
+    Of either sign, sizes from 1 to 2: equal columns do not cancel. The same for ever: checkpoints hold its sums."""
     bits = np.random.PCG64(_PROBE_SEED).random_raw(width)
     u = np.asarray(1.0 + (bits >> np.uint64(12)) * 2.0**-52, np.float64)
     u[bits & np.uint64(1) > 0] *= -1.0
@@ -57,8 +56,7 @@ class Described(ABC):
 
     `n` counts the rows, `y0` (q,) is the constant the targets were shifted by before summing (sums of uncentred
     targets lose digits). `observed` is "" where the rows have all targets, else a 1 for each that they have and a 0
-    for each that they miss, whose columns are zero. `unit` is their rounding error over their largest singular value.
-    """
+    for each that they miss, whose columns are zero. `unit`: their rounding error over their largest singular value."""
 
     kind: ClassVar[str]
     m: int
@@ -126,8 +124,7 @@ class Sums(Described):
 
 @dataclass(frozen=True, eq=False)
 class Solvable(Sums):
-    """Sums that a linear system can be made of: those that say what Z^T Z is. They are an upper triangle: `packed`,
-    column by column, (w (w + 1) / 2,)."""
+    """Sums that say what Z^T Z is: an upper triangle, `packed` column by column, (w (w + 1) / 2,)."""
 
     m: int
     q: int
@@ -174,8 +171,9 @@ class Solvable(Sums):
 class Adder(Described):
     """Adds blocks of rows Z (n, w), in the order they come.
 
-    `witness` (k,) holds sums along `probe` (w,) that are made apart from the others, and tell whether those are right.
-    """
+    `witness` (k,) holds sums along `probe` (w,), made apart from the others, that tell whether those are right."""
+
+    square: FloatArray | None = None  # (w, w), which the next accumulator may take over, where there is one
 
     def __init__(self, m: int, q: int, y0: FloatArray, *, observed: str = "", witnesses: int = 1) -> None:
         self.m, self.q, self.n, self.y0, self.observed, self.unit = m, q, 0, y0, observed, UNIT
@@ -187,8 +185,7 @@ class Adder(Described):
 
     @abstractmethod
     def held(self) -> Iterator[FloatArray]:
-        """All numbers that it holds, in its own memory, contiguous: reading them back into an empty adder (and `n`
-        and `unit`) makes it the same to the bit. The witness is the last."""
+        """All its numbers, in its own memory, contiguous, the witness last: with `n` and `unit` all of its state."""
 
     @abstractmethod
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -227,25 +224,15 @@ class Adder(Described):
     def _large(self) -> bool:
         return not np.all(np.abs(self.witness) < self.bounds[1])
 
-    @property
-    def spare(self) -> FloatArray | None:
-        """A square (w, w) that the next accumulator may take over, where there is one."""
-        return None
-
 
 class PackedAdder(Adder):
-    """An adder whose sums are an upper triangle, that of `square` (w, w), column-major: memory to use again, whatever
-    is in it; new memory where None is given."""
+    """An adder whose sums are the upper triangle of `square` (w, w), column-major: memory to use again, or new."""
 
     square: FloatArray
 
     def held(self) -> Iterator[FloatArray]:
         yield from packed_columns(self.square)
         yield self.witness
-
-    @property
-    def spare(self) -> FloatArray:
-        return self.square
 
 
 _Either = TypeVar("_Either", FloatArray, SingleArray)

@@ -40,8 +40,7 @@ def syrk(Z: FloatArray | SingleArray, square: FloatArray | SingleArray) -> None:
 
 
 def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
-    """Add (Z^T LZ + LZ^T Z) / 2 to the upper triangle of `square` (w, w), column-major; Z and LZ (n, w) float64, rows
-    contiguous and as far apart in both. Twice the flops of a `syrk`."""
+    """As `syrk`, but adds (Z^T LZ + LZ^T Z) / 2, float64, rows of Z and LZ as far apart; twice the flops."""
     rows, width = Z.shape
     step = Z.strides[0] // 8 if rows > 1 else width
     for array in (Z, LZ):
@@ -58,8 +57,7 @@ def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
 def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
     """Overwrite the upper triangle of R (w, w) with that of a QR of [R; B], for B (n, w), which is destroyed.
 
-    Both column-major, columns contiguous. `triangular` says that B (w, w) is upper triangular; what is below its
-    diagonal then is not looked at. Signs are as they come."""
+    Both column-major, columns contiguous. Of a `triangular` B (w, w) what is below the diagonal is not looked at."""
     rows, width = B.shape
     for array in (R, B):
         if array.dtype != np.float64 or array.strides[0] != 8 or array.strides[1] < 8 * array.shape[0]:

@@ -68,8 +68,7 @@ class Moments(Solvable):
 class Accumulator(PackedAdder):
     """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
 
-    `paired` is for rows that come with others (`add_pair`): the witness has a second number then, how large the
-    products were that may have cancelled."""
+    `paired`: rows come with others (`add_pair`); the witness' second number is the size of what may have cancelled."""
 
     kind: ClassVar[Kind] = Kind.GRAM
 
@@ -99,8 +98,7 @@ class Accumulator(PackedAdder):
 
     def add_rounded(self, Z: SingleArray, square: SingleArray, *, along: FloatArray | None = None) -> None:
         """Add rows that were rounded to float32: the products of `SINGLE_ROWS` at a time are summed in `square`
-        (w, w), column-major memory of the caller's, and these sums are added in float64. `along` is of the rows as
-        they were, or of the rounded ones."""
+        (w, w), column-major memory of the caller's, and these sums are added in float64; `along` of either rows."""
         self._seen(Z, along)
         for start in range(0, len(Z), SINGLE_ROWS):
             for piece in packed_columns(square):
@@ -199,8 +197,7 @@ def _positive(R: FloatArray) -> Iterator[FloatArray]:
 class TriangleAccumulator(PackedAdder):
     """Reflects blocks of rows into an upper triangle, one LAPACK `tpqrt` a block: two to three times a `syrk`.
 
-    `block` (at least as many rows as come at a time, w), column-major, is memory to use again, as `square` is; what is
-    `held` has the signs that it has."""
+    `block` (as many rows as come at a time, or more, w), column-major, is memory to use again, as `square` is."""
 
     kind: ClassVar[Kind] = Kind.TRIANGLE
 
@@ -307,8 +304,7 @@ class ProductAccumulator(Adder):
         yield self.witness
 
     def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """u^T M V is (Z u)^T Z V, wrong by unit (n + w) |Z| |Z V| at most; |Z u| stands for |Z|, which is not known,
-        and SHOWN is squared for where it is much smaller."""
+        """u^T M V is (Z u)^T Z V, wrong by unit (n + w) |Z| |Z V|; |Z u| stands for |Z|: so SHOWN is squared."""
         c = len(self._sums)
         size = np.sqrt(self.witness[0]) * np.sqrt(self.witness[1 + c :])
         slack = self.unit * base.SHOWN**2 * (self.n + self.width) * size

@@ -63,7 +63,7 @@ class RowSums(ABC):
 
     def keep_spare(self) -> None:
         """Leave the squares to this process's next sums; these are not to be used any more."""
-        leave_spare(adder.spare for adder in self.sums.values())
+        leave_spare(adder.square for adder in self.sums.values())
 
 
 class BlockSums(RowSums):

@@ -102,8 +102,7 @@ def untouched(root: FloatArray) -> bool:
 
 
 def targets_apart(weights: OperatorWeights, observe: FloatArray | None) -> bool:
-    """Whether each target has a problem of its own: a diagonal output matrix, and the targets are the outputs, or a
-    mean of views of them."""
+    """Whether each target has a problem of its own: a diagonal output matrix, targets the outputs, or views' means."""
     one = len(weights.root) == 1 and _views_seen(weights, observe) is not None
     return one and untouched(weights.root[0])
 
@@ -126,8 +125,7 @@ def turned(seen: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def _common(root: FloatArray, coupling: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-    """As `turned`, V being eigenvectors of the penalties' output matrices too; None where these have none in common
-    with root^T root. Columns of U that add nothing to f are left out."""
+    """As `turned`, V being eigenvectors of the penalties' matrices too, or None; without columns that add nothing."""
     together = [matrix / max(float(np.abs(matrix).max()), 1e-300) for matrix in (root.T @ root, *coupling)]
     # Matrices that commute have the eigenvectors of their sum, if its factors make no two sums of eigenvalues equal.
     V = np.linalg.eigh(sum(np.cos(number) * matrix for number, matrix in enumerate(together)))[1]

@@ -1,6 +1,5 @@
-"""Preconditioned conjugate gradients: systems too large to be formed, or to be held. The preconditioners are of low
-rank plus a multiple of the identity, from a random sketch of the system; or, for systems whose own products are passes
-over the data, from a sample of rows."""
+"""Preconditioned conjugate gradients: systems too large to be formed, or to be held. Preconditioners are of low rank
+plus the identity, by a random sketch; or, where products are passes over the data, from a sample of rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +34,7 @@ class Preconditioner(ABC):
         """The condition number of what it is the inverse of, the largest over a (c,)."""
 
     def slack(self, a: FloatArray, shift: float) -> float:
-        """How much larger what it is the inverse of may be than the system somewhere, that no iteration has to see;
-        1 where that is not known."""
+        """How much larger than the system what it inverts may be, unseen by iterations; 1 where that is not known."""
         return 1.0
 
 
@@ -66,11 +64,9 @@ def most_rank(k: int) -> int:
 
 
 def nystrom(system: System, shift: float) -> LowRank:
-    """From products of G with Gaussian vectors: Frangella, Tropp & Udell (2023, Randomized Nystrom preconditioning,
-    algorithm 2.1 and equation 1.3).
+    """From products of G with Gaussian vectors: Frangella, Tropp & Udell (2023, algorithm 2.1 and equation 1.3).
 
-    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `most_rank`. For its memory see
-    `nystrom_bytes`."""
+    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `most_rank`."""
     k, rng, largest = system.size, np.random.default_rng(0), float(system.a.max())
     most, s = most_rank(k), 0
     omega, product = (np.empty((k, most), order="F") for _ in range(2))  # pages that nobody writes to take no memory
@@ -94,15 +90,13 @@ def nystrom(system: System, shift: float) -> LowRank:
 
 def nystrom_bytes(k: int, column_bytes: int) -> int:
     """The most memory of `nystrom` and of what it gives, for k unknowns whose product with one vector takes
-    `column_bytes`: vectors and their products; then some more of these, or the basis and the SVD of a small square
-    (dgesdd); LAPACK's panels."""
+    `column_bytes`: vectors, products; then more of these, or the basis and a small square's SVD; LAPACK's panels."""
     s = most_rank(k)
     return 8 * (2 * k * s + 64 * k) + max(min(s, SIDE_BY_SIDE) * column_bytes, 8 * (k * s + 8 * s * s))
 
 
 def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The eigenvectors U = Q V, as Q (k, s) and V (s, s), and the eigenvalues (s,) of G omega (omega* G omega)^+
-    (G omega)*, by a small shift that is undone.
+    """Q (k, s), V (s, s) and eigenvalues (s,) of G omega (omega* G omega)^+ (G omega)* = QV diag (QV)*, by a shift.
 
     Where rounding leaves omega* G omega no positive matrix, its eigenvalues below the shift are left out."""
     nu = float(np.finfo(np.float64).eps * np.linalg.norm(product))
@@ -169,8 +163,7 @@ class Sampled(Preconditioner):
     is its size: the mean of the rows' leave-one-out variances, those of a Gaussian process with this ridge. (With the
     ridge in its place the iteration took up to twice as many steps; with half or twice the size, hardly more.)
 
-    Each application makes the sample's features twice. Memory is two tiles of them, and two matrices rows by rows.
-    Of a sample without rows it is the identity."""
+    Each use makes the sample's features twice, in two tiles. Of a sample without rows it is the identity."""
 
     def __init__(self, system: System, sample: Sample, shift: float) -> None:
         self._system, self._sample = system, sample
@@ -210,8 +203,7 @@ def sampled_bytes(rows: int, m: int, k: int) -> int:
 
 
 def _factored(matrix: FloatArray, level: float) -> FloatArray:
-    """The lower Cholesky factor of matrix + level I, written over it; with a little more where rounding has made it
-    indefinite."""
+    """The lower Cholesky factor of matrix + level I (more where rounding wants it), written over it."""
     diagonal = np.diag_indices(len(matrix))
     least = EPS * len(matrix) * float(np.trace(matrix))
     matrix[diagonal] += max(level, least)
@@ -246,8 +238,7 @@ class ConjugateGradients:
         self.r, self._p = np.array(rhs, order="F"), np.array(z, order="F")
 
     def step(self) -> bool:
-        """One step of all columns. False where rounding has made a matrix or the preconditioner indefinite; `rho` is
-        then as before."""
+        """One step of all columns; False, with the old `rho`, where rounding has made something indefinite."""
         Ap = self._product(self._p, self.at)
         curvature = dots(self._p, Ap)
         if not np.all(curvature > 0):
@@ -301,8 +292,7 @@ def iterate(
     """Conjugate gradients for all columns side by side: one product serves all of them.
 
     A column is done when r* P^-1 r is `tolerance`^2 of what it was at x = 0. Where rounding stops the fall, or `most`
-    iterations are done, the solution says that it did not converge. `progress` is called after each iteration, with
-    how many are done and how many more it seems to take."""
+    are done, it says that it did not converge. `progress` gets how many are done and how many it seems to take."""
     shift, a, rhs = system.problem.l * ridge, system.a, system.rhs
 
     def product(p: FloatArray, at: IntArray) -> FloatArray:
@@ -368,8 +358,7 @@ def _left(errors: Sequence[float], tolerance: float) -> int:
 
 
 def _condition(steps: FloatArray) -> float:
-    """Of the preconditioned system: its eigenvalues are about those of the tridiagonal matrix that the steps'
-    coefficients alpha and beta, (n, 2), have built (Lanczos)."""
+    """Of the preconditioned system, by the tridiagonal matrix that the steps' alpha, beta (n, 2) build (Lanczos)."""
     alpha, beta = steps.T
     diagonal = 1.0 / alpha
     diagonal[1:] += beta[:-1] / alpha[:-1]

@@ -179,8 +179,7 @@ def _score(fit: Fit, m: int, rule: FitScore) -> Score:
 def fold_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, common: Common | None = None
 ) -> list[Score]:
-    """Held-out mean squared errors, over all rows by their weight and all targets they have, and R2: of each ridge
-    and, where asked for, of the best ridge of every target.
+    """Held-out mean squared errors, by the rows' weights, and R2: of each ridge, and of every target's best if asked.
 
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
     output matrix come too. Where f has a free scale, errors are those at the best one. `common` is what other settings
@@ -245,8 +244,7 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines.
 
     The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties
-    are cut as the moments are; m is even. InputError for a multi-view kernel, whose views have frequencies of their
-    own, one view's after another's."""
+    are cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart."""
     if m == setting.m:
         return folds, setting
     if isinstance(setting.kernel, MultiView):

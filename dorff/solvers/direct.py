@@ -21,8 +21,7 @@ MOST_FACTORS: Final = 8  # as many Cholesky factors take about as long as one `e
 
 
 class CholeskySolver(DirectSolver):
-    """A factor for each ridge; the condition number is LAPACK's 1-norm estimate. Needs equal output eigenvalues `a` in
-    each block."""
+    """A factor for each ridge; the condition number is LAPACK's 1-norm estimate. Needs equal `a` in each block."""
 
     rung = "cholesky"
 
@@ -89,16 +88,11 @@ class SpectralSolver(DirectSolver):
     """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge.
 
     At ridge 0 those below the rounding level are left out (the least-norm solution). Those of a Gram matrix may be
-    rounding or not: none of the digits is vouched for then. Of the features' own singular values they are rounding;
-    the condition number is that of the others."""
+    rounding or not: no digit is vouched for then. Of the features' own singular values they are, and do not count."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.rung = "eigh" if all(block.squared for block in problem.blocks) else "qr"
-
-    @classmethod
-    def suits(cls, problem: Problem, ridges: Sequence[Ridge]) -> bool:
-        return True
 
     def factor(self, block: Block, ridge: Ridge) -> "SpectralFactor":
         return SpectralFactor(block, self.problem.shifts(block, ridge))
@@ -166,8 +160,7 @@ SOLVERS: Final[tuple[type[DirectSolver], ...]] = (CholeskySolver, SpectralSolver
 def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Solution]:
     """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
 
-    A ridge may be (p,), one for each of the problem's directions. `scores` asks for GCV scores and evidences, which
-    the `eigh` always gives."""
+    A ridge may be (p,), one a direction. `scores` asks for GCV scores and evidences, which the `eigh` always gives."""
     for solver in (kind(problem) for kind in SOLVERS if kind.suits(problem, ridges)):
         tried = (solver.solve(ridge, scores=scores) for ridge in ridges)
         solutions = [solution for solution in takewhile(lambda solution: solution is not None, tried) if solution]
@@ -184,8 +177,7 @@ def factor_of(problem: Problem, block: Block, ridge: Ridge) -> BlockFactor:
 
 def solve_bytes(size: Size) -> int:
     """The most memory of making a problem and of `solve`, beside the packed sums: these as squares, and of every block
-    G, of one of them two more while it is assembled; or every G and its eigenvectors, and while these are found a copy
-    of G and LAPACK's workspace, which is twice as large (dsyevd)."""
+    G, of one two more while it is assembled; or every G and its eigenvectors, a copy and dsyevd's workspace, two G."""
     square = 8 * size.k**2
     return size.vectors + max(size.unpacked + (size.blocks + 2) * square, (2 * size.blocks + 2) * square)
 

@@ -123,8 +123,7 @@ def few_label_errors(
 class _Training(NamedTuple):
     """Rows that all others of a fold are, in T's eigenvectors: Z (n, m), ones (n,) and targets Y (n, q) in the
     directions V (q, q), of which the kernel has `a` (q,) and the penalty `shares` (q,); of 0 are those that only an
-    intercept serves. `constant` (q,) is f0 in these, `weight` l gI; `unit` and `penalty_unit` are the relative
-    rounding errors of the rows' sums and of T."""
+    intercept serves. `constant` (q,) is f0 in these, `weight` l gI; `unit`, `penalty_unit` rounding of sums and T."""
 
     spectrum: Spectrum
     V: FloatArray
@@ -206,8 +205,7 @@ class _Training(NamedTuple):
     def errors(
         self, fold: Moments, rows: FloatArray, seen: FloatArray, u: FloatArray, b: FloatArray, *, free_scale: bool
     ) -> tuple[FloatArray, float]:
-        """Summed squared errors (q,) on the rows of a fold, `seen` (k, m) in T's eigenvectors, no less than their
-        rounding; and f's summed squares, both as in `FoldErrors`."""
+        """As in `FoldErrors`: squared errors (q,) on a fold's rows, in T's eigenvectors `seen` (k, m); f's squares."""
         m, y0 = fold.m, fold.y0
         Y = rows[:, m + 1 :] if self.intercept else rows[:, m + 1 :] + np.outer(rows[:, m], y0)
         f = ((seen @ u + np.outer(rows[:, m], b)) @ self.V.T) * self.scale

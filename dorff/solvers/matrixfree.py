@@ -62,14 +62,12 @@ class System(ABC):
     """(G diag(a) + l ridge I) x = rhs for x and rhs (k, c), a (c,): c systems that share G.
 
     f = F W + b at coefficients x, seen as t targets: W (m, t, L) = out(x) for L vectors x. The free intercept b is
-    eliminated, exactly: it is what is best for these W. G = out* A* M A out, with A the map from W to the rows
-    [W | b] of V, is symmetric and positive whatever the rounding of M V."""
+    eliminated exactly. G = out* A* M A out, A from W to the rows [W | b] of V, is positive whatever the rounding."""
 
     def __init__(
         self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray, block: Block
     ) -> None:
-        """`basis` (q, T): the combinations of the targets that the systems see; R (m, q) of each pattern; the system
-        without its matrix."""
+        """`basis` (q, T): what the systems see of the targets; R (m, q) of each pattern; a block without matrix."""
         self._operator, rows = operator, problem.rows
         # A combination is summed over the rows that have all its targets.
         self._member = np.array([~np.any(basis[~one.mask] != 0, axis=0) for one in rows], dtype=np.float64)
@@ -80,22 +78,10 @@ class System(ABC):
         self.centre = np.zeros(len(self._s))
         if problem.intercept:
             self.centre = np.asarray(sum(one.s for one in rows)) / problem.l
-        self.problem = replace(problem, blocks=(block,))
-
-    @property
-    def a(self) -> FloatArray:
-        """(c,)."""
-        return self.problem.blocks[0].a
-
-    @property
-    def apart(self) -> bool:
-        """Whether columns are systems of their own: a row of features is then one row of the design."""
-        return self.problem.blocks[0].rotation is not None
-
-    @property
-    def size(self) -> int:
-        """k."""
-        return len(self.gain) if self.apart else len(self.problem.blocks[0].at[0])
+        self.problem, self.a = replace(problem, blocks=(block,)), block.a
+        # Whether columns are systems of their own: a row of features is then one row of the design.
+        self.apart = block.rotation is not None
+        self.size = len(self.gain) if self.apart else len(block.at[0])  # k
 
     @property
     def rhs(self) -> FloatArray:

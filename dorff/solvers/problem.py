@@ -45,8 +45,7 @@ class Problem:
     What they make of the least objective is in the noise variance: f has the prior of both, ridge and penalties.
 
     `noise` (q,) are variances that the scaled targets' noise has relative to one another, all 1 if None: each target,
-    and its row of C, is divided by the root of its own. f, b and h keep their units. There are no `directions` then.
-    """
+    and its row of C, is divided by the root of its own. f, b and h keep their units. No `directions` then."""
 
     blocks: tuple[system.Block, ...]
     weights: OperatorWeights
@@ -67,8 +66,7 @@ class Problem:
         """Of the moments of some rows, one for each pattern of targets.
 
         `scale` (q,) divides the targets, and so does what `Units` add to it, without penalties; `observe` is C (q, p),
-        the identity if None. InputError for a system wider than LAPACK can count, before it is formed; and for
-        penalties of another size."""
+        the identity if None. InputError for a system wider than LAPACK can count, or penalties of another size."""
         scale, noise = (scale.scale, scale.noise) if isinstance(scale, Units) else (scale, None)
         parts = [parts] if isinstance(parts, Solvable) else list(parts)
         if observe is not None and len(parts) > 1 and np.linalg.matrix_rank(observe) < len(observe):

@@ -55,8 +55,7 @@ class UnpackedMoments:
         return S, R + np.outer(mean[:m], shift), E
 
     def squared_errors(self, W: FloatArray, bias: FloatArray) -> FloatArray:
-        """Summed squared errors (c, q) of F W + y0 + bias on these rows, no less than their rounding; W (m, c, q) and
-        bias (c, q)."""
+        """Summed squared errors (c, q) of F W + y0 + bias, no less than their rounding; W (m, c, q), bias (c, q)."""
         k, (m, c, q) = self.m + 1, W.shape
         weights = np.concatenate([W.reshape(m, c * q), bias.reshape(1, c * q)])
         squares = np.einsum("ac,ac->c", weights, weights).reshape(c, q)
@@ -73,8 +72,7 @@ class UnpackedMoments:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Systems (G + shift) x = rhs, a column each: whose S (c,), shift (c,), rhs (k, c), and the energy (c,) of the
-    targets, of which the training error is left."""
+    """Systems (G + shift) x = rhs, a column each: whose S (c,), shift (c,), rhs (k, c), the targets' energy (c,)."""
 
     whose: IntArray
     shift: FloatArray
@@ -128,8 +126,7 @@ class Family(NamedTuple):
     def descend(self, factor: FloatArray, columns: Columns) -> tuple[FloatArray, BoolArray]:
         """x (k, c), and which of them have converged: conjugate gradients on each column at once.
 
-        A column ends when the norm of its error, estimated by the factor's, is `TOLERANCE` of the root of the
-        training error: the energy less what x explains."""
+        A column ends where its error's norm is `TOLERANCE` of the training error's root: energy x does not explain."""
         now, whole = columns, np.zeros(len(columns.shift), bool)
 
         def precondition(r: FloatArray, _: IntArray) -> FloatArray:
@@ -157,8 +154,7 @@ class Family(NamedTuple):
 
 class Training(NamedTuple):
     """What the rows outside of one fold say: S (m, m), the weights' psi (r, p, m), the sums of the column of ones
-    (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds the
-    largest eigenvalue of G, features not yet centred.
+    (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds G's values.
 
     `load` (c, q) are the outputs that a separable kernel's columns add to; psi is then the gain, (1, 1, m)."""
 
@@ -198,8 +194,7 @@ class Training(NamedTuple):
         return Columns(np.full(len(shift), whose), shift, np.tile(self.rhs, count), np.tile(self.energy, count))
 
     def digits(self, X: FloatArray, least: FloatArray, ridges: FloatArray, unit: float) -> FloatArray:
-        """`digits_left` (ridges,) of the worst system of each: of solutions X (k, c), G's least eigenvalue being no
-        less than `least` (c,)."""
+        """`digits_left` (ridges,) of each's worst system, for solutions X (k, c), eigenvalues from `least` (c,) on."""
         columns = self.columns(0, ridges)
         conditions = (self.top + columns.shift) / (least + columns.shift)
         energy = np.maximum(columns.energy, np.finfo(np.float64).tiny)
@@ -221,8 +216,7 @@ class Training(NamedTuple):
 
 def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[float]) -> FoldErrors | None:
     """On each fold the errors of what the others give, added up; for each ridge how its systems were solved:
-    "neighbours", or "factored" where a fold needed factors of its own; and the digits (`digits_left`) by an estimate
-    of the neighbours' condition.
+    "neighbours", or "factored" where a fold needed factors of its own; and the digits by the neighbours' condition.
 
     None where neither converges, or a kernel is not the same for all folds. Rows have all targets, and these are
     values of f; ridges are positive."""

@@ -69,6 +69,7 @@ class RidgeScores:
         kept = self._totals.energy - self._summed([one.fitted for one in solved])
         self.rss: FloatArray = np.maximum(kept - self._summed([one.shrunk for one in solved]), floor)
         self._penalised = np.maximum(kept, floor)
+        self._left = np.maximum(self._totals.entries - self._totals.spent, 0.0)  # entries that the intercept leaves
 
     def _summed(self, values: Sequence[FloatArray]) -> FloatArray:
         """(J,): each column's value added where it belongs."""
@@ -88,14 +89,8 @@ class RidgeScores:
         return digits_left(condition, self._problem.unit, squared=self.squared, size=size)
 
     @property
-    def _left(self) -> FloatArray:
-        """Observed entries that the intercept leaves."""
-        return np.maximum(self._totals.entries - self._totals.spent, 0.0)
-
-    @property
     def variance(self) -> FloatArray:
-        """The noise variances at which the evidence is greatest: (RSS + l ridge |h|^2) / (N - degrees of the
-        intercept); 0 where no entry is left."""
+        """Noise variances of the most evidence: (RSS + l ridge |h|^2) / (N - intercept's degrees); 0 for no entry."""
         return np.where(self._left > 0, self._penalised / np.maximum(self._left, 1.0), 0.0)
 
     @cached_property
@@ -125,8 +120,7 @@ class RidgeScores:
         the noise variance (the restricted likelihood of Patterson & Thompson 1971, with log det n of the intercept's
         system, for a flat prior on it, in the targets' units). Of directions that add to the `log_evidence`.
 
-        -inf at ridge 0. With row weights, a constant of the data, half the sum of log w over the entries, is left out.
-        """
+        -inf at ridge 0. With row weights a constant of the data, half the entries' sum of log w, is left out."""
         log_det = self._summed([one.log_det for one in self._solved if one.log_det is not None])
         noise = np.log(2.0 * np.pi * np.where(self._left > 0, self.variance, 1.0)) + 1.0
         return np.asarray(-0.5 * (self._left * noise + self._totals.log_free + log_det))
@@ -146,8 +140,7 @@ class Solution:
     for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
     of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
     and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
-    `ridges` (p,) where each direction has its own; `ridge` is then their geometric mean. `converged` is False where an
-    iteration, or the learning of an output matrix, ran out of steps."""
+    `ridges` (p,) where each direction has its own; `ridge` is their geometric mean. Not `converged`: out of steps."""
 
     h: FloatArray
     ridge: float
@@ -187,8 +180,7 @@ def geometric_mean(ridges: FloatArray) -> float:
 
 
 class BlockFactor(ABC):
-    """The matrices G a_j + shift_j of a block's columns j at one ridge, factored once: all that is asked of their
-    inverses."""
+    """The matrices G a_j + shift_j of a block's columns j at one ridge, factored once; asked for their inverses."""
 
     @abstractmethod
     def solve(self, *, scores: bool = False) -> BlockSolution:
@@ -196,18 +188,15 @@ class BlockFactor(ABC):
 
     @abstractmethod
     def inverses(self) -> tuple[FloatArray, FloatArray]:
-        """Basis (k, k') and spread (k', c): the inverses are basis diag(spread_j) basis^T, of spread 0 along what is
-        left out at ridge 0. Gives up the factor."""
+        """Basis (k, k'), spread (k', c), inverses basis diag(spread_j) basis^T. Gives up the factor."""
 
     @abstractmethod
     def with_inverse(self) -> tuple[BlockSolution, FloatArray]:
-        """Of a block of one column: its solution with the degrees of freedom, and the inverse (k, k), of which the
-        lower triangle is to be read. Gives up the factor."""
+        """Of one column: the solution with its freedom, the inverse's lower triangle (k, k). Gives up the factor."""
 
 
 class DirectSolver(ABC):
-    """A linear solver of one problem, at any ridge, which factors the matrix of each block. `rung` is what reports
-    call it. `direct.SOLVERS` lists those that are tried, in order."""
+    """A linear solver of one problem, that factors each block's matrix; `rung` in reports. See `direct.SOLVERS`."""
 
     rung: str
 
@@ -215,18 +204,16 @@ class DirectSolver(ABC):
         self.problem = problem
 
     @classmethod
-    @abstractmethod
     def suits(cls, problem: Problem, ridges: Sequence[Ridge]) -> bool:
         """Whether it can solve this, and is worth its time."""
+        return True
 
     @abstractmethod
     def factor(self, block: Block, ridge: Ridge) -> BlockFactor | None:
-        """None where it cannot factor this block: its matrix is not numerically positive definite, say. InputError for
-        ridges of outputs that do not fall apart."""
+        """None where it cannot factor this block. InputError for ridges of outputs that do not fall apart."""
 
     def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution | None:
-        """The solution of all blocks, with GCV score and evidence where `scores` ask for these; None where it fails.
-        What did not converge says so (`Solution.converged`)."""
+        """The solution of all blocks, with GCV score and evidence if `scores`; None where it fails."""
         solved = list[BlockSolution]()
         for block in self.problem.blocks:
             factor = self.factor(block, ridge)
@@ -248,8 +235,7 @@ class FitScore(NamedTuple):
 @dataclass(frozen=True)
 class Criterion:
     """What the best of several fits is found by: its `title`, and what `shown` makes of a value for people to see,
-    called `axis` there, in the targets' units if `in_units`. Those of `HELD_OUT` alone have no `of_fit`: they score
-    predictions of rows held out."""
+    called `axis` there, in the targets' units if `in_units`. Those of `HELD_OUT` alone have no `of_fit`."""
 
     title: str
     axis: str

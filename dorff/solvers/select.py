@@ -57,8 +57,7 @@ class R2(StrEnum):
     The mean of the outputs' own, each over the rows that have it, where there are two: it has no unit, and a target
     in another unit does not change it. Pooled, one quotient of sums over all outputs, where these are of one unit and
     the sums mean something: components of a vector field, of which a coordinate may be almost still, and one-hot rows
-    of classes. A target that does not vary has R2 1 where it is met, else 0, both up to rounding (scikit-learn's
-    convention)."""
+    of classes. A target that does not vary has R2 1 where it is met, else 0, up to rounding, as in scikit-learn."""
 
     MEAN = "mean of outputs"
     POOLED = "pooled"
@@ -176,8 +175,7 @@ class NoiseModel(NamedTuple):
 
 
 class Reweighed(NamedTuple):
-    """`weighed` gives the problem whose targets are divided by the roots of variances (q,); a ridge; and the first
-    variances (q,)."""
+    """`weighed` gives the problem of targets divided by the roots of variances (q,); a ridge; first variances (q,)."""
 
     weighed: Callable[[FloatArray], Problem]
     ridge: float
@@ -185,8 +183,7 @@ class Reweighed(NamedTuple):
 
 
 def noise_models(parts: Parts, trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:
-    """D, and the restricted likelihood (Patterson & Thompson 1971) at it, of the model in `solvers.uncertainty`, for
-    each trial of the same features.
+    """D, and the restricted likelihood at it, of the model in `solvers.uncertainty`, for each trial of these features.
 
     The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the residuals and the
     degrees of freedom of target j under D. Departures: the intercept's degrees are off n_j, and as t2 is tied to D
@@ -258,8 +255,7 @@ def _solved(problem: Problem, block: Block, parts: Parts, ridge: float) -> tuple
 
 
 def _freedom(problem: Problem, block: Block, parts: Parts, inverse: FloatArray) -> FloatArray:
-    """(q,): tr(G_t inverse), G_t what target t has of the G of a system for everything; the lower triangle of the
-    inverse is read."""
+    """(q,): tr(G_t inverse), G_t target t's part of the G of everything; the inverse's lower triangle is read."""
     feature, row = block.at
     psi, freedom = problem.weights.psi[feature, row], np.zeros(len(problem.scale))
     centre = problem.centres(feature, psi)
@@ -299,8 +295,7 @@ def noise_variance(problem: Problem, solution: Solution) -> FloatArray | None:
 
 
 def noise_of(seen: Problem | Parts, scale: FloatArray, variance: FloatArray) -> FloatArray:
-    """(q,) of variances (q,) of the scaled targets in rows of weight 1, for a row of the mean weight of those that
-    see a target: so a constant factor of all weights changes nothing."""
+    """(q,) of variances of the scaled targets in rows of weight 1, for one of the mean weight: a factor is nothing."""
     return np.asarray(variance * scale**2 / mean_weight(seen))
 
 
@@ -315,8 +310,7 @@ def mean_weight(seen: Problem | Parts) -> FloatArray:
 
 
 def residual_variance(solution: Solution, squares: FloatArray, counts: FloatArray) -> FloatArray:
-    """(q,), where nothing is factored: each target's `squares` that are left over `counts` of its entries, (q,) both,
-    less the same share for degrees of freedom.
+    """(q,), where nothing is factored: `squares` (q,) left over `counts` (q,) of entries, less one share of freedom.
 
     These are l ridge |h|^2 over the noise, as they are on average for the ridge of most evidence (MacKay 1992, section
     4), and no more than the unknowns. What the fit, which counts targets alike, has taken on of noisier ones counts

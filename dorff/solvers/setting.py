@@ -34,8 +34,7 @@ class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
 
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `noise_variance` (q,)
-    is that of the targets' noise in their own units, of a row of mean weight: None where it takes more than the fit
-    and was not asked for (`Setting.judged`)."""
+    is that of the targets' noise, in their units, of a row of mean weight: None where not asked for (`judged`)."""
 
     kernel: OperatorKernel
     weights: OperatorWeights
@@ -55,8 +54,7 @@ class Fit:
 
     @property
     def log_evidence(self) -> float | None:
-        """Log marginal likelihood of the targets in their own units, the noise of each target at its best, where it
-        was asked for or came for nothing."""
+        """Log marginal likelihood of the targets in their own units, each one's noise at its best, if known."""
         return self.solution.log_evidence
 
 
@@ -72,8 +70,7 @@ class Setting:
     `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
     and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
     that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
-    that this one is compared with have a say; what it is of by itself if None. `sample` has rows for leave-one-out.
-    InputError for a learned output matrix with penalties."""
+    that this one is compared with have a say. `sample`: rows to leave out. InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int
@@ -101,8 +98,7 @@ class Setting:
         return self.r2_of or select.R2.of([self.kernel], self.observe, classes=self.free_scale)
 
     def level(self, parts: Parts) -> float:
-        """The mean of k(x, x) over the rows and the outputs, as the features have it, to three digits; 1 where it is
-        none."""
+        """The features' mean of k(x, x) over the rows and the outputs, to three digits; 1 where it is none."""
         weights, rows = self.weights(self.fixed(parts)), sum(float(part.corner[0, 0]) for part in parts)
         squares = np.sum([np.diag(part.full)[: self.m] for part in parts], axis=0)
         level = float(squares @ weights.sizes) / (rows * weights.shape[2])
@@ -163,8 +159,7 @@ class Setting:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
 
         Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
-        kernel that is one scalar kernel times a matrix falls apart. InputError for other kernels. The GCV score is the
-        mean of the directions' own."""
+        kernel that is one scalar kernel times a matrix falls apart. InputError for others. GCV is a mean of theirs."""
         self.check_scored()
         rule, kernel = criterion_of(criterion).of_fit, self.fixed(parts)
         assert rule is not None
@@ -179,8 +174,7 @@ class Setting:
         return self.judged(parts, [fit])[0] if rule.noise else fit
 
     def judged(self, parts: Parts, fits: Sequence[Fit]) -> list[Fit]:
-        """The fits with the noise of each target and, but for route cg and penalties, their log evidence: of the model
-        that `solvers.uncertainty` states, from the same moments."""
+        """The fits with each target's noise and, but for cg and penalties, log evidence (`solvers.uncertainty`)."""
         judged = [fit for fit in fits if fit.log_evidence is not None or self._unscored]
         lacking = [fit for fit in fits if fit.log_evidence is None and not self._unscored]
         models = select.noise_models(parts, (self.reweighed(parts, fit) for fit in lacking))
@@ -192,8 +186,7 @@ class Setting:
         return [self.noised(parts, fit) for fit in judged]
 
     def noised(self, parts: Parts, fit: Fit, squares: FloatArray | None = None) -> Fit:
-        """The fit with the noise of each target; by residuals alone for route cg, with penalties and where their
-        `squares` (q,), of the scaled targets, are given."""
+        """The fit with each target's noise; by residuals for route cg, penalties and given scaled `squares` (q,)."""
         if fit.noise_variance is not None:
             return fit
         if squares is not None or self._unscored:
@@ -325,8 +318,7 @@ def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] 
 
 
 def check_output(kernel: OperatorKernel, observe: FloatArray | None) -> None:
-    """InputError for an output matrix that a fit could not find: a learned one beside other terms, or a covariance of
-    targets that are not the outputs."""
+    """InputError for a learned output matrix beside other terms, or a covariance where targets are not the outputs."""
     learned_term(kernel)
     outputs = [base.output for _, base in kernel.terms() if isinstance(base, Decomposable)]
     if observe is not None and any(isinstance(output, Covariance) for output in outputs):

@@ -1,5 +1,4 @@
-"""The pieces of a problem: its linear systems, the sums about its rows that go into no system, and penalties <f, M f>:
-what a graph, or views that should agree, say of a function."""
+"""The pieces of a problem: linear systems, sums about its rows, and penalties <f, M f>, of graphs or views."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,7 @@ OPEN: Final = 1e-12  # of the largest eigenvalue of the intercept's system: dire
 
 @dataclass(frozen=True)
 class Size:
-    """What the memory of a solve depends on: m features, q targets and r rows of psi, all in one system (`coupled`) or
-    a column each; patterns of targets, folds, ridges."""
+    """What a solve's memory depends on: m features, q targets, r rows of psi (one system if `coupled`); patterns ..."""
 
     m: int
     q: int
@@ -165,11 +163,9 @@ class BorderedSums:
 def assembled(
     psi: FloatArray, feature: IntArray, sums: Sequence[BorderedSums], *, intercept: bool, row: IntArray | None = None
 ) -> tuple[FloatArray, FloatArray, float, float]:
-    """G (k, k), rhs (k, c), `Block.removed` and `Block.unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P), of
-    which each is `row` (k,) of its feature's; all the same if None.
+    """G (k, k), rhs (k, c), `Block.removed`, `unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P) of `row` (k,).
 
-    G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74). The free b is eliminated,
-    exactly."""
+    G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74); b is eliminated, exactly."""
     k, P = psi.shape
     G, rhs, across = np.zeros((k, k)), np.zeros((k, sums[0].y.shape[1])), np.zeros((k, P))
     all_of_them = np.array_equal(feature, np.arange(len(sums[0].S)))
@@ -199,8 +195,7 @@ def assembled(
 def free_system(sums: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
     """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c).
 
-    What the sums show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty says nothing of a
-    constant, but its sums have been rounded."""
+    What sums show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty's sums are rounding."""
     square = sum(one.n * one.C.T @ one.C for one in sums)
     inverse = np.asarray(np.linalg.pinv(square, rcond=OPEN, hermitian=True))
     return inverse, np.asarray(sum(one.C.T @ one.y for one in sums))
@@ -216,8 +211,7 @@ class Penalty:
     intercept.
 
     `shift` is what rounding costs where T was found as a difference and may have negative eigenvalues: that many times
-    T's largest diagonal entry is added to its diagonal. The column of ones is then left out where its own entry is no
-    larger than that: L 1 is 0, as far as T can tell."""
+    T's largest diagonal entry is added to its diagonal. The column of ones is left out if its entry is no larger."""
 
     sums: Moments
     weight: float
@@ -247,8 +241,7 @@ class Penalty:
 
 class PenaltyTerm(NamedTuple):
     """A penalty of g = f - f0 in the scaled targets' units: T (m + 1, m + 1) times l gI, Q = views (x) outputs, and
-    the constant f0 (V p,). It is as rows that have 0 for their targets, seen through a root of Q. `unit` is T's
-    relative rounding error."""
+    the constant f0 (V p,): as rows of targets 0, seen through a root of Q. `unit` is T's relative rounding error."""
 
     T: FloatArray
     views: FloatArray

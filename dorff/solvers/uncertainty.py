@@ -75,8 +75,7 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, pa
     linear model's (Rasmussen & Williams 2006, eq. 2.8), where D = s2 I or outputs are independent. That of the
     intercept, about the features' means, is of the same form. With penalties it is s2 K, G + l ridge I has theirs, and
     s2 is the one noise of `RidgeScores`. What of the intercept C leaves open stays the fit's: no deviation is counted
-    there. A Cholesky factor's inverse where one serves all columns, else the eigenvectors of G. InputError at ridge 0
-    where G is singular.
+    there. By a Cholesky factor's inverse, or the eigenvectors of G. InputError at ridge 0 where G is singular.
 
     Without noise it is of variance 1 for all scaled targets, whatever the ridge: the covariance of C f at a row, times
     its weight, is then its leverage H (q, q), by which its own targets make their fit."""
@@ -123,8 +122,7 @@ def _spread(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Sequ
 def _of_columns(
     problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Basis (k, k'), spread and variances (c,) of a block whose columns are problems of their own, or hang together by
-    their noise: the spread is then (k', c, c)."""
+    """Basis (k, k'), spread and variances (c,) of a block's columns; (k', c, c) where they hang together by noise."""
     basis, spread = _spread(problem, block, ridge, about)
     at = np.zeros(len(block.a), np.int64) if problem.directions is None else block.columns
     if about.alone is not None:
@@ -152,8 +150,7 @@ def _block(problem: Problem, block: Block, ridge: float | FloatArray, about: _No
 
 
 def _columns(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> Iterator[CoupledBlock]:
-    """Of several views with one root: a block for each independent combination of columns, with the rows of the root
-    that it turns to."""
+    """Of several views with one root: a block for each independent combination of columns, with its rows."""
     assert block.rotation is not None
     basis, spread, variance = _of_columns(problem, block, ridge, about)
     for lift in _roots(spread, variance).transpose(2, 0, 1) @ block.rotation.T:  # (k', r)
@@ -173,8 +170,7 @@ def _roots(spread: FloatArray, variance: FloatArray) -> FloatArray:
 
 
 def _centre(problem: Problem, block: Block) -> FloatArray:
-    """The features' weighted mean (m,) over the rows that a block is of, penalties among them; zeros without an
-    intercept."""
+    """The features' weighted mean (m,) over a block's rows, penalties among them; zeros without an intercept."""
     direction = 0 if block.columns is None else int(block.columns[0])
     there = [(rows.s, rows.n) for rows in problem.rows if problem.directions is None or rows.mask[direction]]
     if problem.directions is not None:
@@ -232,8 +228,7 @@ def _coupled(problem: Problem, basis: FloatArray, feature: IntArray, row: IntArr
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Rows of a fit that are left out one at a time: inputs X (n, d), targets Y (n, q), NaN where they are missing,
-    what each row weighs (n,), and the map that gives their features."""
+    """Rows left out one at a time: inputs X (n, d), targets Y (n, q), NaN if missing, weights (n,), their features."""
 
     features: FeatureMap
     X: FloatArray
@@ -271,8 +266,7 @@ def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_
 
 
 def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[tuple[int, list[_Leverage]]]":
-    """Runs of fits, each with the number of its first, whose leverages have a basis in common: others are held one at
-    a time."""
+    """Runs of fits whose leverages have a basis in common, with the number of the first: one run is held at a time."""
     run, first = list[_Leverage](), 0
     for at, fit in enumerate(fits):
         one = _Leverage(*fit)
@@ -284,8 +278,7 @@ def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[tuple[i
 
 
 class _Leverage:
-    """C f = F W + bias of a fit, and the leverages of its rows. `seen` makes of f the scaled targets, or `directions`
-    of these that are problems of their own."""
+    """C f = F W + bias of a fit, and its rows' leverages. `seen` makes of f the scaled targets, or `directions`."""
 
     def __init__(self, problem: Problem, solution: Solution) -> None:
         C, self.scale, self.y0, self.directions = problem.C, problem.scale, problem.rows[0].y0, problem.directions

@@ -74,8 +74,7 @@ class KnownNames:
 
 
 def path(value: object, info: ValidationInfo) -> Path:
-    """A path; absolute where the validation's context has the `folder` that relative ones start from, and below its
-    `root`, links followed, where it has one."""
+    """A path: from the context's `folder`, if it has one, and below its `root`, links followed, if it has one."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise Refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
     _no_secret(str(value))

@@ -1,11 +1,14 @@
-"""The data of a job: the store and the arrays its rows are read from."""
+"""The data of a job: the store and the arrays its rows are read from; and what `manifold` may say: terms
+weight <f, (L (x) Q) f> that make f smooth along a graph of all rows."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from dorff.spec import checks
-from dorff.spec.part import ArrayName, FilePath, Idle, Names, OneOf, Part
+from dorff.spec.checks import KnownNames
+from dorff.spec.part import ArrayName, FilePath, Idle, Names, OneOf, OneOrMore, Part, Penalties, Positive, ViewName
+from dorff.spec.registry import GRAPHS, OUTPUTS, Keyed, Word
 
 
 class ClassTargets(Part):
@@ -63,3 +66,129 @@ class Data(Part):
                 key="nan",
             )
         return self
+
+
+_WEIGHTS = KnownNames(("heat", "binary"))
+_LAPLACIANS = KnownNames(("unnormalised", "normalised"))
+_POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
+
+
+def _edge_weights(value: object) -> object:
+    return checks.positive(value) if isinstance(value, int | float) else _WEIGHTS.name(value)
+
+
+def _laplacian(value: object) -> object:
+    if isinstance(value, str) and value.replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
+        raise checks.Refusal(
+            f"must not be {value}, whose matrix is neither symmetric nor positive, and so no penalty; use one of: "
+            f"{', '.join(_LAPLACIANS.built)}"
+        )
+    return _LAPLACIANS.name(value)
+
+
+def _power(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and (value == 1 or (value > 1 and value % 2 == 0)):
+        return value
+    raise checks.Refusal(
+        f"must be 1, or even (L^2, L^4 ... are sums of squares), came {checks.show(value)}; correct it"
+    )
+
+
+def _apart(graph: "KnnSpec", _: Any) -> str:
+    return "inside a leaf new rows never change old edges" if graph.within == "leaf" else ""
+
+
+class KnnSpec(Part):
+    """Each row's `neighbours` nearest others. Edge weights: `heat` (self-tuned), `binary`, or a width t of
+    exp(-|x - z|^2 / (2 t^2)), in the scaled inputs' units.
+
+    `within: leaf` looks for neighbours among runs of rows inside a leaf, and keeps no graph on disk. Where rows were
+    appended to the data the graph is made anew (`append: rebuild`), or they are linked to it, and the old edges stay.
+    """
+
+    type: Literal["knn"] = "knn"
+    neighbours: Annotated[int, Field(ge=1)] = 10
+    weights: Annotated[Literal["heat", "binary"] | Positive, BeforeValidator(_edge_weights)] = "heat"
+    within: Annotated[str, OneOf("data", "leaf")] = "data"
+    append: Annotated[str, OneOf("rebuild", "link"), Idle(_apart, refused=True)] = "rebuild"
+
+
+class GivenSpec(Part):
+    """A graph in a Zarr group or a Parquet file: edges between rows' numbers, or a sparse matrix."""
+
+    type: Literal["given"]
+    path: FilePath
+
+
+class IdentitySpec(Part):
+    """No graph: L is the identity, over all rows."""
+
+    type: Literal["identity"]
+
+
+Graph = Annotated[Part, Word(GRAPHS, default="knn")]
+Coupling = Annotated[str | Part, Keyed(OUTPUTS, only=("identity", "matrix", "graph"))]
+
+
+def _graphless(term: "ManifoldSpec", _: Any) -> str:
+    return "graph is the identity" if isinstance(term.graph, IdentitySpec) else ""
+
+
+def _one_way(term: "ManifoldSpec", job: Any) -> str:
+    return _graphless(term, job) or ("power is more than 1" if term.power > 1 else "")
+
+
+def _viewless(term: "ManifoldSpec", job: Any) -> str:
+    return "" if job.kernels[0].type == "multi_view" else "the kernel has no views (its type is not multi_view)"
+
+
+def _of_all(term: "ManifoldSpec", job: Any) -> str:
+    return _viewless(term, job) or ("between is true, and penalises all views" if term.between else "")
+
+
+class ManifoldSpec(Part):
+    """weight <f, (L (x) Q) f>, L a graph's Laplacian (to the `power`) over all rows, labelled or not.
+
+    Of several weights the best is chosen, on held-out labelled rows. `outputs` is Q (p, p), the identity where it is
+    left out; of a graph of outputs it is that graph's Laplacian plus `offset` I, the penalty that belongs to the
+    kernel's output of the same words. `view` names the view of a kernel of views that the graph is made of, and that
+    alone is penalised; `between` asks all views to agree, row by row, and its graph is the identity.
+
+    `form` is how the sums are made, which changes their last digits; `scale: mean` divides the term by the number of
+    edges (of rows, where the graph is the identity)."""
+
+    graph: Graph = KnnSpec()
+    weight: Penalties
+    laplacian: Annotated[
+        Literal["unnormalised", "normalised"], BeforeValidator(_laplacian), Idle(_graphless, refused=True)
+    ] = "unnormalised"
+    power: Annotated[int, BeforeValidator(_power), _POWERS, Idle(_graphless, refused=True)] = 1
+    outputs: Coupling | None = None
+    view: Annotated[ViewName | None, Idle(_of_all, refused=True)] = None
+    between: Annotated[bool, Idle(_viewless, refused=True)] = False
+    form: Annotated[str, OneOf("auto", "edges", "difference"), Idle(_one_way, refused=True)] = "auto"
+    scale: Annotated[str, OneOf("sum", "mean")] = "sum"
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Every weight asked for, in the order given."""
+        return self.weight if isinstance(self.weight, tuple) else (self.weight,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _graph_between(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("between") is True:
+            return {"graph": {"type": "identity"}, **value}
+        return value
+
+    @model_validator(mode="after")
+    def _graph_or_between(self) -> Self:
+        if self.between and not isinstance(self.graph, IdentitySpec):
+            raise checks.Refusal(
+                "compares the views of each row with one another, and has no graph; leave graph out, or between",
+                key="between",
+            )
+        return self
+
+
+Manifold = Annotated[tuple[ManifoldSpec, ...], OneOrMore()]

@@ -8,9 +8,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, mo
 
 from dorff.spec import checks
 from dorff.spec.cluster import Cluster, LocalCluster
-from dorff.spec.data import ClassTargets, Data
+from dorff.spec.data import ClassTargets, Data, Manifold
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
-from dorff.spec.manifold import Manifold
 from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
 from dorff.spec.registry import CRITERIA, HELD_OUT, SAMPLERS, NameOf, Word
 
@@ -147,8 +146,7 @@ class Solve(Part):
 
     @property
     def ridges(self) -> tuple[float, ...]:
-        """Every ridge asked for, in the order given; of `auto` those that are tried first, times k(x, x): streaming,
-        which keeps no sums to choose from, has one."""
+        """Every ridge asked for, in order; of `auto` those tried first, times k(x, x), of which streaming has one."""
         if self.ridge == "auto":
             return FIRST_RIDGES if self.route != "streaming" else (STREAMING_RIDGE,)
         return self.ridge if isinstance(self.ridge, tuple) else (self.ridge,)
@@ -217,8 +215,8 @@ class Job(Part):
         """What `solve.select` comes to: `auto` is k-fold where there is something to choose that it can choose."""
         if self.solve.select != "auto":
             return self.solve.select
-        shared = self.solve.ridge_per_output and not all(_falls_apart(kernel) for kernel in self.kernels)
-        return "gcv" if self.trials == 1 or shared else "kfold"
+        apart = all(isinstance(one, DecomposableSpec) and one.output == "identity" for one in self.kernels)
+        return "gcv" if self.trials == 1 or (self.solve.ridge_per_output and not apart) else "kfold"
 
     @property
     def holds_out(self) -> bool:
@@ -273,13 +271,8 @@ class Job(Part):
         return [f"{key} {problem}" for key, problem in _idle_keys(self, refused=False)]
 
 
-def _falls_apart(kernel: Kernel) -> bool:
-    return isinstance(kernel, DecomposableSpec) and kernel.output == "identity"
-
-
 def _idle_keys(job: "Job", *, refused: bool) -> Iterator[tuple[str, str]]:
-    """The keys that were set to what they would not be anyway and have no effect on this job, and what is wrong: those
-    that it is refused for, or those that it warns of (`Idle`)."""
+    """Keys that were set and have no effect on this job, and what is wrong: refused, or warned of (`Idle`)."""
     for place, part in _parts(job, ""):
         for key in sorted(part.model_fields_set):
             field, value = type(part).model_fields[key], getattr(part, key)

@@ -50,8 +50,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _count(node: yaml.Node, counts: dict[yaml.Node, int | None]) -> int:
-    """The values below `node`, long texts for more than one, those of aliases each time; refused where they are too
-    many, or hold themselves."""
+    """The values below `node`, aliases counted each time; refused where they are too many, or hold themselves."""
     if node in counts:
         if (known := counts[node]) is None:
             raise yaml.constructor.ConstructorError(problem="a value holds itself", problem_mark=node.start_mark)
@@ -98,8 +97,7 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
 
 
 def job_schema() -> Config:
-    """The JSON Schema (draft 2020-12) of job files, words of installed packages included. It looks at each value
-    alone: what the parts of a job must agree on, `load_job` checks."""
+    """The JSON Schema (draft 2020-12) of job files, with words of installed packages. It looks at each value alone."""
     definitions: Config = {}
 
     def put_words(node: Any) -> Any:

@@ -30,8 +30,7 @@ def kind_of(config: object) -> Any:
 @dataclass(frozen=True)
 class Entry:
     """A word: what `build`s the thing of the options as keyword arguments, the `options` with their types and help.
-    `formula` and `source` (author, year) are for the report and the JSON Schema; `written` is how the word is shown
-    where it is the key of a mapping and no name."""
+    `formula` and `source` (author, year) are for the report and the JSON Schema; `written` as a mapping's key."""
 
     name: str
     build: Callable[..., Any]
@@ -109,8 +108,7 @@ Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the 
 @dataclass(frozen=True)
 class Word:
     """Beside a field's type: a mapping whose `type` is a word of the registry, and whose other keys are its options.
-    `default` is the word where `type` is left out, `later` are words that are known but not built yet, `without` those
-    that do not go here."""
+    `default` is the word where `type` is left out; `later` are known but not built, `without` do not go here."""
 
     registry: Registry
     default: str | None = None
@@ -157,8 +155,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Keyed:
-    """Beside a field's type: a word of the registry that needs no options, or a mapping that has a word as a key;
-    `only` are the words that go here, where not all do."""
+    """Beside a field's type: a word that needs no options, or a mapping with a word as a key; `only`: which."""
 
     registry: Registry
     only: tuple[str, ...] = ()

@@ -12,8 +12,7 @@ from places import benchmark
 from scipy import integrate, optimize, stats
 
 from dorff import bounds, frequencies, kernels
-from dorff.bounds.concentration import bennett, bennett_orlicz, derived_spread, over_net
-from dorff.bounds.constants import _chi
+from dorff.bounds.constants import _chi, bennett, bennett_orlicz, derived_spread, over_net
 from dorff.errors import InputError
 from dorff.kernels import Measure
 

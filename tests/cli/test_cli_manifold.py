@@ -19,7 +19,7 @@ from dorff import load_model
 from dorff.cli.sentences import term_text
 from dorff.data import open_dataset
 from dorff.data.edges import write_graph
-from dorff.spec.manifold import ManifoldSpec
+from dorff.spec.data import ManifoldSpec
 
 RNG = np.random.default_rng(7)
 N, LABELLED = 240, 16

@@ -15,7 +15,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe, feature_arrays, features_from
 from dorff.features.expansions import Maclaurin, Monomials, monomial_count
 from dorff.frequencies import IID, QMC, ROM, Fastfood, GaussQuadrature, Orthogonal, Quadrature
-from dorff.kernels.pointwise import FUNCTIONS
+from dorff.kernels.nonstationary import FUNCTIONS
 
 GAUSSIAN = kernels.Gaussian(1.5)
 SCALARS = (GAUSSIAN, kernels.Matern(1.0, nu=2.5), kernels.ArcCosine(0), kernels.ArcCosine(1),

@@ -15,8 +15,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKe
 from dorff import kernels
 from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
-from dorff.features.evidence import Evidence
-from dorff.features.lengthscale_search import tune_lengthscales
+from dorff.features.lengthscale_search import Evidence, tune_lengthscales
 from dorff.features.projected import UnitFeatures, with_lengthscale
 from dorff.model.weights import OperatorWeights
 from dorff.plan.lengthscale import UNITS, tuned_config, tunes, tuning_rows

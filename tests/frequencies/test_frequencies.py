@@ -8,8 +8,7 @@ from scipy import stats
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.frequencies import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal, Quadrature
-from dorff.frequencies.independent import directions, orthogonal_directions
-from dorff.frequencies.structured import padded
+from dorff.frequencies.samplers import directions, orthogonal_directions, padded
 from dorff.kernels import Measure
 
 S = 0.4  # lengthscale

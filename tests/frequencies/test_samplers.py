@@ -15,7 +15,7 @@ from dorff.errors import InputError
 from dorff.features import Recipe
 from dorff.frequencies import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal, Quadrature
 from dorff.frequencies.quadrature import butterfly_angles
-from dorff.frequencies.structured import padded, some_rows, with_an_entry
+from dorff.frequencies.samplers import padded, some_rows, with_an_entry
 from dorff.loops import simplex_vertices
 
 HAAR = Quadrature(mixing="haar")

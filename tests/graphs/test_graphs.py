@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from dorff import graphs
 from dorff.errors import InputError
-from dorff.graphs import KNN, Given, Graph, Identity, Manifold, nearest
-from dorff.graphs.nearest import FloatArray, IntArray
+from dorff.graphs import KNN, Given, Graph, Identity, Manifold, neighbourhood
+from dorff.graphs.neighbourhood import FloatArray, IntArray
 
 RNG = np.random.default_rng(7)
 
@@ -117,7 +117,7 @@ def test_tree_and_product_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, d:
     X = np.concatenate([RNG.standard_normal((300, d)), RNG.integers(0, 3, (300, d))])
     found = []
     for dimensions in (0, 99):
-        monkeypatch.setattr("dorff.graphs.nearest.TREE_DIMENSIONS", dimensions)
+        monkeypatch.setattr("dorff.graphs.neighbourhood.TREE_DIMENSIONS", dimensions)
         found.append(graphs.neighbours(X, 7))
     assert all((a == b).all() for a, b in zip(*found, strict=True))
 
@@ -126,10 +126,10 @@ def test_tree_and_product_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, d:
 def test_neither_threads_nor_blocks_change_a_bit(monkeypatch: pytest.MonkeyPatch, d: int) -> None:
     X = RNG.standard_normal((700, d))
     index, distance = graphs.neighbours(X, 6)
-    monkeypatch.setattr("dorff.graphs.nearest._BLOCK", 5000)
-    monkeypatch.setattr("dorff.graphs.nearest._TREE_BLOCK", 33)
-    monkeypatch.setattr("dorff.graphs.nearest._PAIR_BYTES", 999)
-    monkeypatch.setattr("dorff.graphs.nearest._PAIRS", 50)
+    monkeypatch.setattr("dorff.graphs.neighbourhood._BLOCK", 5000)
+    monkeypatch.setattr("dorff.graphs.neighbourhood._TREE_BLOCK", 33)
+    monkeypatch.setattr("dorff.graphs.neighbourhood._PAIR_BYTES", 999)
+    monkeypatch.setattr("dorff.graphs.neighbourhood._PAIRS", 50)
     with threadpool_limits(2):
         again, lengths = graphs.neighbours(X, 6)
     assert (index == again).all() and (distance == lengths).all()
@@ -150,8 +150,8 @@ def test_neither_threads_nor_blocks_change_a_bit(monkeypatch: pytest.MonkeyPatch
 )
 def test_few_candidates_are_looked_at(monkeypatch: pytest.MonkeyPatch, X: FloatArray) -> None:
     pairs: list[int] = []
-    squares = nearest._squares
-    monkeypatch.setattr(nearest, "_squares", lambda X, i, j: pairs.append(len(i)) or squares(X, i, j))
+    squares = neighbourhood._squares
+    monkeypatch.setattr(neighbourhood, "_squares", lambda X, i, j: pairs.append(len(i)) or squares(X, i, j))
     index, distance = graphs.neighbours(X, 5)
     wanted, lengths = twin(X, 5)
     assert (index == wanted).all() and (distance == lengths).all()
@@ -168,7 +168,9 @@ def test_memory_is_what_the_formula_says(n: int, d: int) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak - sum(part.nbytes for part in answer) < 28 * n * d + 70 * nearest._BLOCK + 100 * (nearest._PAIRS + n)
+    assert peak - sum(part.nbytes for part in answer) < 28 * n * d + 70 * neighbourhood._BLOCK + 100 * (
+        neighbourhood._PAIRS + n
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1e160])

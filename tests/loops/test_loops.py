@@ -173,9 +173,9 @@ def test_refuses_read_only_and_overlapping_out():
 
 ASSEMBLY = """
     import numpy as np
-    from dorff.loops import trig
-    trig._trig_row(np.ones(8), np.empty(8), np.empty(8), np.ones(8))
-    print(next(iter(trig._trig_row.inspect_asm().values())))
+    from dorff.loops import rowwise
+    rowwise._trig_row(np.ones(8), np.empty(8), np.empty(8), np.ones(8))
+    print(next(iter(rowwise._trig_row.inspect_asm().values())))
 """
 
 
@@ -199,12 +199,12 @@ def test_machine_code_is_vectorised(tmp_path):
 USE = """
     import logging; logging.basicConfig(level=logging.INFO)
     import numpy as np
-    from dorff.loops import cache_directory, trig, trig_pairs
-    assert not trig._trig_rows.signatures and not trig._trig_row.signatures, "compiled at import"
+    from dorff.loops import cache_directory, rowwise, trig_pairs
+    assert not rowwise._trig_rows.signatures and not rowwise._trig_row.signatures, "compiled at import"
     out = np.empty((2, 16))
     trig_pairs(np.ones((2, 8)), out, np.ones(8))
     assert np.allclose(out[:, :8], np.cos(1)) and np.allclose(out[:, 8:], np.sin(1))
-    hits = sum(trig._trig_rows.stats.cache_hits.values())
+    hits = sum(rowwise._trig_rows.stats.cache_hits.values())
     print(cache_directory(), hits)
 """
 
@@ -240,7 +240,7 @@ def test_code_is_kept_privately_and_found_again(tmp_path):
     assert len(files) == len({f.name.split("-")[0] for f in files}) >= 3, "no leftovers, one file a signature"
     assert finish(start(tmp_path, **chosen))[:2] == (directory, 1)
 
-    (damaged,) = directory.glob("dorff.loops.trig._trig_rows-*")
+    (damaged,) = directory.glob("dorff.loops.rowwise._trig_rows-*")
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-100])
     _, hits, log = finish(start(tmp_path, **chosen))

@@ -5,6 +5,7 @@ many kinds, each key that they have is changed to the values of `TRIALS`: anothe
 """
 
 import copy
+import dataclasses
 import itertools
 import json
 import re
@@ -661,7 +662,7 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
     assert set(options) == {entry.build for entry in SAMPLERS.entries()}
     kernel = kernels.Decomposable(kernels.Gaussian(1.0)).fix(d, 1)
     for sampler_type, choices in options.items():
-        assert set(choices) == set(getattr(sampler_type, "__dataclass_fields__", {}))
+        assert set(choices) == {field.name for field in dataclasses.fields(sampler_type)}
         seen: dict[str, dict[str, Any]] = {}
         for values in itertools.product(*choices.values()):
             given = dict(zip(choices, values, strict=True))

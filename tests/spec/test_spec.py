@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from dorff import kernels
 from dorff.errors import InputError
-from dorff.kernels.explicit import SYSTEMS
-from dorff.kernels.pointwise import FUNCTIONS
+from dorff.kernels.nonstationary import FUNCTIONS, SYSTEMS
 from dorff.spec.cluster import LocalCluster, RemoteCluster, SerialCluster
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import Job

@@ -7,10 +7,9 @@ import pytest
 import yaml
 
 from dorff.errors import InputError
-from dorff.spec.data import Data
+from dorff.spec.data import Data, GivenSpec, IdentitySpec, KnnSpec, ManifoldSpec
 from dorff.spec.job import Folds, Job, Solve
 from dorff.spec.kernel import GraphOutput, MatrixOutput, MultiViewSpec
-from dorff.spec.manifold import GivenSpec, IdentitySpec, KnnSpec, ManifoldSpec
 from dorff.spec.reader import load_job
 
 SINGLE = {"type": "decomposable", "scalar": {"lengthscale": 1.0}}
