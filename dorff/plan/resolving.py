@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
-from dorff.data.opening import check_disjoint
+from dorff.data.stores import check_disjoint
 from dorff.errors import InputError
 from dorff.passes import Configs, FrozenConstants
 from dorff.plan.lengthscale import all_lengthscales, lengthscales

@@ -13,7 +13,7 @@ from dorff.features import FeatureMap, Recipe, sampler_of, with_lengthscale
 from dorff.kernels import Decomposable, FloatArray, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums, block_rows
-from dorff.passes.spec import Rows
+from dorff.passes.frozen import Rows
 from dorff.solvers import Setting, setting_scores
 
 RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
