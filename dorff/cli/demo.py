@@ -82,7 +82,8 @@ def run_demo(
     began = time.perf_counter()
     home = _claim(Path("dorff-demo") if directory is None else Path(directory))
     rows = _ingest(home, echo)
-    jobs = _jobs(home, search)
+    texts = [_description(share, scale, search.ridges, search.features) for share, scale in search.kernels]
+    jobs = [Job.model_validate(text, context={"folder": home}) for text in texts]  # one a kernel, with all ridges
     with open_engine(jobs[0].cluster) as engine:
         tuned = _choose(jobs, search, engine, echo, _counting(progress, passes=len(search.lengthscales)))
         job = _write_job(home, search, tuned)
@@ -138,12 +139,6 @@ def _ingest(home: Path, echo: Echo) -> int:
     echo(f"data     {rows:,} velocities of GLAD surface drifters, northern Gulf of Mexico, 2012 (see SOURCE.md)")
     echo(f"ingest   drifters.csv -> drifters.zarr, {-(-rows // SHARD_ROWS)} shards of {SHARD_ROWS} rows")
     return rows
-
-
-def _jobs(home: Path, search: Search) -> list[Job]:
-    """One job a kernel, each with all ridges."""
-    texts = [_description(share, scale, search.ridges, search.features) for share, scale in search.kernels]
-    return [Job.model_validate(text, context={"folder": home}) for text in texts]
 
 
 def _description(share: float, lengthscale: float, ridge: Sequence[float] | float, count: int) -> dict[str, Any]:

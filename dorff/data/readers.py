@@ -288,19 +288,6 @@ def _open_file(path: str, asked: Collection[str]) -> Reader:
     return reader
 
 
-def _netcdf(path: str, asked: Collection[str] = ()) -> Reader:
-    """NetCDF of either kind, which its first bytes say."""
-    import h5py
-
-    from dorff.data.array_readers import VariablesReader
-
-    with reading(path, "NetCDF"), open(path, "rb") as file:
-        classic = file.read(3) == b"CDF"
-    if not classic and not h5py.is_hdf5(path):
-        raise InputError(f"{path}: is neither HDF5 nor NetCDF; check that the file is whole and of that format.")
-    return VariablesReader(path, asked, classic=classic)
-
-
 def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) -> None:
     READERS.add(*(Entry(end, build, options) for end in ends.split()))
 
@@ -310,7 +297,7 @@ _add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _CSV, ColumnNames)
 _add(".parquet .pq", lazily("dorff.data.arrow_readers", "ParquetReader"))
 _add(".npy", lazily("dorff.data.array_readers", "NPYReader"))
 _add(".npz", lazily("dorff.data.array_readers", "NPZReader"))
-_add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", _netcdf, ColumnNames)
+_add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", lazily("dorff.data.array_readers", "VariablesReader"), ColumnNames)
 
 
 class SideBySide(Reader):

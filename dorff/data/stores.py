@@ -15,7 +15,7 @@ import numpy.typing as npt
 import dorff.data.nodes as nodes
 from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.dataset import Column, Dataset
-from dorff.data.labels import CLASSES, Classes, Coding, distinct, stored_labels, text_of
+from dorff.data.labels import CLASSES, Classes, Coding, distinct, placed, stored_labels, text_of
 from dorff.data.layout import commit
 from dorff.data.metadata import Attributes, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
@@ -106,7 +106,7 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) ->
         raise InputError(f"{where}: wanted one column of labels, got {stored.columns}; name an array of one.")
     table = stored_labels(attributes, dataset.path) if classes.name == CLASSES else None
     if table is not None:
-        coding = Coding.of_table(table, classes, where)
+        coding = Coding(*placed(table.labels, classes, where))
     elif dtype.kind == "f":
         raise InputError(
             f"{where}: wanted labels (whole numbers, booleans, text), got {dtype}; it looks like a target. Name its "
@@ -267,7 +267,11 @@ def _trimmed(path: Path, keep: int) -> int:
         if first > before:
             commit(path, {"first": first, **_counts(path, attributes, first)})
         for name, shard in shards.items():
-            _remove_before(path / name / "c", first // shard)
+            chunks = path / name / "c"
+            for entry in list(chunks.iterdir()):
+                if entry.name.isdecimal() and int(entry.name) < first // shard:
+                    rmtree(entry)
+            sync_directory(chunks)
     return rows - first
 
 
@@ -283,10 +287,3 @@ def _counts(path: Path, attributes: Attributes, first: int) -> dict[str, Any]:
         codes = dataset.exact(CLASSES, start, min(stop, first))
         counts -= np.bincount(codes[codes >= 0], minlength=len(counts))
     return {"counts": {CLASSES: counts.tolist()}}
-
-
-def _remove_before(chunks: Path, number: int) -> None:
-    for entry in list(chunks.iterdir()):
-        if entry.name.isdecimal() and int(entry.name) < number:
-            rmtree(entry)
-    sync_directory(chunks)

@@ -40,6 +40,7 @@ _WORDS: Final = {
     "sums": tuple(Kind),
     "precision": ("double", "mixed"),
 }
+_PLAIN: Final = ("patterns", "tuned", "run", "fold_seed", "sampled", "distances")  # constants that are JSON already
 Rows = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 
@@ -223,17 +224,9 @@ class FrozenConstants:
         """All but the arrays, as JSON."""
         kernels = {"drawn": self.drawn, "kernel": self.fitted}
         resolved = {name: value for name, value in kernels.items() if value is not None}
-        return {
-            "sample": asdict(self.sample),
-            "patterns": self.patterns,
-            "resolved": resolved or None,
-            "tuning_rows": None if self.tuning_rows is None else asdict(self.tuning_rows),
-            "tuned": self.tuned,
-            "run": self.run,
-            "fold_seed": self.fold_seed,
-            "sampled": self.sampled,
-            "distances": self.distances,
-        }
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        tuning = None if self.tuning_rows is None else asdict(self.tuning_rows)
+        return {"sample": asdict(self.sample), "resolved": resolved or None, "tuning_rows": tuning, **plain}
 
     def arrays(self) -> Arrays:
         """The arrays, by name."""

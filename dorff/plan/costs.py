@@ -163,15 +163,10 @@ def estimate(
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
-        m, rank, exact_is_cheaper(dataset.rows, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
+        m, rank, m * rank >= q * dataset.rows, len(leaves), worker, peak, disk, flops, seconds, level,
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
         tuple(one for one in route.ways if one.name != way.name and not one.against), way.pass_seconds,
     )  # fmt: skip
-
-
-def exact_is_cheaper(n: int, p: int, m: int, r: int) -> bool:
-    """Whether the dual system, p n wide, is no wider than that of m features of rank r (Minh 2016, eq. 75)."""
-    return m * r >= p * n
 
 
 def iterations(job: Job, kernels: int, folds: int) -> float:
@@ -249,14 +244,6 @@ def _shared(kernel: OperatorKernel) -> bool:
     return all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
 
 
-def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
-    """Whether all rows of psi are in one system."""
-    outputs = any(term.outputs not in (None, "identity") for term in job.manifold)
-    if not _shared(kernel) or outputs:  # which need not commute with the kernel's matrix
-        return True
-    return patterns > 1 and (isinstance(kernel, MultiView) or job.solve.observe is not None or not _apart(kernel))
-
-
 def _apart(kernel: OperatorKernel) -> bool:
     """Whether the output matrix is diagonal."""
     return untouched(operator_weights(kernel, 1, None).root[0])
@@ -272,8 +259,11 @@ def _rank(kernel: OperatorKernel, d: int) -> int:
 
 def _size(job: Job, kernel: OperatorKernel, m: int, dataset: Dataset, patterns: int, folds: int) -> Size:
     """What the bytes of solving for a kernel depend on, its output matrices written out."""
-    coupled, ridges = _coupled(job, kernel, patterns), len(job.solve.ridges)
-    return Size(m, dataset.q, _rank(kernel, dataset.d), coupled, patterns, folds, ridges)
+    # All rows of psi are in one system where the outputs of a manifold term need not commute with the kernel's matrix.
+    coupled = not _shared(kernel) or any(term.outputs not in (None, "identity") for term in job.manifold)
+    if not coupled and patterns > 1:
+        coupled = isinstance(kernel, MultiView) or job.solve.observe is not None or not _apart(kernel)
+    return Size(m, dataset.q, _rank(kernel, dataset.d), coupled, patterns, folds, len(job.solve.ridges))
 
 
 def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> int:
