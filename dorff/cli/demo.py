@@ -195,7 +195,6 @@ def _candidates(search: Search, tuned: TuneResult) -> list[Candidate]:
 
 
 def _write_job(home: Path, search: Search, tuned: TuneResult) -> Job:
-    """Write the winner as a job that `dorff fit` takes; and read it back."""
     share, lengthscale = search.kernels[tuned.trial.job]
     text = yaml.safe_dump(_description(share, lengthscale, tuned.trial.ridge, search.features), sort_keys=False)
     head = "# The best of what `dorff demo` tried. `dorff fit` with this file fits it again.\n"
