@@ -211,7 +211,7 @@ class BarsReader(Reader):
 ''',
     )
     sub(
-        "dorff/data/sources.py",
+        "dorff/data/readers.py",
         ('_add(".npy",', '_add(".bars", lazily("dorff.data.bars_reader", "BarsReader"))\n_add(".npy",'),
     )
     return """import os, subprocess, sys, tempfile

@@ -115,27 +115,25 @@ def predict(
     where the job had solve.conformal, else plain (the attribute dorff.uncertainty says which). --views takes the mean
     of some of a model's views, and reads their arrays alone. --missing and --unknown-zero are of files, as in ingest.
     """
+    import dorff.predict as predicting
     from dorff.data.nodes import group_attributes
-    from dorff.predict import NAN_ROWS, Uncertainty
-    from dorff.predict import predict as run
     from dorff.predict.tables import Tables
 
-    extra = Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
-    some = options.names("--views", views) or None
-    arrays: Names = options.names("--inputs", inputs) or None
+    extra = predicting.Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
+    named, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
     more = ({"missing": missing} if missing else {}) | ({"unknown_zero": True} if unknown_zero else {})
-    with Tables.opened(model, store, out, [*(arrays or ()), *(some or ())], **more) as table:
-        arrays, place = table.inputs or arrays, table.store
+    with Tables.opened(model, store, out, [*(named or ()), *(some or ())], **more) as table:
+        arrays, place = table.inputs or named, table.store
         with _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak), meter("predict") as tell:
-            asked_of = partial(run, inputs=arrays, uncertainty=extra, views=some, progress=tell)
-            rows = asked_of(model, place, table.out, engine=engine)
-        empty = group_attributes(table.out)["dorff"][NAN_ROWS]
+            given = partial(predicting.predict, inputs=arrays, uncertainty=extra, views=some, progress=tell)
+            rows = given(model, place, table.out, engine=engine)
+        empty = group_attributes(table.out)["dorff"][predicting.NAN_ROWS]
         table.finish(model, arrays, some)
     if empty:
         say(f"dorff: {out}: {empty:,} of {rows:,} rows are NaN, as their inputs hold NaN or infinity", "warning")
     text = f"{out}: {rows:,} rows of y{', std' if std else ''}{', bands' if bands else ''}"
-    show({"rows": rows, NAN_ROWS: empty, "store": str(out), "plan_peak_bytes": peak}, text, as_json=as_json)
+    show({"rows": rows, predicting.NAN_ROWS: empty, "store": str(out), "plan_peak_bytes": peak}, text, as_json=as_json)
 
 
 @command()

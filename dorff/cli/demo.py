@@ -82,7 +82,8 @@ def run_demo(
     began = time.perf_counter()
     home = _claim(Path("dorff-demo") if directory is None else Path(directory))
     rows = _ingest(home, echo)
-    jobs = _jobs(home, search)
+    texts = [_description(share, scale, search.ridges, search.features) for share, scale in search.kernels]
+    jobs = [Job.model_validate(text, context={"folder": home}) for text in texts]  # one a kernel, with all ridges
     with open_engine(jobs[0].cluster) as engine:
         tuned = _choose(jobs, search, engine, echo, _counting(progress, passes=len(search.lengthscales)))
         job = _write_job(home, search, tuned)
@@ -140,12 +141,6 @@ def _ingest(home: Path, echo: Echo) -> int:
     return rows
 
 
-def _jobs(home: Path, search: Search) -> list[Job]:
-    """One job a kernel, each with all ridges."""
-    texts = [_description(share, scale, search.ridges, search.features) for share, scale in search.kernels]
-    return [Job.model_validate(text, context={"folder": home}) for text in texts]
-
-
 def _description(share: float, lengthscale: float, ridge: Sequence[float] | float, count: int) -> dict[str, Any]:
     """What JOB.yaml says. Times s^2, curl-free and divergence-free kernels are I at 0, so that shares are shares."""
     ridges, scalar = np.asarray(ridge).tolist(), {"type": "gaussian", "lengthscale": lengthscale}
@@ -200,7 +195,6 @@ def _candidates(search: Search, tuned: TuneResult) -> list[Candidate]:
 
 
 def _write_job(home: Path, search: Search, tuned: TuneResult) -> Job:
-    """Write the winner as a job that `dorff fit` takes; and read it back."""
     share, lengthscale = search.kernels[tuned.trial.job]
     text = yaml.safe_dump(_description(share, lengthscale, tuned.trial.ridge, search.features), sort_keys=False)
     head = "# The best of what `dorff demo` tried. `dorff fit` with this file fits it again.\n"

@@ -132,9 +132,10 @@ def plan(
         "leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes", "exact_is_cheaper",
         "route", "reason", "passes",
     )  # fmt: skip
-    text = _costs_text(planned, costs)
+    buckets = asked_of_buckets(planned.job, planned.dataset, costs)
+    text = _costs_text(planned, costs, buckets)
     result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver}
-    result |= ({"manifold": terms} if terms else {}) | asked_of_buckets(planned.job, planned.dataset, costs)
+    result |= ({"manifold": terms} if terms else {}) | buckets
     if planned.crowded:
         text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):
@@ -158,10 +159,7 @@ def plan(
     options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 
 
-def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
-    """What a fit costs, for people."""
-    from dorff.plan.costs import asked_of_buckets
-
+def _costs_text(planned: Plan, costs: Costs, buckets: dict[str, int]) -> dict[str, str]:
     more = planned.job.data.unlabelled
     text = {
         "leaves": f"{costs.leaves:,}",
@@ -176,7 +174,7 @@ def _costs_text(planned: Plan, costs: Costs) -> dict[str, str]:
             for number, term in enumerate(planned.terms, 1)
         },
     }
-    if buckets := asked_of_buckets(planned.job, planned.dataset, costs):
+    if buckets:
         text["buckets"] = f"about {buckets['requests']:,} requests, {options.size(buckets['bytes_read'])} read"
     if planned.cluster().in_driver and not planned.job.cluster.in_driver:
         text["workers"] = "none: one process has done it before they would have started"

@@ -26,7 +26,8 @@ def look(path: Path) -> dict[str, Any]:
 
     Raises InputError where it is none of them, or damaged."""
     what = kind(path)
-    return {"model": _model, "state": _state, "graph": given, "dataset": _dataset}[what](path)
+    of = {"model": _model, "state": _state, "graph": _given, "dataset": _dataset}[what]
+    return {"kind": what, "path": str(path), **of(path)}
 
 
 def kept_encoding(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -57,8 +58,6 @@ def _model(path: Path) -> dict[str, Any]:
     root = path if version is None else version.parent
     history = store.read_history(root)
     return {
-        "kind": "model",
-        "path": str(path),
         "version": None if version is None else version.name,
         "versions": [_version(version, history) for version in store.versions(root)],
         "lease": store.lease_state(root / store.LEASE),
@@ -94,7 +93,7 @@ def _described(version: Path) -> dict[str, Any]:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    return {"kind": "state", "path": str(path), "plans": list(map(_plan, _plans(path))), "bytes": _bytes_below(path)}
+    return {"plans": list(map(_plan, _plans(path))), "bytes": _bytes_below(path)}
 
 
 def _plan(path: Path) -> dict[str, Any]:
@@ -153,8 +152,6 @@ def _dataset(path: Path) -> dict[str, Any]:
     arrays = [_array(group, attributes, node.name) for node in walk(group) if node.is_array]
     arrays += [{"name": node.name, "problem": node.problem} for node in walk(group) if node.problem]
     return {
-        "kind": "dataset",
-        "path": str(path),
         "rows": None if rows is None else rows.stop,
         "first": 0 if rows is None else rows.start,
         "arrays": arrays,
@@ -195,12 +192,10 @@ def is_graph(path: Path) -> bool:
     return True
 
 
-def given(path: Path) -> dict[str, Any]:
+def _given(path: Path) -> dict[str, Any]:
     """A graph that a user gives. `entries` are those that are stored, an edge once or in both directions."""
     source = open_graph(path)
     return {
-        "kind": "graph",
-        "path": str(path),
         "layout": source.kind,
         "nodes": source.n,
         "entries": source.count,

@@ -127,7 +127,6 @@ def _alone(report: FitReport) -> str:
 
 
 def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
-    """The weight of each manifold term."""
     pairs = zip(report.manifold, weights or [()] * len(report.manifold), strict=True)
     parts = [f"{weight:.3g}{_at_the_edge(weight, tried if weight else ())}" for weight, tried in pairs]
     return f", manifold {'weight' if len(parts) == 1 else 'weights'} {', '.join(parts)}" if parts else ""
@@ -206,7 +205,6 @@ def _at_the_edge(best: float, tried: Sequence[float]) -> str:
 
 
 def _winner(report: FitReport) -> str:
-    """Which kernel was the best of several."""
     return f", kernel[{report.kernel}]" if len({row["candidate"] for row in report.table}) > 1 else ""
 
 

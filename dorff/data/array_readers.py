@@ -172,11 +172,15 @@ class Grid:
 
 
 class VariablesReader(ArraysReader):
-    """HDF5, NetCDF4 and, `classic`, NetCDF3: variables by name ("group/variable" below a group). Fill values, scale
-    and offset are unpacked. Those of a `grid` are columns of its cells."""
+    """HDF5, NetCDF4 and NetCDF3, as the first bytes say: variables by name ("group/variable" below a group). Fill
+    values, scale and offset are unpacked. Those of a `grid` are columns of its cells."""
 
-    def __init__(self, path: str, asked: Collection[str] = (), *, classic: bool = False) -> None:
-        self.path, self.format_name, self._classic = path, "NetCDF" if classic else "HDF5", classic
+    def __init__(self, path: str, asked: Collection[str] = ()) -> None:
+        with reading(path, "NetCDF"), open(path, "rb") as opened:
+            self._classic = opened.read(3) == b"CDF"
+        if not self._classic and not h5py.is_hdf5(path):
+            raise InputError(f"{path}: is neither HDF5 nor NetCDF; check that the file is whole and of that format.")
+        self.path, self.format_name = path, "NetCDF" if self._classic else "HDF5"
         with reading(path, self.format_name), self._opened() as file:
             self.variables = {name: Variable.of(name, self._of(file, name)) for name in self._names(file)}
         self._packing = {name: Packing.of(one.attributes) for name, one in self.variables.items()}

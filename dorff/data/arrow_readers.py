@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from dorff.data import readers
-from dorff.data.edge_source import EDGES, RUN, Edges, EdgeSource
+from dorff.data.edges import EDGES, RUN, Edges, EdgeSource
 from dorff.data.labels import Label, Run
 from dorff.data.readers import BLOCK_BYTES, Digest, Numbers, Reader, SourceBlock, common_dtype, reading, side_by_side
 from dorff.errors import InputError

@@ -1,23 +1,202 @@
-"""Graphs that users give: edges or CSR matrices in Zarr, edges in Parquet; opened and written."""
+"""Graphs that users give, entries (i, j, w) that are read in runs: edges or CSR matrices in Zarr, edges in Parquet;
+opened and written."""
 
+import hashlib
 import os
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from dorff.data.edge_source import EDGES, POINTERS, RUN, EdgeSource, open_zarr_graph
 from dorff.data.layout import ArrayLayout, ShardWriter, write_metadata
-from dorff.data.metadata import reported, staging
-from dorff.data.nodes import node
+from dorff.data.metadata import Attributes, reported, staging
+from dorff.data.nodes import StoredArray, check_seals, committed, group_attributes, node, open_array
 from dorff.data.readers import reading
 from dorff.errors import InputError
+from dorff.spec.registry import lazily
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate
 
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Edges = tuple[IntArray, IntArray, FloatArray]
+
+RUN: Final = 2**20  # entries read at a time
+POINTERS: Final = 2**16  # of a matrix's row pointers, read at a time
+EDGES: Final = ("i", "j", "w")
+MATRIX: Final = ("indptr", "indices", "data")
+
+
+@dataclass(frozen=True)
+class EdgeSource(ABC):
+    """The entries (i, j, w) of a graph on disk: names and numbers only, small and picklable.
+
+    `kind` "edges" is a list: each undirected edge once, or in both directions with one weight. "csr" is a matrix, with
+    both. `n` is the number of nodes where the source says it, `count` that of the entries; w is 1 where they are not
+    `weighted`. Whether nodes are in range and weights right is for who knows the rows (`dorff.graphs`)."""
+
+    kind: ClassVar[str] = "edges"
+    path: str
+    n: int | None
+    count: int
+    weighted: bool
+
+    @final
+    def read(self, start: int, stop: int) -> Edges:
+        """Entries start..stop-1: i and j int64, w float64, 1 where none is stored.
+
+        Raises InputError: entries it has not; a file, chunk or page that is missing or damaged, as checksums tell."""
+        if not 0 <= start <= stop <= self.count:
+            raise InputError(f"{self.path}: wanted entries between 0 and {self.count}, got {start} to {stop}.")
+        return self._read(start, stop)
+
+    def degrees(self, start: int, stop: int) -> IntArray:
+        """How many entries nodes start..stop-1 are an end of, (stop - start,); of a matrix, which has an edge at both
+        its ends, how many begin at them. Ends that are no such node are not counted. InputError as `read`."""
+        counts = np.zeros(stop - start, np.int64)
+        for at in range(0, self.count, RUN):
+            for ends in self.read(at, min(at + RUN, self.count))[:2]:
+                np.add.at(counts, ends[(ends >= start) & (ends < stop)] - start, 1)
+        return counts
+
+    def stamp(self) -> str:
+        """A fingerprint of its files: their names, sizes and times of change."""
+        root, digest = locate(self.path), hashlib.blake2b(digest_size=16)
+        files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+        for file in files:
+            status = file.stat()
+            digest.update(f"{file.relative_to(root)} {status.st_size} {status.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
+
+    @abstractmethod
+    def _read(self, start: int, stop: int) -> Edges: ...
+
+
+class ZarrEdges(EdgeSource):
+    """The arrays i, j and perhaps w of a Zarr group."""
+
+    def _read(self, start: int, stop: int) -> Edges:
+        i, j = (_values(self.path, name, start, stop) for name in EDGES[:2])
+        return i, j, _values(self.path, "w", start, stop, float) if self.weighted else np.ones(stop - start)
+
+
+@dataclass(frozen=True)
+class ZarrMatrix(EdgeSource):
+    """The arrays indptr, indices and perhaps data of a Zarr group."""
+
+    kind: ClassVar[str] = "csr"
+    n: int
+
+    def _read(self, start: int, stop: int) -> Edges:
+        weights = _values(self.path, "data", start, stop, float) if self.weighted else np.ones(stop - start)
+        return self._rows(start, stop), _values(self.path, "indices", start, stop), weights
+
+    def degrees(self, start: int, stop: int) -> IntArray:
+        return np.maximum(np.diff(self._pointers(start, stop - start + 1)), 0)
+
+    def _rows(self, start: int, stop: int) -> IntArray:
+        """The row of each entry: row r has those from indptr[r] to indptr[r + 1] - 1."""
+        firsts = range(0, self.n, POINTERS)  # of runs of pointers; one before `at` has the row of the first entry
+        at = bisect_right(firsts, start, lo=1, key=lambda first: self._pointers(first, 1)[0])
+        parts = []
+        for first in firsts[at - 1 :]:
+            pointers = self._pointers(first, min(POINTERS, self.n - first) + 1)
+            if (np.diff(pointers) < 0).any():
+                raise InputError(f"{self.path}: its indptr does not ascend after row {first}; write it anew.")
+            inside = np.clip(pointers, start, stop)
+            counts = inside[1:] - inside[:-1]
+            parts.append(np.repeat(np.arange(first, first + len(counts)), counts))
+            if pointers[-1] >= stop:
+                break
+        rows = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        if len(rows) != stop - start:
+            raise InputError(f"{self.path}: its indptr does not rise from 0 to the number of indices; write it anew.")
+        return rows
+
+    def _pointers(self, first: int, count: int) -> IntArray:
+        return _values(self.path, "indptr", first, first + count)
+
+
+def open_zarr_graph(root: Path) -> EdgeSource:
+    """The edges or matrix in the Zarr group at `root`; InputError as `open_graph`."""
+    attributes = group_attributes(root)
+    there = {name for name in (*EDGES, *MATRIX) if (root / name).is_dir()}
+    names = EDGES if "i" in there or "j" in there else MATRIX
+    if names is MATRIX and not there & set(MATRIX[:2]):
+        raise InputError(
+            f"{root}: wanted a graph, the arrays i and j (and w) or indptr and indices (and data), but it has none of "
+            "them; write one with dorff.data.edges.write_graph."
+        )
+    weighted = names[2] in there or names[2] in (attributes.get("columns") or {})
+    arrays = {name: open_array(root, name) for name in names[: 2 + weighted]}
+    check_seals(root, attributes, arrays)
+    for name, stored in arrays.items():
+        _check_array(root, name, stored, whole=name != names[2])
+    rows = committed(root, attributes)
+    count = arrays[names[1]].rows if rows is None else rows.stop
+    paired = arrays if names is EDGES else {name: arrays[name] for name in names[1:] if name in arrays}
+    if any(stored.rows != count for stored in paired.values()):
+        lengths = ", ".join(f"{name} {stored.rows}" for name, stored in paired.items())
+        raise InputError(f"{root}: wanted arrays of one length, got {lengths}; write the graph anew.")
+    nodes = _nodes(root, attributes)
+    if names is EDGES:
+        return ZarrEdges(str(root), nodes, count, weighted)
+    return _matrix(root, arrays["indptr"].rows - 1, nodes, count, weighted)
+
+
+def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -> ZarrMatrix:
+    ends = [int(_values(str(root), "indptr", at, at + 1)[0]) for at in (0, n)] if n >= 0 else []
+    if ends != [0, count] or nodes not in (None, n):
+        got = f"{n + 1} pointers{f' from {ends[0]} to {ends[1]}' if ends else ''}"
+        raise InputError(
+            f"{root}: wanted an indptr that ascends from 0 to the number of indices, {count}, with one more than the "
+            f"nodes{'' if nodes is None else f', {nodes}'}; got {got}: write it anew."
+        )
+    return ZarrMatrix(str(root), n, count, weighted)
+
+
+def _nodes(root: Path, attributes: Attributes) -> int | None:
+    ours = attributes.get("dorff")
+    nodes = ours.get("nodes") if isinstance(ours, dict) else attributes.get("nodes")
+    shape = attributes.get("shape")
+    if nodes is None and isinstance(shape, list):
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise InputError(f"{root}: wanted a square matrix, its attribute shape says {shape}; write it anew.")
+        nodes = shape[0]
+    if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0):
+        raise InputError(f"{root}: wanted the number of nodes in its attributes, got {nodes!r}; write it anew.")
+    return nodes
+
+
+def _check_array(root: Path, name: str, stored: StoredArray, *, whole: bool) -> None:
+    kind = np.dtype(stored.array.dtype).kind
+    if stored.columns != 1:
+        raise InputError(f"{root}: array {name}: wanted one column, got {stored.columns}; write it as one.")
+    if whole and not (kind in "iu" and stored.packing.plain):
+        raise InputError(
+            f"{root}: array {name}: wanted whole numbers of nodes, got {stored.array.dtype}"
+            f"{'' if stored.packing.plain else ', packed'}; write it as int64."
+        )
+
+
+def _values(path: str, name: str, start: int, stop: int, dtype: type = np.int64) -> npt.NDArray[Any]:
+    """A run of an array of one column, (stop - start,); no chunk that is absent is read as zeros."""
+    stored = open_array(locate(path), name)
+    if start < stop and stored.rows < stop:
+        raise InputError(f"{path}: array {name} has {stored.rows} entries now, fewer than {stop}; open it again.")
+    values: npt.NDArray[Any] = np.empty((stop - start, 1), dtype)
+    if fault := stored.read(start, stop, values, step=stop):
+        raise InputError(f"{path}: {fault}; restore it from a copy or write the graph anew{fault.hint}.")
+    return values[:, 0]
+
+
 PARQUET: Final = b"PAR1"  # how such a file begins
+_open_parquet = lazily("dorff.data.arrow_readers", "open_parquet_graph")  # Arrow, which is large
 EQUAL: Final = 1e-10  # as of graphs that are read: a computed matrix may be symmetric only to rounding
 
 
@@ -38,9 +217,8 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
             "neither; write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix."
         )
     if parts := parquet_files(root):
-        from dorff.data.arrow_readers import open_parquet_graph  # Arrow, which is large
-
-        return open_parquet_graph(root, parts)
+        parquet: EdgeSource = _open_parquet(root, parts)
+        return parquet
     if not root.is_dir() or node(root).problem == "missing":
         raise InputError(
             f"{root}: wanted a graph, a Zarr group or Parquet files, but there is none; check the path, or write one "

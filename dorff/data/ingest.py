@@ -16,10 +16,9 @@ from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
 from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
-from dorff.data.opening import check_disjoint, open_dataset, several
 from dorff.data.packing import FillValues
-from dorff.data.readers import Numbers, Reader, common_dtype
-from dorff.data.sources import open_source
+from dorff.data.readers import Numbers, Reader, common_dtype, open_source
+from dorff.data.stores import check_disjoint, open_dataset, several
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate

@@ -70,7 +70,8 @@ class LabelTable:
     @property
     def labels(self) -> tuple[Label, ...]:
         """All of one kind: text as soon as there are two of text, numbers and booleans."""
-        return tuple(self._values if len(set(map(_kind, self._values))) < 2 else map(text_of, self._values))
+        kinds = {float if type(label) is int else type(label) for label in self._values}
+        return tuple(self._values if len(kinds) < 2 else map(text_of, self._values))
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -176,10 +177,6 @@ def stored_labels(attributes: Mapping[str, Any], where: object) -> LabelTable | 
     return table
 
 
-def _kind(label: Label) -> type:
-    return float if isinstance(label, int) and not isinstance(label, bool) else type(label)
-
-
 LARGEST = 2.0**53  # of the whole numbers that float64 tells apart
 Codes = npt.NDArray[np.intp]
 
@@ -204,16 +201,11 @@ class Coding:
     values: tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | None = None
 
     @classmethod
-    def of_table(cls, table: LabelTable, classes: Classes, where: str) -> Coding:
-        """Of an array that ingest wrote."""
-        return cls(*_placed(table.labels, classes, where))
-
-    @classmethod
     def of_values(cls, values: Sequence[Any], classes: Classes, where: str, *, boolean: bool) -> Coding:
         """Of another's array: `values` are all that it holds."""
         of_rows = [label_of(bool(v) if boolean else v, where) for v in values]
         own = dict.fromkeys(label for label in of_rows if label is not None)
-        labels, places = _placed(tuple(own), classes, where)
+        labels, places = placed(tuple(own), classes, where)
         place = {None: MISSING} | dict(zip(own, places, strict=True))
         return cls(labels, tuple(place[label] for label in of_rows), tuple(values))
 
@@ -265,7 +257,7 @@ def distinct(runs: Iterable[npt.NDArray[Any]], where: str) -> list[Any]:
     return sorted(seen)
 
 
-def _placed(own: tuple[Label, ...], classes: Classes, where: str) -> tuple[tuple[Label, ...], tuple[int, ...]]:
+def placed(own: tuple[Label, ...], classes: Classes, where: str) -> tuple[tuple[Label, ...], tuple[int, ...]]:
     """The labels to use, and the place there of each of the array's own."""
     if not own:
         raise InputError(f"{where}: holds no label in any row; fill some in, or name another array.")

@@ -16,18 +16,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+import dorff.estimators.array_sums as array_sums
+import dorff.estimators.class_labels as class_labels
 from dorff.errors import InputError
-from dorff.estimators.array_sums import (
-    FOLDS,
-    ArraySums,
-    Drawing,
-    HeldRows,
-    Stream,
-    Targets,
-    held_fold,
-    one_thread,
-    runs,
-)
 from dorff.estimators.arrays import (
     Deal,
     GivenFolds,
@@ -42,19 +33,6 @@ from dorff.estimators.arrays import (
     with_rows,
 )
 from dorff.estimators.base import ORFFEstimator, reads_once, unchanged
-from dorff.estimators.class_labels import (
-    AnyLabels,
-    Labels,
-    OneHot,
-    StoredLabels,
-    find_classes,
-    in_memory,
-    labelled,
-    plain_type,
-    refuse_gaps,
-    target_rows,
-    unwrap_labels,
-)
 from dorff.estimators.semi import Penalties, in_memory_where
 from dorff.fit import Fitted
 from dorff.fit.quality import FitQuality, quality_of_classes
@@ -135,7 +113,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fit to inputs X (n, d) and labels y (n,). `sample_weight` (n,) >= 0 is how much a row counts, beside its
         class's weight; held in memory. `groups` are as of `ORFFRegressor.fit`."""
-        self._stream: Stream | None = None
+        self._stream: array_sums.Stream | None = None
         self._add(X, y, sample_weight, groups, None)
         self._stream = None  # whose sums of folds are not kept
         return self
@@ -151,25 +129,25 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         self._add(X, y, sample_weight, None, self.classes_)
         return self
 
-    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, classes: Labels | None) -> None:
+    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, classes: class_labels.Labels | None) -> None:
         self._check_arguments()
         terms = self._manifold_terms()
-        X, y = in_memory_where(terms, unwrap(X, "X"), unwrap_labels(y))
+        X, y = in_memory_where(terms, unwrap(X, "X"), class_labels.unwrap_labels(y))
         if terms:
-            refuse_gaps(y)
+            class_labels.refuse_gaps(y)
         X, labels = self._validated(X, y, reset=self._stream is None)
         rows, seen, weights = X, None, row_weights(sample_weight, X.shape[0])
         if terms:
             assert isinstance(labels, np.ndarray)
-            seen = labelled(labels)
-            X, labels = X[seen], plain_type(labels[seen])
+            seen = class_labels.labelled(labels)
+            X, labels = X[seen], class_labels.plain_type(labels[seen])
             weights = None if weights is None else row_weights(weights[seen], len(X))
         coded, classes = self._coded(labels, weights, classes)
         X = with_rows(X, "X")
         if isinstance(X, da.Array) and not isinstance(coded, da.Array):
             coded = da.from_array(coded, chunks=(X.chunks[0] if len(X) == len(coded) else -1,))
-        X, Y = together(X, target_rows(coded, classes))
-        with enough_memory(self._remedy), one_thread():
+        X, Y = together(X, class_labels.target_rows(coded, classes))
+        with enough_memory(self._remedy), array_sums.one_thread():
             self._fit(X, Y, terms, None if seen is None else rows, weights, groups)
         self.__dict__.pop("transduction_", None)  # of an earlier fit
         if seen is not None:
@@ -178,20 +156,20 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             self.transduction_[~seen] = _likeliest(self.model_.predict(rows[~seen]), self.classes_)
 
     def _coded(
-        self, labels: AnyLabels, weights: FloatArray | None, classes: Labels | None
-    ) -> tuple[AnyLabels, Labels]:
+        self, labels: class_labels.AnyLabels, weights: FloatArray | None, classes: class_labels.Labels | None
+    ) -> tuple[class_labels.AnyLabels, class_labels.Labels]:
         """Labels (n,), those in memory as numbers, and what stands for each class (K,) among them: `classes` where
         they are known before."""
         if classes is not None:
             self.class_weight_ = self._weights(np.ones(len(classes)))
             return labels, classes
-        coded: AnyLabels = labels
-        if isinstance(labels, StoredLabels | da.Array):
-            classes, counts = find_classes(labels)
+        coded: class_labels.AnyLabels = labels
+        if isinstance(labels, class_labels.StoredLabels | da.Array):
+            classes, counts = class_labels.find_classes(labels)
             codes = None if weights is None else np.searchsorted(classes, np.asarray(labels[:]))
             self.classes_ = classes
         else:
-            self.classes_, codes, counts = in_memory(labels)
+            self.classes_, codes, counts = class_labels.in_memory(labels)
             classes, coded = np.arange(len(self.classes_)), codes
         if len(classes) < 2:
             raise InputError(f"y has one class only, {self.classes_.tolist()[0]!r}; a classifier needs two or more")
@@ -224,8 +202,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:
         """The share of labels that are right. Holds y and the predictions in memory. `views` are as of `predict`."""
-        y = unwrap_labels(y)
-        y = np.asarray(y[:]) if isinstance(y, StoredLabels | da.Array) else y
+        y = class_labels.unwrap_labels(y)
+        y = np.asarray(y[:]) if isinstance(y, class_labels.StoredLabels | da.Array) else y
         return float(accuracy_score(y, np.asarray(self.predict(X, views=views)), sample_weight=sample_weight))
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -258,9 +236,9 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             raise InputError(f"class_weight must be numbers above 0, not {dict(chosen)!r}; leave out a class's rows")
         return weights
 
-    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, AnyLabels]:
+    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, class_labels.AnyLabels]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""
-        if isinstance(y, StoredLabels | da.Array):
+        if isinstance(y, class_labels.StoredLabels | da.Array):
             return self._inputs(X, reset=reset), y
         if isinstance(X, StoredRows | da.Array):
             if y is None:
@@ -272,15 +250,16 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         return X, y
 
     def _fit(
-        self, X: Rows, Y: Targets, terms: Sequence[Manifold], inputs: FloatArray | None, weights: FloatArray | None,
-        groups: Any,
+        self, X: Rows, Y: array_sums.Targets, terms: Sequence[Manifold], inputs: FloatArray | None,
+        weights: FloatArray | None, groups: Any,
     ) -> None:  # fmt: skip
         """To rows X (n, d) and Y (n, K) of `weights` (n,), and to the terms over `inputs` (k, d), all rows."""
         stream, jobs = self._stream, self._jobs()
         if stream is None:
             observe, deal = self._average(Y.shape[1]), partial(self._deal, Y, groups, semi=bool(terms))
             drawing = self._draw(X, Y, deal, observe=observe, weights=weights, inputs=inputs, free_scale=True)
-            stream = Stream(drawing, ArraySums(drawing.features, drawing.y0, drawing.deal, self.class_weight_))
+            summing = array_sums.ArraySums(drawing.features, drawing.y0, drawing.deal, self.class_weight_)
+            stream = array_sums.Stream(drawing, summing)
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])
         fitted, model = self._solve(stream.drawing, stream.sums, penalties, stream.summing.folds)
@@ -293,37 +272,38 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         self.model_, self._stream = replace(model, info=info), stream
         self._judge(fitted, quality, stream.drawing, 5)
 
-    def _deal(self, Y: Targets, groups: Any, rule: FoldRule, *, semi: bool) -> Deal:
+    def _deal(self, Y: array_sums.Targets, groups: Any, rule: FoldRule, *, semi: bool) -> Deal:
         """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
         a fifth alone where rows are held out once."""
         by_number = self._cv is None or isinstance(self._cv, numbers.Integral)
         if groups is not None or not by_number:
-            if semi or (self.calibrate and not isinstance(Y, OneHot)):
+            if semi or (self.calibrate and not isinstance(Y, class_labels.OneHot)):
                 raise InputError("cv: groups and splits need X and y in memory, or calibrate=False, and no manifold")
-            return dealt(self._cv, Y.shape[0], rule, y=_codes(Y) if isinstance(Y, OneHot) else None, groups=groups)
+            codes = _codes(Y) if isinstance(Y, class_labels.OneHot) else None
+            return dealt(self._cv, Y.shape[0], rule, y=codes, groups=groups)
         if semi:
-            codes, folds = _codes(Y), FOLDS if self.calibrate else 1
+            codes, folds = _codes(Y), array_sums.FOLDS if self.calibrate else 1
             return GivenFolds.balanced(codes, int(self._cv or min(folds, len(codes))), rule.seed)
         if self._cv is None and self.calibrate:
-            return FoldRule.one_held(FOLDS, by_rows=True, seed=rule.seed)
+            return FoldRule.one_held(array_sums.FOLDS, by_rows=True, seed=rule.seed)
         return replace(rule, count=self._cv or 1)
 
     def _calibration(
-        self, stream: Stream, fitted: Fitted, X: Rows, Y: Targets, weights: FloatArray | None
+        self, stream: array_sums.Stream, fitted: Fitted, X: Rows, Y: array_sums.Targets, weights: FloatArray | None
     ) -> tuple[Calibration, FitQuality]:
         """Of a fit to the other folds, at the same ridge and weights of penalties; the held-out rows had a part in
         choosing these alone. Folds in memory are held out in turn, others once. And how good it is on these rows."""
         deal, looked = stream.summing.folds, stream.drawing.looked
         if isinstance(deal, FoldRule):
-            model = _without(held_fold(deal), stream.drawing, fitted)
-            f, codes, rows = HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
+            model = _without(array_sums.held_fold(deal), stream.drawing, fitted)
+            f, codes, rows = array_sums.HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
         else:
             assert isinstance(deal, GivenFolds)
-            assert isinstance(Y, OneHot) and not isinstance(X, da.Array)
+            assert isinstance(Y, class_labels.OneHot) and not isinstance(X, da.Array)
             f, codes, rows = np.empty(Y.shape), _codes(Y), np.arange(Y.shape[0])
             for fold in range(deal.count):
                 model = _without(fold, stream.drawing, fitted)
-                for start, stop in runs(X, Y):
+                for start, stop in array_sums.runs(X, Y):
                     held = np.flatnonzero(deal.of[start:stop] == fold)
                     f[start + held] = model.predict(X[start:stop][held])
         counted, names = np.ones(len(rows)) if weights is None else weights[rows], [*map(str, self.classes_)]
@@ -333,19 +313,18 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         return Calibration.fit(f, codes, self.class_weight_[codes] * counted), replace(quality, folds=folds)
 
 
-def _without(held: int, drawing: Drawing, fitted: Fitted) -> Model:
-    """The model of all folds but one."""
+def _without(held: int, drawing: array_sums.Drawing, fitted: Fitted) -> Model:
     if not any(sums.n for (fold, _), sums in fitted.sums.items() if fold != held):
         raise InputError("y has too few rows to hold some out for probabilities; use calibrate=False")
     return drawing.model(fitted.without(held))
 
 
-def _likeliest(values: FloatArray, classes: Labels) -> Labels:
+def _likeliest(values: FloatArray, classes: class_labels.Labels) -> class_labels.Labels:
     return np.asarray(classes[values.argmax(axis=1)])
 
 
-def _codes(Y: Targets) -> npt.NDArray[np.int64]:
-    assert isinstance(Y, OneHot)
+def _codes(Y: array_sums.Targets) -> npt.NDArray[np.int64]:
+    assert isinstance(Y, class_labels.OneHot)
     return np.asarray(Y.labels, dtype=np.int64)
 
 
@@ -354,6 +333,5 @@ def _difference(values: FloatArray) -> FloatArray:
 
 
 def _plain(label: Any) -> Any:
-    """A label as JSON has it."""
     plain = label.item() if isinstance(label, np.number | np.bool | np.str_) else label
     return plain if isinstance(plain, str | bool | int | float) else str(plain)

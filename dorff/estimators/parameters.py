@@ -118,7 +118,8 @@ def changed(value: object, changes: Parameters, name: str) -> Any:
         first, _, rest = key.partition("__")
         if first not in own:
             has = f"{nearest(first, own)}it has {', '.join(own)}" if own else "it has none"
-            raise InputError(f"{name}__{first} is no parameter: {name} is {_kind(value)}; {has}")
+            kind = "None" if value is None else f"of type {type(value).__name__}"
+            raise InputError(f"{name}__{first} is no parameter: {name} is {kind}; {has}")
         if rest:
             inner.setdefault(first, {})[rest] = new
         else:
@@ -147,10 +148,6 @@ def _inside(value: object, name: str) -> Iterator[tuple[str, Any]]:
     for key, item in arguments(value).items():
         yield f"{name}__{key}", item
         yield from _inside(item, f"{name}__{key}")
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def named_kernel(name: str, X: FloatArray | None = None, weights: FloatArray | None = None) -> Kernel:

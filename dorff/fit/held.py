@@ -16,7 +16,7 @@ from dorff.fit.quality import FitQuality, looked, quality_of_classes
 from dorff.model import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample, Model, calibration
 from dorff.moments.blas import pinned
 from dorff.passes import Leaf
-from dorff.passes.spec import GROUPED
+from dorff.passes.frozen import GROUPED
 from dorff.plan import Plan
 
 #: What a slope, or bands, are found from where rows with targets are so rare that to find more would be another pass

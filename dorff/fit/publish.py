@@ -56,17 +56,18 @@ def publish(
         except (InputError, OSError):  # maybe because the next holder of the lease removed the version
             lease.check()
             raise
-        scores = {"score": verdict.score, "old_score": verdict.old_score}
-        line = {**record, "time": _now(), "token": lease.token, **scores}
+        line = {"time": _now(), "token": lease.token, "score": verdict.score, "old_score": verdict.old_score}
         if verdict.reasons:
-            raise _refused(root, verdict.reasons, line, old, lease)
+            raise _refused(root, verdict.reasons, {**record, **line}, old, lease)
         with lease.fenced():
             _mend_history(root)
             version = store.number_version(version)
             store.switch_current(root, version.name)
-            append_history(root, {**line, "outcome": "published", "version": version.name})
+            append_history(root, {**record, **line, "outcome": "published", "version": version.name})
     except BaseException:
-        _withdraw(version)
+        with suppress(DorffError, OSError):  # what went wrong before is said, not what goes wrong here
+            if store.current_version(root) != version.name:
+                store.discard_version(version)
         raise
     if rule.keep is not None:
         store.prune_versions(root, rule.keep)
@@ -101,13 +102,6 @@ def _mend_history(root: Path) -> None:
     versions = {line["version"] for line in read_history(root) if line["outcome"] == "published"}
     if current is not None and current.name not in versions:
         append_history(root, {"outcome": "published", "version": current.name, "mended": True})
-
-
-def _withdraw(version: Path) -> None:
-    """Remove a version unless it became current; what went wrong before is said, not what goes wrong here."""
-    with suppress(DorffError, OSError):
-        if store.current_version(version.parent) != version.name:
-            store.discard_version(version)
 
 
 def state_lease(plan: Plan) -> Path:

@@ -63,7 +63,9 @@ def fit_streaming(
     frozen = freeze_constants(plan)
     (ridge,) = plan.job.solve.ridges
     pace = _Pace(n, progress)
-    sweeper = Sweeper(frozen, _name(plan, frozen, tolerance), plan.dataset, plan.leaves, engine, pace.rows)
+    words = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
+    solve = hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
+    sweeper = Sweeper(frozen, solve, plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
         borders = _borders(sweeper, frozen)
         if not borders:
@@ -111,12 +113,6 @@ def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Mom
     each = zip(sweeper(V), corners, strict=True)
     squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in each)
     return np.asarray(squares / setting.scaling(corners) ** 2)
-
-
-def _name(plan: Plan, frozen: Pass, tolerance: float) -> str:
-    """The solve's name, by what tells it from other solves of the same pass."""
-    words = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
-    return hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
 
 
 class _Pace:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
-from dorff.data.edge_source import EdgeSource
-from dorff.data.edges import open_graph
+from dorff.data.edges import EdgeSource, open_graph
 from dorff.errors import InputError
 from dorff.graphs import KNN, adjacency, both_ways, check_edges, degrees, edge_weights, undirected
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS

@@ -184,7 +184,12 @@ def _run(
                 spec.begin(generation, *span)
         if isinstance(spec.graph, KNN):
             _nearest(stages, spec, generation, [task.number for task in damaged if task[:2] == ("lists", generation)])
-            _drop(spec.path(BuildTask("lists", generation, 0)).parent, fence)
+            lists = spec.path(BuildTask("lists", generation, 0)).parent
+            if lists.is_dir():
+                with fence():
+                    gone = hide(lists)
+                rmtree(gone, ignore_errors=True)
+            remove_torn(lists.parent)
         else:
             alone = _given(stages, spec)
     if stages.touched():
@@ -233,11 +238,3 @@ def _given(stages: Stages, spec: GraphSpec) -> int:
     shards = stages.run("collect", 0, runs)
     write_done(spec, 0, rows, shards)
     return sum(receipt.facts[1] for receipt in shards)
-
-
-def _drop(folder: Path, fence: Fence) -> None:
-    if folder.is_dir():
-        with fence():
-            gone = hide(folder)
-        rmtree(gone, ignore_errors=True)
-    remove_torn(folder.parent)

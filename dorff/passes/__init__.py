@@ -1,9 +1,20 @@
 """Passes over the rows: what they sum, the constants they freeze first, their leaves, and the tree of the sums."""
 
 from dorff.passes.blocks import PRECISIONS, SMALLEST_LEAF, BlockSums, Leaf, RowSums, block_rows, leaf_bounds
-from dorff.passes.frozen import FrozenConstants, Pass, Place, RowsName, freeze, frozen_hash, load_pass
+from dorff.passes.frozen import (
+    Configs,
+    FoldRule,
+    FrozenConstants,
+    Pass,
+    PassSpec,
+    Place,
+    RowsName,
+    Words,
+    freeze,
+    frozen_hash,
+    load_pass,
+)
 from dorff.passes.leaf import PassSums, Stage, Summand, not_finite, sum_leaf, unchanged, usable
-from dorff.passes.spec import Configs, FoldRule, PassSpec, Words
 from dorff.passes.sweep import Sweeper
 from dorff.passes.tree import Tree
 from dorff.spec.registry import Config

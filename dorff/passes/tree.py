@@ -111,8 +111,12 @@ class Tree:
         self._running.discard(node)
         if isinstance(result, Receipt):
             return self._take(node, result)
-        if not result:
-            return self._mend(node)
+        if not result:  # a child is damaged: what is so is deleted, and made again
+            for child in _children(node):
+                self._have.discard(child)
+                if not undamaged(self._path(child)):
+                    self._drop(child)
+            return self._want(node)
         self._have.add(node)
         for child in filter(self._is_spare, _children(node)):
             self._drop(child)
@@ -254,14 +258,6 @@ class Tree:
             if present and (above[0] <= self._kept or parent[0] > self._kept):
                 return []
         return [self._merge(parent)]
-
-    def _mend(self, node: Node) -> list[Task]:
-        """A merge found a child damaged: delete what is damaged and begin again below."""
-        for child in _children(node):
-            self._have.discard(child)
-            if not undamaged(self._path(child)):
-                self._drop(child)
-        return self._want(node)
 
     def _drop(self, node: Node) -> None:
         self._path(node).unlink(missing_ok=True)

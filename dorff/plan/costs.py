@@ -12,6 +12,7 @@ from typing import Final, final
 import numpy as np
 import psutil
 
+from dorff import solvers
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, InputError
 from dorff.features import Recipe
@@ -29,16 +30,6 @@ from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weigh
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
-from dorff.solvers import (
-    Size,
-    criterion_of,
-    learned_term,
-    path_bytes,
-    posterior_bytes,
-    solve_bytes,
-    triangle_bytes,
-    untouched,
-)
 from dorff.spec.job import Job
 from dorff.spec.registry import Config
 from dorff.storage.files import free_bytes, total_bytes
@@ -122,7 +113,9 @@ def estimate(
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns)
     sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
-    beside = _beside_bytes(job, dataset, recipe)
+    # Beside the system: features, and of classes held-out rows' decision values and copies of them.
+    calibrated = dataset.labels is not None and job.solve.calibrate
+    beside = 16 * recipe.numbers + (5 * 8 * q * most_rows(q) if calibrated else 0)
     runs = left_out_runs(0, dataset.rows, dataset.d + q, most_left_out(job))
     rows = sum(stop - start for start, stop in runs) if any(leaves_out(job, size.k) for size in sizes) else 0
     left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
@@ -136,7 +129,7 @@ def estimate(
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
     pace = Pace.of(recipe, width)
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
-    alone = any(isinstance(one, MultiView) or learned_term(one) is not None for one in candidates)
+    alone = any(isinstance(one, MultiView) or solvers.learned_term(one) is not None for one in candidates)
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
     tried = rows if job.solve.select == "loo" else 0
     work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=tried)
@@ -163,15 +156,10 @@ def estimate(
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
     peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
     return Costs(
-        m, rank, exact_is_cheaper(dataset.rows, q, m, rank), len(leaves), worker, peak, disk, flops, seconds, level,
+        m, rank, m * rank >= q * dataset.rows, len(leaves), worker, peak, disk, flops, seconds, level,
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,
         tuple(one for one in route.ways if one.name != way.name and not one.against), way.pass_seconds,
     )  # fmt: skip
-
-
-def exact_is_cheaper(n: int, p: int, m: int, r: int) -> bool:
-    """Whether the dual system, p n wide, is no wider than that of m features of rank r (Minh 2016, eq. 75)."""
-    return m * r >= p * n
 
 
 def iterations(job: Job, kernels: int, folds: int) -> float:
@@ -213,13 +201,6 @@ def _leaf_bytes(dataset: Dataset, recipe: Recipe, spec: PassSpec, patterns: int)
     return leaf, read
 
 
-def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
-    """Bytes of the driver while it solves that are no part of the system: features, and of classes held-out rows'
-    decision values and copies of them."""
-    calibrated = dataset.labels is not None and job.solve.calibrate
-    return 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
-
-
 def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, width: int, workers: int) -> tuple[int, int]:
     """The level of the tree whose nodes are kept, in a quarter of the free disk, and all bytes on disk at a time."""
     packed, folds, level = 4 * width * (width + 1), spec.folds, 0
@@ -231,10 +212,9 @@ def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, width: int
 
 
 def _route(job: Job, shape: Shape, pace: Pace, workers: int, candidates: Sequence[OperatorKernel]) -> Route:
-    """The way to solve, with the means of the job's cluster."""
     process = DRIVER_BYTES if job.cluster.in_driver else WORKER_BYTES
     means = Means(workers, 0.95 * job.cluster.memory - process, pace)
-    learned = any([learned_term(kernel) is not None for kernel in candidates])
+    learned = any([solvers.learned_term(kernel) is not None for kernel in candidates])
     return choose_route(job, shape, means, learned=learned, candidates=len(candidates))
 
 
@@ -249,17 +229,9 @@ def _shared(kernel: OperatorKernel) -> bool:
     return all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
 
 
-def _coupled(job: Job, kernel: OperatorKernel, patterns: int) -> bool:
-    """Whether all rows of psi are in one system."""
-    outputs = any(term.outputs not in (None, "identity") for term in job.manifold)
-    if not _shared(kernel) or outputs:  # which need not commute with the kernel's matrix
-        return True
-    return patterns > 1 and (isinstance(kernel, MultiView) or job.solve.observe is not None or not _apart(kernel))
-
-
 def _apart(kernel: OperatorKernel) -> bool:
     """Whether the output matrix is diagonal."""
-    return untouched(operator_weights(kernel, 1, None).root[0])
+    return solvers.untouched(operator_weights(kernel, 1, None).root[0])
 
 
 def _rank(kernel: OperatorKernel, d: int) -> int:
@@ -270,23 +242,27 @@ def _rank(kernel: OperatorKernel, d: int) -> int:
     return min(sum(len(root[0]) for root in roots), len(roots[0][0, 0]))
 
 
-def _size(job: Job, kernel: OperatorKernel, m: int, dataset: Dataset, patterns: int, folds: int) -> Size:
+def _size(job: Job, kernel: OperatorKernel, m: int, dataset: Dataset, patterns: int, folds: int) -> solvers.Size:
     """What the bytes of solving for a kernel depend on, its output matrices written out."""
-    coupled, ridges = _coupled(job, kernel, patterns), len(job.solve.ridges)
-    return Size(m, dataset.q, _rank(kernel, dataset.d), coupled, patterns, folds, ridges)
+    # All rows of psi are in one system where the outputs of a manifold term need not commute with the kernel's matrix.
+    coupled = not _shared(kernel) or any(term.outputs not in (None, "identity") for term in job.manifold)
+    if not coupled and patterns > 1:
+        coupled = isinstance(kernel, MultiView) or job.solve.observe is not None or not _apart(kernel)
+    return solvers.Size(m, dataset.q, _rank(kernel, dataset.d), coupled, patterns, folds, len(job.solve.ridges))
 
 
-def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> int:
+def _solve_bytes(job: Job, kernel: OperatorKernel, size: solvers.Size, *, qr: bool) -> int:
     """Bytes of the driver's direct solve, the folds' sums among them; with the posterior that is kept, and where bands
     are corrected that of the fit without some rows beside it, and what of these rows is evaluated at a time."""
-    square, solving = 8 * size.k**2, triangle_bytes(size) if qr else solve_bytes(size)
+    square, solving = 8 * size.k**2, solvers.triangle_bytes(size) if qr else solvers.solve_bytes(size)
     unknowns = _unknowns(job, kernel, size)
-    noise, rows = criterion_of(job.solve.select).noise, leaves_out(job, size.k)
+    noise, rows = solvers.criterion_of(job.solve.select).noise, leaves_out(job, size.k)
     if noise or size.coupled or rows or _tied(kernel, size):  # the noise of each target is found, or leverages
-        solving = max(solving, posterior_bytes(size))
+        solving = max(solving, solvers.posterior_bytes(size))
     if keeps_posterior(job, unknowns):
         kept = max(8 * unknowns**2, size.blocks * square)
-        solving = max(solving, posterior_bytes(size)) + kept - size.blocks * square + 4 * 8 * _tied(kernel, size)
+        solving = max(solving, solvers.posterior_bytes(size)) + kept - size.blocks * square
+        solving += 4 * 8 * _tied(kernel, size)
         solving += kept * (job.solve.observe is not None and not size.coupled)  # it is written out once more
         if job.solve.conformal:
             solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m))
@@ -294,12 +270,12 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: Size, *, qr: bool) -> i
     need = max(2 * size.folds * size.packed, size.held + counts + solving)  # twice while they are collected
     if job.solve.select == "kfold" and size.patterns == 1 and job.solve.observe is None and not job.manifold:
         ridges = len(job.solve.ridges)
-        path = path_bytes(size.m, size.q, unknowns=size.k, folds=size.folds, ridges=ridges)
+        path = solvers.path_bytes(size.m, size.q, unknowns=size.k, folds=size.folds, ridges=ridges)
         need = max(need, counts + path)
     return need
 
 
-def _unknowns(job: Job, kernel: OperatorKernel, size: Size) -> int:
+def _unknowns(job: Job, kernel: OperatorKernel, size: solvers.Size) -> int:
     """Those of a posterior that is kept, whose square has as many entries."""
     if isinstance(kernel, MultiView) and not size.coupled:  # each target has a posterior of its own
         return math.isqrt(size.m**2 * size.q)
@@ -307,7 +283,7 @@ def _unknowns(job: Job, kernel: OperatorKernel, size: Size) -> int:
     return math.isqrt(unknowns**2 + _tied(kernel, size))
 
 
-def _tied(kernel: OperatorKernel, size: Size) -> int:
+def _tied(kernel: OperatorKernel, size: solvers.Size) -> int:
     """The numbers of the covariances of columns that noise ties together, of systems with a column each."""
     return 0 if size.coupled or isinstance(kernel, MultiView) or _apart(kernel) else size.m * size.r**2
 

@@ -18,7 +18,7 @@ from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of, pinned
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, freeze, frozen_hash
-from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows
+from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data import Dataset
-from dorff.data.edge_source import EdgeSource
-from dorff.data.edges import open_graph
+from dorff.data.edges import EdgeSource, open_graph
 from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.features import FeatureMap

@@ -12,7 +12,7 @@ from dorff import kernels
 from dorff.data import Dataset, open_dataset
 from dorff.data.edges import open_graph
 from dorff.errors import InputError
-from dorff.graphs import KNN, Given, Graph, Manifold
+from dorff.graphs import KNN, Given, Manifold
 from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import Density, served
 from dorff.moments import Moments
@@ -70,19 +70,16 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
         columns, views = of_views(manifold, kernel)
         # A graph that is given is of the rows of data.store; the others' numbers mean nothing to it.
         of = sources[:1] if isinstance(manifold.graph, Given) else sources
-        _check_neighbours(manifold.graph, of, "manifold" if len(job.manifold) == 1 else f"manifold[{number}]")
+        k = manifold.graph.neighbours if isinstance(manifold.graph, KNN) else 0
+        for source in of:
+            if k >= source.rows:
+                key = "manifold" if len(job.manifold) == 1 else f"manifold[{number}]"
+                raise InputError(
+                    f"{key}.graph.neighbours: wanted fewer than the {source.rows} rows of {source.path}, got {k}; "
+                    "lower it (5 to 20 is usual)"
+                )
         terms.append(ManifoldTerm(manifold, columns, views, of))
     return tuple(terms)
-
-
-def _check_neighbours(graph: Graph, sources: Sequence[Dataset], key: str) -> None:
-    k = graph.neighbours if isinstance(graph, KNN) else 0
-    for source in sources:
-        if k >= source.rows:
-            raise InputError(
-                f"{key}.graph.neighbours: wanted fewer than the {source.rows} rows of {source.path}, got {k}; lower "
-                "it (5 to 20 is usual)"
-            )
 
 
 def weight_grid(terms: Sequence[ManifoldTerm]) -> list[tuple[float, ...]]:

@@ -17,7 +17,7 @@ from dorff.kernels import FloatArray, mean_of
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
 from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
-from dorff.passes.spec import AS_SAMPLED, GROUPED, IN_BLOCKS
+from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, read_matrix, tunes

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
-from dorff.data.opening import check_disjoint
+from dorff.data.stores import check_disjoint
 from dorff.errors import InputError
 from dorff.passes import Configs, FrozenConstants
 from dorff.plan.lengthscale import all_lengthscales, lengthscales
@@ -104,7 +104,8 @@ def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:
     """What does not depend on memory."""
     job, solve = one.job, one.job.solve
     if solve.standardize == AUTO:
-        scaled = _unsaid(job)
+        words = all_lengthscales([kernel.model_dump() for kernel in (*job.kernels, *job.features.kernels)])
+        scaled = set(words) == {AUTO}
         why = "the length-scale is found too" if scaled else "the length-scale is in the inputs' own units"
         one = one.filled("solve.standardize", scaled, why)
     if solve.select == AUTO:
@@ -142,12 +143,6 @@ def told_by_rows(
             status = "" if status is None else f"; {status}"
             why = f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows, in {unit}{status}"
             yield Chosen(key, came, why)
-
-
-def _unsaid(job: Job) -> bool:
-    """Whether all length-scales of its kernels, of which there are some, are left to dorff."""
-    words = list(all_lengthscales([kernel.model_dump() for kernel in (*job.kernels, *job.features.kernels)]))
-    return bool(words) and set(words) == {AUTO}
 
 
 def open_data(job: Job) -> Dataset:

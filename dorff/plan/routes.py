@@ -127,7 +127,9 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
         (way,) = (way for way in ways if way.name == wanted)
         if way.against:
             fault = InputError if asks.get(wanted) else DoesNotFitError
-            raise fault(f"solve.route: {wanted} cannot be taken: {way.against}; {_others(ways, wanted)}")
+            names = " or ".join(one.name for one in ways if one.name != wanted and not one.against)
+            remedy = f"set solve.route: {names}, or auto" if names else "lower features.count"
+            raise fault(f"solve.route: {wanted} cannot be taken: {way.against}; {remedy}")
         return Route(way, f"{wanted}, as the job says", ways)
     possible = [way for way in ways if not way.against]
     if not possible:
@@ -228,11 +230,6 @@ def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
     elif way.worker_bytes > means.worker_memory:
         against = f"a worker needs {_bytes(way.worker_bytes)} and has {_bytes(means.worker_memory)}"
     return replace(way, against=against)
-
-
-def _others(ways: Sequence[Way], wanted: str) -> str:
-    possible = [way.name for way in ways if way.name != wanted and not way.against]
-    return f"set solve.route: {' or '.join(possible)}, or auto" if possible else "lower features.count"
 
 
 def _bytes(count: float) -> str:

@@ -13,7 +13,7 @@ from dorff.features import FeatureMap, Recipe, sampler_of, with_lengthscale
 from dorff.kernels import Decomposable, FloatArray, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums, block_rows
-from dorff.passes.spec import Rows
+from dorff.passes.frozen import Rows
 from dorff.solvers import Setting, setting_scores
 
 RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
@@ -92,7 +92,8 @@ def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, floa
     the hat matrix H of all rows and a row's neighbours B, the residual e without them is the row's entry of
     (I - H_BB)^-1 e_B. Departures: the intercept is that of all rows, and errors below a hundredth of the targets'
     variance are nothing that need be told."""
-    Y = _scaled(Y)
+    Y = Y[:, np.ptp(Y, axis=0) > 0] if len(Y) else Y[:, :0]  # those that vary
+    Y = (Y - Y.mean(axis=0)) / Y.std(axis=0) if Y.size else Y
     n, beside = len(F), int(np.clip(len(F) // 20, 1, BESIDE))
     if n < LEAST or not Y.shape[1]:
         return 0.0, 0.0, beside
@@ -219,9 +220,3 @@ def look(kernel: OperatorKernel, X: FloatArray, Y: FloatArray, numbers: Rows, se
     with pinned():
         share, correlation, beside = dependence(sketch(kernel, X, seed), Y, numbers)
     return FirstLook(len(X), beside, share, correlation)
-
-
-def _scaled(Y: FloatArray) -> FloatArray:
-    """Targets that vary, about their means and over their deviations."""
-    Y = Y[:, np.ptp(Y, axis=0) > 0] if len(Y) else Y[:, :0]
-    return np.asarray((Y - Y.mean(axis=0)) / Y.std(axis=0)) if Y.size else Y

@@ -14,7 +14,7 @@ from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.encoding import Encoding, from_attributes, units_of
 from dorff.data.metadata import reported, staging
 from dorff.data.nodes import group_attributes
-from dorff.data.sources import ending, open_source
+from dorff.data.readers import ending, open_source
 from dorff.errors import InputError
 from dorff.model import Model
 from dorff.predict.shared import ModelInputs, labels_of

@@ -138,12 +138,10 @@ def predict(
     fitted = load_model(version, posterior=bool(asked))
     sight = ModelInputs.of(fitted, inputs, views)
     dataset = open_dataset(str(store), inputs=sight.arrays, targets=None)
-    check_inputs(fitted, dataset, sight)
-    _check_asked(fitted, version, asked)
+    _check(fitted, version, dataset, sight, asked)
     shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
-    arrays = {"y": ArrayLayout(fitted.p, shard, unit)}
-    if labels_of(fitted) is not None:
-        arrays["classes"] = ArrayLayout(1, shard, unit, "int32")
+    classes = {} if labels_of(fitted) is None else {"classes": ArrayLayout(1, shard, unit, "int32")}
+    arrays = {"y": ArrayLayout(fitted.p, shard, unit)} | classes
     arrays |= {name: ArrayLayout(columns, shard, unit) for name, columns in asked.widths(fitted).items()}
     writing = Writing(str(version), content(version), dataset, arrays, asked, sight)
     with _alone(out) as lease:
@@ -213,8 +211,9 @@ def _remove_unfinished(staging: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _check_asked(fitted: Model, version: Path, asked: Uncertainty) -> None:
-    """InputError where the model cannot say what is asked."""
+def _check(fitted: Model, version: Path, dataset: Dataset, sight: ModelInputs, asked: Uncertainty) -> None:
+    """InputError where the inputs are not the model's, or it cannot say what is asked."""
+    check_inputs(fitted, dataset, sight)
     if asked:
         check_uncertain(fitted, version, "--std" if asked.std else "--bands")
         for level in asked.bands:

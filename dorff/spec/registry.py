@@ -254,4 +254,4 @@ CRITERIA: Final = Registry("criteria", "dorff.solvers.scores")  # `build` gives 
 HELD_OUT: Final = ("kfold", "loo")  # those that score predictions of rows held out
 #: `build` is called with the options and with seconds of patience, and gives an `engine.Engine`.
 CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster", "dorff.spec.kubernetes")
-READERS: Final = Registry("readers", "dorff.data.sources")  # a word is the end of a file's name, such as .npy
+READERS: Final = Registry("readers", "dorff.data.readers")  # a word is the end of a file's name, such as .npy

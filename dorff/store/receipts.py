@@ -83,9 +83,6 @@ class LeafRecord(ABC):
     def _adds_up(self) -> bool:
         """Whether its rows do."""
 
-    def _keep(self, directory: Path, *, sync: bool) -> None:
-        files.write_record(_path(directory, self.number), asdict(self), sync=sync)
-
 
 def _path(directory: Path, number: int) -> Path:
     return directory / f"{number:06d}.json"
@@ -114,7 +111,7 @@ class Receipt(LeafRecord):
         return 0 < self.stop - self.start == rows and len(self.low) == len(self.high)
 
     def save(self, directory: Path) -> None:
-        self._keep(directory, sync=False)
+        files.write_record(_path(directory, self.number), asdict(self), sync=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +131,7 @@ class Checkpoint(LeafRecord):
     def save(self, directory: Path, sums: Mapping[Part, Adder]) -> None:
         """Keep these sums, instead of what was kept of this leaf before; once it returns they outlive a power cut."""
         save_held(self._sums(directory), sums)
-        self._keep(directory, sync=True)
+        files.write_record(_path(directory, self.number), asdict(self), sync=True)
         for path in directory.glob(f"{self.number:06d}-*"):
             if path != self._sums(directory):
                 path.unlink(missing_ok=True)

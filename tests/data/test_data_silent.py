@@ -25,8 +25,7 @@ from dorff.data import arrow_readers, ingest, open_dataset
 from dorff.data.arrow_readers import CSVReader
 from dorff.data.nodes import kept_of
 from dorff.data.packing import FillValues
-from dorff.data.readers import Digest
-from dorff.data.sources import open_source
+from dorff.data.readers import Digest, open_source
 from dorff.errors import InputError
 
 RNG = np.random.default_rng(5)

@@ -13,8 +13,7 @@ import scipy.sparse as sp
 import zarr
 
 from dorff.data import verify
-from dorff.data.edge_source import EdgeSource
-from dorff.data.edges import open_graph, write_graph
+from dorff.data.edges import EdgeSource, open_graph, write_graph
 from dorff.errors import InputError
 
 N = 40

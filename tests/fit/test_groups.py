@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from dorff.cli.sentences import fit_text
 from dorff.data import RowBlock, ingest, open_dataset, verify
+from dorff.data.dataset import group_keys
 from dorff.data.labels import NO_GROUP, Run, group_codes
-from dorff.data.rows import group_keys
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import FitReport, fit, run_pass
@@ -31,7 +31,7 @@ from dorff.model import Model
 from dorff.model.calibration import Calibration, Conformal
 from dorff.passes import FoldRule
 from dorff.passes import blocks as leaf_sizes
-from dorff.passes.spec import GROUPED
+from dorff.passes.frozen import GROUPED
 from dorff.plan import freeze_constants, make_plan
 from dorff.spec.job import Job
 from dorff.store import load_model

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dorff.data import ingest
-from dorff.data.rows import group_keys
+from dorff.data.dataset import group_keys
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError, InputError
 from dorff.fit import fit
