@@ -4,11 +4,11 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import yaml
@@ -17,10 +17,9 @@ from dorff.data import ingest, open_dataset
 from dorff.engine import Engine, open_engine
 from dorff.errors import InputError
 from dorff.fit import FitReport, Progress, fit
-from dorff.fit.tune import TuneResult, tune
 from dorff.plan import make_plan
 from dorff.predict import predict, score
-from dorff.report import Candidate, write_report
+from dorff.report import write_report
 from dorff.spec.job import Job
 from dorff.spec.reader import load_job
 from dorff.store import space_on, write_atomic
@@ -33,7 +32,6 @@ SHARD_ROWS: Final = 256
 Echo = Callable[[str], None]
 
 
-@final
 @dataclass(frozen=True)
 class Search:
     """What is tried: length-scales (km), shares of the curl-free term, ridges; and with how many features."""
@@ -52,7 +50,6 @@ class Search:
 DEFAULT: Final = Search()
 
 
-@final
 @dataclass(frozen=True)
 class DemoResult:
     """Where everything is, and the numbers. RMSE is in m/s: `kfold_rmse` of rows not seen, `rmse` of rows fitted."""
@@ -78,16 +75,13 @@ def run_demo(
     """Ingest, plan, choose, fit, predict, score and report, all in `directory` (`dorff-demo` if left out).
 
     A directory of an earlier demo is used again: what it holds is replaced, or gone on with. Raises InputError
-    for a directory that holds anything else. `progress` is told the rows done by all passes together."""
+    for a directory that holds anything else. `progress` is told the rows done."""
     began = time.perf_counter()
     home = _claim(Path("dorff-demo") if directory is None else Path(directory))
     rows = _ingest(home, echo)
-    texts = [_description(share, scale, search.ridges, search.features) for share, scale in search.kernels]
-    jobs = [Job.model_validate(text, context={"folder": home}) for text in texts]  # one a kernel, with all ridges
-    with open_engine(jobs[0].cluster) as engine:
-        tuned = _choose(jobs, search, engine, echo, _counting(progress, passes=len(search.lengthscales)))
-        job = _write_job(home, search, tuned)
-        report = _fit(job, engine, echo)
+    job = _write_job(home, search)
+    with open_engine(job.cluster) as engine:
+        report = _fit(job, search, engine, echo, progress)
         predictions, page = home / "field.zarr", home / "report.html"
         shutil.rmtree(predictions, ignore_errors=True)
         points = predict(job.model, home / "grid.zarr", predictions, engine=engine)
@@ -95,17 +89,12 @@ def run_demo(
     echo(f"predict  {points:,} grid points -> {predictions.name}")
     echo(f"score    on the {scores.rows:,} rows fitted: R2 {scores.r2:.3f}, RMSE {scores.rmse:.3f} m/s")
     dataset = open_dataset(home / "drifters.zarr")
-    write_report(
-        job.model,
-        page,
-        observations=dataset.read(0, dataset.n),
-        candidates=_candidates(search, tuned),
-        title="Surface currents of the northern Gulf of Mexico (GLAD drifters)",
-    )
-    share, lengthscale = search.kernels[tuned.trial.job]
+    title = "Surface currents of the northern Gulf of Mexico (GLAD drifters)"
+    write_report(job.model, page, observations=dataset.read(0, dataset.n), title=title)
+    share, lengthscale = search.kernels[report.kernel]
     result = DemoResult(
         directory=home, job=home / "JOB.yaml", model=Path(report.model), predictions=predictions, page=page,
-        rows=rows, kfold_rmse=math.sqrt(report.table[0]["value"]), rmse=scores.rmse, r2=scores.r2,
+        rows=rows, kfold_rmse=math.sqrt(min(row["value"] for row in report.table)), rmse=scores.rmse, r2=scores.r2,
         lengthscale=lengthscale, curl_share=share, ridge=report.ridge, seconds=time.perf_counter() - began,
     )  # fmt: skip
     _say_where(result, echo)
@@ -141,95 +130,69 @@ def _ingest(home: Path, echo: Echo) -> int:
     return rows
 
 
-def _description(share: float, lengthscale: float, ridge: Sequence[float] | float, count: int) -> dict[str, Any]:
+def _write_job(home: Path, search: Search) -> Job:
+    """The job as a file, with every kernel that is tried, as `dorff fit` takes it; and read back."""
+    text = yaml.safe_dump(_description(search), sort_keys=False)
+    head = (
+        "# What `dorff demo` fits: Helmholtz kernels of several weights and length-scales, the best of which wins.\n"
+    )
+    write_atomic(home / "JOB.yaml", [(head + text).encode()], sync=False)
+    return load_job(home / "JOB.yaml")
+
+
+def _description(search: Search) -> dict[str, Any]:
     """What JOB.yaml says. Times s^2, curl-free and divergence-free kernels are I at 0, so that shares are shares."""
-    ridges, scalar = np.asarray(ridge).tolist(), {"type": "gaussian", "lengthscale": lengthscale}
-    parts = {"curl_free": share, "divergence_free": 1.0 - share}
-    terms = [
-        {"weight": round(part * lengthscale**2, 9), "kernel": {"type": kind, "scalar": dict(scalar)}}
-        for kind, part in parts.items()
-        if part > 0
-    ]
+    described = []
+    for share, lengthscale in search.kernels:
+        scalar = {"type": "gaussian", "lengthscale": lengthscale}
+        terms = [
+            {"weight": round(part * lengthscale**2, 9), "kernel": {"type": kind, "scalar": dict(scalar)}}
+            for kind, part in (("curl_free", share), ("divergence_free", 1.0 - share))
+            if part > 0
+        ]
+        described.append({"type": "sum", "terms": terms})
+    folds = {"count": 5, "by": "rows"}
     return {
         "data": {"store": "drifters.zarr", "inputs": "x", "targets": "y"},
-        "kernel": {"type": "sum", "terms": terms},
-        "features": {"count": count, "sampler": {"type": "orthogonal"}, "seed": 0},
-        "solve": {"ridge": ridges, "select": "kfold", "folds": {"count": 5, "by": "rows"}},
+        "kernel": described,
+        "features": {"count": search.features, "sampler": {"type": "orthogonal"}, "seed": 0},
+        "solve": {"ridge": list(search.ridges), "select": "kfold", "folds": folds, "standardize": False},
         "cluster": {"type": "local", "workers": 2, "memory": "2GiB"},
         "state": "state",
         "model": "model",
     }
 
 
-def _choose(jobs: Sequence[Job], search: Search, engine: Engine, echo: Echo, progress: Progress | None) -> TuneResult:
+def _fit(job: Job, search: Search, engine: Engine, echo: Echo, progress: Progress | None) -> FitReport:
+    costs = make_plan(job).costs
     echo(
-        f"tune     5-fold (rows): {len(search.lengthscales)} length-scales x {len(search.shares)} mixtures of "
-        f"curl-free and divergence-free x {len(search.ridges)} ridges, {search.features} features"
+        f"plan     {costs.m} features, {costs.leaves} leaf, {costs.peak_bytes / 2**20:,.0f} MiB at the peak of all "
+        f"processes, {costs.disk_bytes / 2**20:,.0f} MiB of disk, {costs.flops / 1e9:.1f} Gflop"
     )
-    began = time.perf_counter()
-    tuned = tune(jobs, engine=engine, progress=progress)
+    report = fit(job, engine=engine, progress=progress)
     echo(
-        f"         {len(tuned.table)} fits from {tuned.passes} passes over the data, "
-        f"{time.perf_counter() - began:.1f} s; best RMSE (m/s) of each mixture:"
+        f"fit      {report.leaves_reused} of {report.leaves_reused + report.leaves_computed} leaf reused, "
+        f"{report.rows_used:,} rows used, {report.rows_dropped} dropped, "
+        f"condition {report.condition:.1e} ({report.rung}, {report.status})"
+    )
+    echo(
+        f"choice   5-fold (rows): {len(search.lengthscales)} length-scales x {len(search.shares)} mixtures of "
+        f"curl-free and divergence-free x {len(search.ridges)} ridges, from one pass; best RMSE (m/s) of each mixture:"
     )
     for share in search.shares:
-        trials = [trial for trial in tuned.table if search.kernels[trial.job][0] == share]
-        best = min(trials, key=lambda trial: trial.value)
+        rows = [row for row in report.table if search.kernels[row["candidate"]][0] == share]
+        best = min(rows, key=lambda row: float(row["value"]))
         echo(
-            f"           {_name(share):36} {math.sqrt(best.value):.4f}  "
-            f"(length-scale {search.kernels[best.job][1]:g} km, ridge {best.ridge:g})"
+            f"           {_name(share):36} {math.sqrt(best['value']):.4f}  "
+            f"(length-scale {search.kernels[best['candidate']][1]:g} km, ridge {best['ridge']:g})"
         )
-    return tuned
+    return report
 
 
 def _name(share: float) -> str:
     if share in (0.0, 1.0):
         return "curl-free alone" if share else "divergence-free alone"
     return f"{share:g} curl-free + {1 - share:g} div.-free"
-
-
-def _candidates(search: Search, tuned: TuneResult) -> list[Candidate]:
-    names = [f"{_name(share)}, {lengthscale:g} km" for share, lengthscale in search.kernels]
-    scores = [[(one.ridge, one.value) for one in tuned.table if one.job == number] for number in range(len(names))]
-    return [Candidate(name, tuple(pairs)) for name, pairs in zip(names, scores, strict=True)]
-
-
-def _write_job(home: Path, search: Search, tuned: TuneResult) -> Job:
-    share, lengthscale = search.kernels[tuned.trial.job]
-    text = yaml.safe_dump(_description(share, lengthscale, tuned.trial.ridge, search.features), sort_keys=False)
-    head = "# The best of what `dorff demo` tried. `dorff fit` with this file fits it again.\n"
-    write_atomic(home / "JOB.yaml", [(head + text).encode()], sync=False)
-    return load_job(home / "JOB.yaml")
-
-
-def _fit(job: Job, engine: Engine, echo: Echo) -> FitReport:
-    costs = make_plan(job).costs
-    echo(
-        f"plan     the best of them: {costs.m} features, {costs.leaves} leaf, {costs.peak_bytes / 2**20:,.0f} MiB "
-        f"at the peak of all processes, {costs.disk_bytes / 2**20:,.0f} MiB of disk, {costs.flops / 1e9:.1f} Gflop"
-    )
-    report = fit(job, engine=engine)
-    peak = "" if report.peak_bytes is None else f", peak {report.peak_bytes / 2**20:,.0f} MiB"
-    echo(
-        f"fit      {report.leaves_reused} of {report.leaves_reused + report.leaves_computed} leaf reused, "
-        f"{report.rows_used:,} rows used, {report.rows_dropped} dropped{peak}, "
-        f"condition {report.condition:.1e} ({report.rung}, {report.status})"
-    )
-    return report
-
-
-def _counting(progress: Progress | None, *, passes: int) -> Progress | None:
-    """Turns the rows of one pass after another into rows of all passes."""
-    if progress is None:
-        return None
-    finished = 0
-
-    def count(rows: int, total: int) -> None:
-        nonlocal finished
-        progress(finished * total + rows, passes * total)
-        finished += rows == total
-
-    return count
 
 
 def _say_where(result: DemoResult, echo: Echo) -> None:

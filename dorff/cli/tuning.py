@@ -71,7 +71,7 @@ def _tuned(described: Job) -> TuneResult:
                 grid.append(shown.enter_context(meter("tune: grid", "trials")))
             grid[0](done, total)
 
-        return run([described], progress=progress, told=told)
+        return run(described, progress=progress, told=told)
 
 
 def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Sequence[str]) -> dict[str, Path]:

@@ -15,8 +15,6 @@ from dorff.cli.demo import DemoResult, Search, run_demo
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.fit import fit
-from dorff.fit.tune import tune
-from dorff.spec.job import Job
 from dorff.spec.reader import load_job
 from dorff.store import load_model
 
@@ -41,15 +39,16 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, list[str
 def test_it_finds_what_it_should(demo: tuple[DemoResult, list[str]]) -> None:
     result, said = demo
     assert result.rows == 1183
-    assert result.curl_share == 0.1 and result.lengthscale == 15.0
+    assert result.curl_share in (0.0, 0.1) and result.lengthscale == 15.0  # 0.1300 and 0.1302
     assert 0.125 < result.kfold_rmse < 0.135  # exact kernel ridge on the same folds: 0.129
     assert result.rmse < result.kfold_rmse and result.r2 > 0.7
     text = "\n".join(said)
-    for words in ("1,183", "3 passes", "curl-free alone", f"{result.kfold_rmse:.4f}", "ridge 3e-05", str(result.page)):
+    rmse = f"{result.kfold_rmse:.4f}"
+    for words in ("1,183", "from one pass", "curl-free alone", rmse, "ridge 3e-05", str(result.page)):
         assert words in text, words
     shares = {"divergence-free alone": 0.135, "curl-free alone": 0.19}
     for name, most in shares.items():
-        (line,) = [line for line in said if name in line and "length-scale" in line]
+        (line,) = [line for line in said if line.startswith("           ") and name in line]
         assert float(line.split(name)[1].split()[0]) < most
 
 
@@ -57,7 +56,7 @@ def test_it_leaves_a_page_predictions_and_a_job(demo: tuple[DemoResult, list[str
     result, _ = demo
     page = result.page.read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 6
-    for words in ("Divergence and vorticity", "Helmholtz", "1,183", "observations", "divergence-free alone, 10 km"):
+    for words in ("Divergence and vorticity", "22.5 curl + 202 div, lengthscale 15", "1,183", "observations"):
         assert words in page, words
     values = np.asarray(zarr.open_group(str(result.predictions), mode="r")["y"])
     points = np.loadtxt(result.directory / "grid.csv", delimiter=",", skiprows=1)
@@ -96,42 +95,3 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds something else than an earlier demo"):
         run_demo(tmp_path / "thesis.tex")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def a_job(folder: Path, output: str = "identity", **solve: object) -> Job:
-    text = {
-        "data": {"store": "rows.zarr"},
-        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 30.0}, "output": output},
-        "features": {"count": 64}, "cluster": {"type": "serial"}, "solve": solve, "state": "state", "model": "model",
-    }  # fmt: skip
-    return Job.model_validate(text, context={"folder": folder})
-
-
-@pytest.fixture
-def rows(tmp_path: Path, demo: tuple[DemoResult, list[str]]) -> Path:
-    (tmp_path / "rows.zarr").symlink_to(demo[0].directory / "drifters.zarr")
-    return tmp_path
-
-
-@pytest.mark.parametrize("select", ["gcv", "kfold"])
-def test_tuning_chooses_as_a_fit_does(rows: Path, select: str) -> None:
-    solve = {"ridge": [1e-4, 1e-3, 1e-2], "select": select, "folds": {"count": 5, "by": "rows"}}
-    jobs = [a_job(rows, output, **solve) for output in ("identity", "covariance")]
-    tuned = tune(jobs, engine=SerialEngine())
-    assert tuned.reads == tuned.passes == 1 and [(trial.job, trial.ridge) for trial in tuned.table] == [
-        (job, ridge) for job in (0, 1) for ridge in (1e-4, 1e-3, 1e-2)
-    ]
-    for number, job in enumerate(jobs):
-        report = fit(job, engine=SerialEngine())
-        assert report.leaves_reused == 1
-        values = [trial.value for trial in tuned.table if trial.job == number]
-        np.testing.assert_allclose(values, [row["value"] for row in report.table], rtol=1e-6)
-    assert tuned.best.solve.ridges == (tuned.trial.ridge,)
-    assert tuned.trial.value == min(trial.value for trial in tuned.table)
-
-
-def test_what_cannot_be_compared_is_refused(rows: Path) -> None:
-    with pytest.raises(InputError, match="at least one"):
-        tune([], engine=SerialEngine())
-    with pytest.raises(InputError, match=r"number 1 has another `solve\.select`"):
-        tune([a_job(rows, ridge=[1e-4, 1e-3]), a_job(rows, select="kfold")], engine=SerialEngine())

@@ -124,7 +124,7 @@ def test_the_best_of_all_trials_is_taken_by_a_fit_and_by_tune(more: dict[str, An
     assert (report.ridge, report.m, report.kernel) == (best["ridge"], best["m"], best["candidate"])
     assert len(report.table) == make_plan(described).job.trials or described.solve.ridge == "auto"
     assert 0.0 < best["r2"] < 1.0
-    tuned = tune([described], engine=SerialEngine())
+    tuned = tune(described, engine=SerialEngine())
     assert sorted(trial.r2 for trial in tuned.table) == pytest.approx(sorted(row["r2"] for row in report.table))
     assert tuned.trial.r2 == pytest.approx(best["r2"])
 

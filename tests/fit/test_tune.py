@@ -114,7 +114,7 @@ def test_it_says_who_won_and_where_the_grid_ends(sea: Path, tmp_path: Path) -> N
 
 
 def test_nobody_is_told_to_list_ridges_that_dorff_chooses(sea: Path, tmp_path: Path) -> None:
-    tuned = tune([load_job(a_job(sea, tmp_path, solve={"ridge": [1e-4, 1.0], "select": "gcv"}))])
+    tuned = tune(load_job(a_job(sea, tmp_path, solve={"ridge": [1e-4, 1.0], "select": "gcv"})))
     for end, words in ((1e-4, "list smaller ones"), (1.0, "list larger ones")):
         at_end = replace(tuned, trial=replace(tuned.trial, ridge=end))
         assert any(words in one for one in _warnings(at_end, auto=False))
@@ -165,7 +165,7 @@ def test_workers_and_this_process_find_the_same(sea: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "tune: pass: 400 of 400 rows" in done.stderr and "tune: grid: 12 of 12 trials" in done.stderr
     found = json.loads(done.stdout)
-    here = tune([load_job(job)], engine=SerialEngine())
+    here = tune(load_job(job), engine=SerialEngine())
     assert (found["reads"], here.reads) == (1.0, 0.0)
     assert [row["value"] for row in found["table"]] == [trial.value for trial in here.table]
     assert not list((tmp_path / "runs").rglob("folds*"))
@@ -179,13 +179,13 @@ def test_one_tune_at_a_time(sea: Path, tmp_path: Path) -> None:
     def another(done: int, _total: int) -> None:
         if done and not refused:
             with pytest.raises(LeaseError, match=r"held by process \d+") as error:
-                tune([job], engine=SerialEngine())
+                tune(job, engine=SerialEngine())
             refused.append(error)
 
-    found = tune([job], engine=SerialEngine(), told=another)
+    found = tune(job, engine=SerialEngine(), told=another)
     assert refused and not list(folder.glob("folds*"))
     (folder / "folds.moments").write_bytes(b"left")
-    assert tune([job], engine=SerialEngine()).table == found.table and not list(folder.glob("folds*"))
+    assert tune(job, engine=SerialEngine()).table == found.table and not list(folder.glob("folds*"))
 
 
 def test_counts_need_plain_pairs(sea: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_file_where_the_results_would_go(sea: Path, tmp_path: Path) -> None:
 def test_scores_are_those_of_the_dense_errors(sea: Path, tmp_path: Path) -> None:
     """Folds by rows, by hand from the rows."""
     job = a_job(sea, tmp_path, kernel=CURL, features={"count": 64})
-    tuned = tune([load_job(job)], engine=SerialEngine())
+    tuned = tune(load_job(job), engine=SerialEngine())
     dataset = open_dataset(sea / "sea.zarr")
     X, Y = dataset.read(0, dataset.n)
     report = told("fit", job)

@@ -376,16 +376,14 @@ def test_kernels_that_are_compared_have_one_definition(tmp_path: Path) -> None:
     found = score(tmp_path / "model", tmp_path / "sea.zarr", engine=SerialEngine())
     Y, values = PLAIN[:, ::2] * [1.0, 3.0], load_model(tmp_path / "model").predict(X)
     assert found.r2_of == "pooled" and found.r2 == pytest.approx(r2(Y, values, of=R2.POOLED), rel=1e-9)
-    both = [Job.model_validate(job(tmp_path, data=data, kernel=kernel, state=str(tmp_path / kernel["type"])))
-            for kernel in several]  # fmt: skip
-    tuned = tune(both, engine=SerialEngine())
+    tuned = tune(Job.model_validate(job(tmp_path, data=data, kernel=several)), engine=SerialEngine())
     assert tuned.r2_of is R2.POOLED
     for trial in tuned.table:
         assert trial.r2 == pytest.approx(1 - trial.value * N * 2 / (N * Y.var(axis=0).sum()), rel=1e-9)
     assert tuned.trial.r2 == max(trial.r2 for trial in tuned.table if trial.r2 is not None)
     for measure in ("trace", "unbounded"):  # of the second the winner alone would have the same sums
         several[0]["measure"] = measure
-        one = tune([Job.model_validate(job(tmp_path, data=data, kernel=several))], engine=SerialEngine())
+        one = tune(Job.model_validate(job(tmp_path, data=data, kernel=several)), engine=SerialEngine())
         best = fit(one.best, engine=SerialEngine())
         assert one.trial.kernel == 1 and best.r2_of == "pooled" and best.score == pytest.approx(one.trial.r2, rel=1e-9)
 
