@@ -193,7 +193,6 @@ class Constants:
 
 
 def _sizes(kernel: BaseKernel, weight: float, d: int, diameter: float) -> dict[str, float]:
-    """The constants of weight * K."""
     sizes = _decomposable(kernel, d, diameter) if isinstance(kernel, Decomposable) else _field(kernel, d, diameter)
     return {name: value * weight ** (2 if name in _SQUARED else 1) for name, value in sizes.items()}
 
@@ -317,8 +316,7 @@ def variance_bound(
 
     With c = cos^2<omega, delta>, E c A^2 = E c (A - E A)^2 + E c (A E A + E A A) - E c (E A)^2, and the first term is
     at most V A. Of `zero` K_0(0), `at` K_0(delta), `twice` K_0(2 delta), `mean` E A(omega), `spread` V A(omega), all
-    (p, p), and `cosine` = E cos<omega, 2 delta> under the law of omega. What the paper prints leaves the covariance of
-    cos^2 and A out, and is false in general."""
+    (p, p), and `cosine` = E cos<omega, 2 delta>. The print leaves the covariance of cos^2 and A out, and is false."""
     squared = 0.5 * (zero + twice)
     cross = squared @ mean + mean @ squared
     return _norm(cross - 0.5 * (1 + cosine) * mean @ mean - at @ at) + _norm(spread)

@@ -81,8 +81,7 @@ def sutherland_schneider(constants: Constants, epsilon: float, frequencies: int)
     proposition 1, beta_d = ((d/2)^(-d/(d+2)) + (d/2)^(2/(d+2))) 2^((6d+2)/(d+2)).
 
     alpha = min(1, v + epsilon / 3), v the sup of the variance of cos<omega, delta>. They count the columns, 2 D. Their
-    closed form where its net is one (see `over_net`). Like Rahimi & Recht they use E L^2 <= sigma_p^2, which holds
-    with 4 sigma_p^2 (see `brault_uniform`, the bound that is proved)."""
+    closed form where its net is one (see `over_net`). E L^2 <= sigma_p^2 holds with 4 (`brault_uniform`)."""
     sigma, epsilon = _scalar(constants, epsilon, frequencies)
     alpha = min(1.0, constants.variance / constants.top**2 + epsilon / 3)
     anchor = math.log(2) - frequencies * epsilon**2 / (8 * alpha)

@@ -346,7 +346,6 @@ def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
 
 
 def _tuned(kernel: OperatorKernel, evidence: Evidence, climb: _Climb, guess: FloatArray) -> Tuned:
-    """The climb's end in the units of X, and in words."""
     flat, rows = not climb.value > evidence.null + FLAT, len(evidence.X)
     lengthscale = guess if flat else guess * np.exp(climb.logs[:-1])
     ridge = float(np.exp(climb.logs[-1])) * evidence.scale(lengthscale) / rows

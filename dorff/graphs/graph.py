@@ -252,8 +252,7 @@ class Manifold:
     def from_config(cls, config: Mapping[str, Any]) -> "Manifold":
         """The term that such a `config` is of, or InputError.
 
-        `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I of a graph of
-        the outputs, so that outputs with an edge between them are kept alike."""
+        `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I."""
         refuse_unknown(config, cls.__dataclass_fields__, "manifold term")
         if not isinstance(config.get("graph"), Mapping):
             raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")

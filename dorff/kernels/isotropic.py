@@ -163,8 +163,7 @@ class RationalQuadratic(Isotropic):
     """(1 + |x - z|^2 / (2 alpha s^2))^-alpha, s = `lengthscale` (Rasmussen & Williams 4.19).
 
     A Gaussian scale mixture: omega given t is N(0, t I / s^2), t ~ Gamma(alpha, scale 1 / alpha), so that
-    E radius^2 = d in units of 1 / s. |omega|^2 brings a factor t d with it: the trace measure is
-    chi2_(d+2) * t, t ~ Gamma(alpha + 1, scale 1 / alpha)."""
+    E radius^2 = d in units of 1 / s. The trace measure is chi2_(d+2) * t, t ~ Gamma(alpha + 1, scale 1 / alpha)."""
 
     kind = "rational_quadratic"
     alpha: float

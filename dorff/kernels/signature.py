@@ -155,7 +155,6 @@ class SampledSignature:
         return float(np.prod(self.steps / (2 * np.pi)))
 
     def _at(self, cell: int, sides: FloatArray) -> FloatArray:
-        """The middle (d,) of a cell of the grid."""
         index = np.asarray(np.unravel_index(cell, self.shape)) - np.asarray(self.shape) // 2
         return np.asarray(index * sides, dtype=np.float64)
 

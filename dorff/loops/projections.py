@@ -31,8 +31,7 @@ def hadamard_chain(
     out          (b, >= D), rows likewise; further columns are left as they are. May not overlap x.
 
     SORF and ROM have K = 3 and signs in the diagonals; Fastfood (Le, Sarlos & Smola 2013) has K = 2: signs, then the
-    permutation, then Gaussians. A row's result does not depend on the other rows, to the bit. Raises InputError
-    where shape, type, memory layout or an index does not fit."""
+    permutation, then Gaussians. Rows do not depend on each other, to the bit. InputError for what does not fit."""
     block("x", x)
     (b, d), shape = x.shape, diagonals.shape
     if len(shape) != 3 or not shape[1] or shape[2].bit_count() != 1 or shape[2] < d:

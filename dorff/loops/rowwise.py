@@ -139,8 +139,7 @@ def trig_pairs(z: F64, out: F64, weights: F64) -> None:
     weights  (D,), one for each column of z, contiguous.
 
     For |z| <= 1.5e6 the absolute error before weighting is at most 3e-16; larger finite entries take libm, one by one,
-    and are as accurate. NaN and Inf give NaN. An entry's result does not depend on its place or neighbours. Raises
-    InputError where shape, type or memory layout does not fit."""
+    and are as accurate. NaN and Inf give NaN. Entries do not hang on each other. InputError for what does not fit."""
     _run(_trig_rows, z, out, weights, halves=2)
 
 

@@ -149,8 +149,7 @@ class Conformal:
     Departures, so that the bounds hold about and not by proof: the factors are used with the fit to all rows,
     held-out ones too, and not with the fit they come from; the ridge, the kernel, the number of features, the
     length-scales, y0 and the inputs' scales of that fit were chosen with the held-out rows in; and where folds are
-    dealt by leaves, the held-out rows are whole leaves, exchangeable with new rows only where the rows' order says
-    nothing (see `fit.held`)."""
+    dealt by leaves, held-out rows are exchangeable with new ones only where order says nothing (see `fit.held`)."""
 
     factors: FloatArray
     rows: tuple[int, ...]

@@ -156,8 +156,7 @@ class Posterior:
 
     `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
     (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of mean weight.
-    Evaluations go by blocks of rows and need at most `STEP_BYTES`, or what one row needs where that is more, beside
-    their result and the arrays themselves."""
+    Evaluations go by blocks of rows and need `STEP_BYTES` at most, or one row's share, beside result and arrays."""
 
     blocks: tuple[PosteriorBlock, ...]
     intercept_covariance: FloatArray

@@ -1,7 +1,6 @@
 """BLAS and LAPACK on the arrays of a pass, without the interpreter's lock; BLAS threads, pinned and checked.
 
-SciPy's own wrappers hold that lock; a call of half a second would stop the worker's heartbeat and its read-ahead.
-Calling the same functions through ctypes releases it."""
+SciPy's own wrappers hold that lock, and would stop a worker's heartbeat and read-ahead; ctypes releases it."""
 
 import ctypes
 from collections.abc import Iterator

@@ -273,8 +273,7 @@ def dots(a: FloatArray, b: FloatArray) -> FloatArray:
 
 class Iterated(NamedTuple):
     """A solution by iterations. `errors` holds the largest relative residual before each and after the last, in the
-    preconditioner's norm: about the error of the fitted values in the norm of the system, relative to theirs.
-    `preconditioned` is the condition number that the iterations saw."""
+    preconditioner's norm: about the fitted values' relative error; `preconditioned` is the condition that was seen."""
 
     solution: Solution
     errors: tuple[float, ...]

@@ -273,7 +273,6 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common
 
 
 def _one_by_one(folds: Folds, setting: Setting, ridges: Sequence[Ridge]) -> FoldErrors:
-    """By a solve for each fold."""
     errors, C, size = FoldErrors.none([DIRECT] * len(ridges), folds[0][0].q), setting.observe, 0.0
     for held, fold in enumerate(folds):
         training = pooled([other for number, other in enumerate(folds) if number != held])

@@ -196,8 +196,7 @@ def problem_of(
     as many rows of its R (centring). What is left is B (k, k), B^T B = G, and the targets' T (k, c). Nothing is
     squared before B's singular values are, so eigenvalues of G are right down to (1e-16)^2 of the largest where a
     Gram matrix keeps 1e-16, and a condition number costs half its exponent in digits (Golub & Van Loan 2013, ch. 5.3).
-    Triangles go neither with penalties, which are sums of products (Gram), nor with several views. InputError for a
-    block wider than LAPACK can count."""
+    Triangles go neither with penalties nor with several views. InputError for a block wider than LAPACK can count."""
     grams = [part.gram() if isinstance(part, Triangle) else part for part in parts]
     problem = Problem.of(grams, weights, intercept=intercept, scale=scale, observe=observe, penalties=penalties)
     rows = [_Rows(part, problem) for part in parts if isinstance(part, Triangle)]

@@ -3,8 +3,7 @@
 In the eigenvectors of T the penalty and the ridge are a diagonal D together, and the labelled rows are a few, Z (n, m)
 with n below m. So (D + Z^T Z)^-1 Z^T y = D^-1 Z^T (I + Z D^-1 Z^T)^-1 y (Woodbury): the system of S and T at any
 ridge and weight takes n^2 m flops, in place of the 9 m^3 or so of an `eigh` for each weight and fold. Z is a pivoted
-Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold has, or as these have directions.
-Without a penalty T is 0, and features are taken as they are."""
+Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold has, or directions. T may be 0."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple

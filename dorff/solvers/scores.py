@@ -58,8 +58,7 @@ class RidgeScores:
     """Scores from the solutions of all blocks, in the scaled targets' units but for the evidence.
 
     Arrays are (J,): one for each of the problem's `directions`, or J = 1. Squares that are left are never taken to be
-    less than what rounding leaves of them, unit (squares of the targets + |x|^2 times G's largest eigenvalue): a
-    system without digits cannot score a residual of 0."""
+    less than rounding leaves, unit (targets' squares + |x|^2 times G's largest eigenvalue): without digits, no 0."""
 
     def __init__(self, problem: Problem, solved: Sequence[BlockSolution]) -> None:
         self._problem, self._totals, self._solved = problem, problem.totals, solved

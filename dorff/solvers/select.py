@@ -96,11 +96,9 @@ def _r2(errors: FloatArray, squares: FloatArray, rounding: FloatArray) -> FloatA
 
 @dataclass(frozen=True, eq=False)
 class FoldErrors:
-    """Of each ridge, over the rows of all folds: summed squared errors (ridges, q), by which way they were found, and
-    the digits (ridges,) that rounding leaves of the fits at least.
+    """Of each ridge, over all folds: squared errors (ridges, q), how they were found, and the digits left (ridges,).
 
-    Where f has a free scale, `sizes` (ridges,) are its summed squares; both these and the errors are about the mean of
-    the outputs at each row (`about_mean`)."""
+    Where f has a free scale, `sizes` (ridges,) are its summed squares; all about outputs' means (`about_mean`)."""
 
     squares: FloatArray
     rungs: list[str]

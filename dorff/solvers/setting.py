@@ -70,7 +70,7 @@ class Setting:
     `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
     and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
     that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
-    that this one is compared with have a say. `sample`: rows to leave out. InputError: penalties of learned outputs."""
+    that this one is compared with have a say. `sample`: rows left out. InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int
@@ -254,8 +254,7 @@ class Setting:
     ) -> Made:
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
 
-        `problem` is that of A = I, whose diagonalisation serves every ridge and matrix. A kernel `weight` k0 A at a
-        ridge is k0 A at ridge / weight."""
+        `problem` is that of A = I, diagonalised once for all. A kernel `weight` k0 A is k0 A at ridge / weight."""
         if len(parts) > 1:
             raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
         (block,), (weight, base, output) = problem.blocks, term

@@ -24,7 +24,7 @@ OPEN: Final = 1e-12  # of the largest eigenvalue of the intercept's system: dire
 
 @dataclass(frozen=True)
 class Size:
-    """What a solve's memory depends on: m features, q targets, r rows of psi (one system if `coupled`); patterns ..."""
+    """What solves' memory depends on: m features, q targets, r rows of psi (one system if `coupled`), patterns ..."""
 
     m: int
     q: int

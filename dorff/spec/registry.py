@@ -1,7 +1,6 @@
 """The words of a job: each kind of thing has a registry, which knows those of dorff and of other installed packages.
 
-A package adds a word by an entry point of the group `dorff.KIND`, whose name is the word and whose object is an
-`Entry`. It is imported when the word is used, and never before."""
+A package adds a word by an entry point of the group `dorff.KIND`, an `Entry` named as the word, imported when used."""
 
 import importlib
 import sys
