@@ -130,15 +130,11 @@ class Reader(ABC):
             if count > 1:
                 raise InputError(f"{self.path}: {count} columns are named {column!r}; rename them, one name a column.")
             if count == 0:
-                raise InputError(f"{self.path}: has no column {column!r}{self._nearest(column)}.")
+                held = ", ".join(self.columns[:20]) + (", ..." if len(self.columns) > 20 else "")
+                near = difflib.get_close_matches(column, self.columns, n=1)
+                remedy = f" (did you mean {near[0]!r}?)" if near else f"; its columns are: {held}; name some of them"
+                raise InputError(f"{self.path}: has no column {column!r}{remedy}.")
         return tuple(resolved)
-
-    def _nearest(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self.columns, n=1)
-        if near:
-            return f" (did you mean {near[0]!r}?)"
-        held = ", ".join(self.columns[:20]) + (", ..." if len(self.columns) > 20 else "")
-        return f"; its columns are: {held}; name some of them"
 
 
 @contextmanager

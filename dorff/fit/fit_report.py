@@ -135,7 +135,8 @@ def nothing_new(plan: Plan) -> Model | None:
     tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
     if tree.missing() or tree.start():  # receipts or sums are to be made again, though the model may be right
         return None
-    return _of_these(model, [tree.receipts[number] for number in sorted(tree.receipts)])
+    receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
+    return model if model.info["data"]["fingerprint"] == fingerprint(receipts) else None
 
 
 def same_rows(plan: Plan, passed: PassResult) -> Model | None:
@@ -144,11 +145,9 @@ def same_rows(plan: Plan, passed: PassResult) -> Model | None:
     model = current_model(plan)
     if model is None or {**model.info.get("made", {}), "terms": None} != {**made(plan), "terms": None}:
         return None
-    return _of_these(model, passed.receipts) if model.info["data"].get("terms") == passed.fingerprints else None
-
-
-def _of_these(model: Model, receipts: Sequence[Receipt]) -> Model | None:
-    return model if model.info["data"]["fingerprint"] == fingerprint(receipts) else None
+    data = model.info["data"]
+    same = data.get("terms") == passed.fingerprints and data["fingerprint"] == fingerprint(passed.receipts)
+    return model if same else None
 
 
 def rewritten_since(model: Model | None, receipts: Sequence[Receipt]) -> set[int]:
