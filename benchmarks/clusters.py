@@ -46,9 +46,7 @@ def fit(folder: Path, name: str, environment: dict[str, str]) -> float:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     store = str(folder / "sea.zarr")
-    write_job(
-        place / "job.yaml", data={"store": store}, kernel=CURL, features={"count": COUNT}, cluster=CLUSTERS[name]
-    )
+    write_job(place / "job.yaml", data={"store": store}, kernel=CURL, features={"count": COUNT}, cluster=CLUSTERS[name])
     words = [*(MPIRUN if name == "mpi" else ()), DORFF, "fit", "job.yaml"]
     began = time.perf_counter()
     subprocess.run(words, cwd=place, env=environment, capture_output=True, check=True)

@@ -99,8 +99,7 @@ def main() -> None:
                 print({name: round(seconds, 3) for name, seconds in found.items()}, flush=True)
     plain = [found[NAMES[1]] for found in rounds]
     ratios = {
-        name: [found[name] / base for found, base in zip(rounds, plain, strict=True)]
-        for name in (NAMES[3], "textbook")
+        name: [found[name] / base for found, base in zip(rounds, plain, strict=True)] for name in (NAMES[3], "textbook")
     }
     body = {
         "m": options.m, "rows": options.rows,

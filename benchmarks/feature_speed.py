@@ -136,13 +136,9 @@ def figure(path: Path, rows: list[dict[str, Any]]) -> None:
     """Times against d, with d log2 d and d^2 drawn through the ROM's and the dense map's last points."""
     fig, axis = plt.subplots(figsize=(7, 5), layout="constrained")
     for number, name in enumerate(("dense", *MAPS)):
-        d, us = np.array(
-            [(row["d"], row["us_per_row"]) for row in rows if row["map"] == name and row["d"] in GROWTH]
-        ).T
+        d, us = np.array([(row["d"], row["us_per_row"]) for row in rows if row["map"] == name and row["d"] in GROWTH]).T
         axis.plot(d, us, "os^vD"[number] + "-", color=f"C{number}", label=name, markersize=5)
-        marked = [
-            (row["d"], row["us_per_row"]) for row in rows if row["map"] == name and row["d"] in DATASETS.values()
-        ]
+        marked = [(row["d"], row["us_per_row"]) for row in rows if row["map"] == name and row["d"] in DATASETS.values()]
         axis.plot(*np.array(marked).T, "os^vD"[number], color=f"C{number}", markerfacecolor="none", markersize=7)
     grid = np.array(GROWTH, dtype=float)
     last = {

@@ -358,9 +358,7 @@ def report(panels: Sequence[dict[str, Any]]) -> None:
         print(f"{panel['dataset']} ({panel['scaling']}), {panel['kernel']}, n = {panel['n']}: B {state}\n    {line}")
     for kernel in dict.fromkeys(panel["kernel"] for panel in panels):
         mine = sorted((panel for panel in panels if panel["kernel"] == kernel), key=lambda panel: panel["b_over_best"])
-        ends = (
-            f"{panel['b_over_best']:.2f} ({panel['dataset']}, {panel['scaling']})" for panel in (mine[0], mine[-1])
-        )
+        ends = (f"{panel['b_over_best']:.2f} ({panel['dataset']}, {panel['scaling']})" for panel in (mine[0], mine[-1]))
         print(f"{kernel}: B's error over the least of all maps, at best and at worst: {', '.join(ends)}")
 
 
@@ -370,9 +368,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--datasets", nargs="+", choices=datasets.NAMES, default=datasets.NAMES)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--quick", action="store_true", help="few runs and points; Powerplant, LETTER and USPS at most"
-    )
+    parser.add_argument("--quick", action="store_true", help="few runs and points; Powerplant, LETTER and USPS at most")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     names = [name for name in given.datasets if not given.quick or name in ("Powerplant", "LETTER", "USPS")]

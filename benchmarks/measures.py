@@ -352,9 +352,7 @@ def figure(path: Path, rows: Sequence[Row]) -> None:
         values, halves = [], []
         for problem, count in problems:
             cell = {
-                row.measure: row
-                for row in rows
-                if (row.part, row.problem, row.count) == ("regression", problem, count)
+                row.measure: row for row in rows if (row.part, row.problem, row.count) == ("regression", problem, count)
             }
             values.append(cell[measure].value / cell["trace"].value)
             halves.append(cell[measure].half_width / cell["trace"].value)

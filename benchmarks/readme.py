@@ -211,9 +211,7 @@ def brault_lines() -> list[str]:
         )
     if many := _read("brault_many_rows.json"):
         best = max((row for row in many["rows"] if row["model"] == "ORFF"), key=lambda row: (row["N"], row["D"]))
-        exact = max(
-            (row for row in many["rows"] if row["model"] == "exact" and row["error"]), key=lambda row: row["N"]
-        )
+        exact = max((row for row in many["rows"] if row["model"] == "exact" and row["error"]), key=lambda row: row["N"])
         lines.append(
             f"| R^20 to R^4: mean squared error of D = {best['D']} at N = {best['N']}, of the exact kernel at "
             f"N = {exact['N']}; time of the one over the other | {best['error']:.3f}, {exact['error']:.3f}; "

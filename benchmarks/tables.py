@@ -43,9 +43,7 @@ def read(path: Path, kind: Any) -> list[Any]:
         lines = list(reader)
     if reader.fieldnames != [field.name for field in fields(kind)]:
         return []
-    return [
-        kind(**{field.name: _KINDS[str(field.type)](line[field.name]) for field in fields(kind)}) for line in lines
-    ]
+    return [kind(**{field.name: _KINDS[str(field.type)](line[field.name]) for field in fields(kind)}) for line in lines]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

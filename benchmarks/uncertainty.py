@@ -167,8 +167,7 @@ def write_all(out: Path, rows: list[Row]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write(out / "uncertainty.csv", rows)
     errors = {
-        row.data: {f"{level:g}": 2 * float(np.sqrt(level * (1 - level) / row.test)) for level in LEVELS}
-        for row in rows
+        row.data: {f"{level:g}": 2 * float(np.sqrt(level * (1 - level) / row.test)) for level in LEVELS} for row in rows
     }
     text = json.dumps({"levels": LEVELS, "error": errors, "rows": [asdict(row) for row in rows]}, indent=1)
     (out / "uncertainty.json").write_text(text + "\n")

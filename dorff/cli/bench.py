@@ -11,7 +11,6 @@ from functools import partial
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import final
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from dorff.spec.job import Job
 from dorff.spec.registry import Config
 
 
-@final
 @dataclass(frozen=True)
 class Share:
     """Rows a second of a fit, between its end effects, over those of as many bare `syrk` processes; medians of

@@ -97,7 +97,15 @@ def run_demo(
         rows=rows, kfold_rmse=math.sqrt(min(row["value"] for row in report.table)), rmse=scores.rmse, r2=scores.r2,
         lengthscale=lengthscale, curl_share=share, ridge=report.ridge, seconds=time.perf_counter() - began,
     )  # fmt: skip
-    _say_where(result, echo)
+    echo(
+        f"chosen   {_name(result.curl_share)}, length-scale {result.lengthscale:g} km, ridge {result.ridge:g}: "
+        f"5-fold RMSE {result.kfold_rmse:.4f} m/s on rows not seen"
+    )
+    echo(f"done     {result.seconds:.1f} s")
+    with space_on(result.directory):
+        size = sum(path.stat().st_size for path in result.directory.rglob("*") if path.is_file())
+    echo(f"look at  {result.page}   ({size / 2**20:,.0f} MiB in {result.directory})")
+    echo(f"again    dorff fit {result.job}")
     return result
 
 
@@ -133,9 +141,7 @@ def _ingest(home: Path, echo: Echo) -> int:
 def _write_job(home: Path, search: Search) -> Job:
     """The job as a file, with every kernel that is tried, as `dorff fit` takes it; and read back."""
     text = yaml.safe_dump(_description(search), sort_keys=False)
-    head = (
-        "# What `dorff demo` fits: Helmholtz kernels of several weights and length-scales, the best of which wins.\n"
-    )
+    head = "# What `dorff demo` fits: Helmholtz kernels of several weights and length-scales, the best of which wins.\n"
     write_atomic(home / "JOB.yaml", [(head + text).encode()], sync=False)
     return load_job(home / "JOB.yaml")
 
@@ -193,15 +199,3 @@ def _name(share: float) -> str:
     if share in (0.0, 1.0):
         return "curl-free alone" if share else "divergence-free alone"
     return f"{share:g} curl-free + {1 - share:g} div.-free"
-
-
-def _say_where(result: DemoResult, echo: Echo) -> None:
-    echo(
-        f"chosen   {_name(result.curl_share)}, length-scale {result.lengthscale:g} km, ridge {result.ridge:g}: "
-        f"5-fold RMSE {result.kfold_rmse:.4f} m/s on rows not seen"
-    )
-    echo(f"done     {result.seconds:.1f} s")
-    with space_on(result.directory):
-        size = sum(path.stat().st_size for path in result.directory.rglob("*") if path.is_file())
-    echo(f"look at  {result.page}   ({size / 2**20:,.0f} MiB in {result.directory})")
-    echo(f"again    dorff fit {result.job}")

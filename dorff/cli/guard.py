@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec, TextIO, final
+from typing import Annotated, Any, Final, ParamSpec, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -28,7 +28,6 @@ from typer.core import TyperCommand, TyperOption
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.errors.secrets import redact
 from dorff.errors.stopping import signalled, working
-from dorff.storage.location import is_remote, locate
 
 P = ParamSpec("P")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -180,6 +179,8 @@ option = partial(typer.Option, show_default=False)  # of what has no default but
 
 def place(text: str) -> Path:
     """A path of this machine, or in another storage."""
+    from dorff.storage.location import is_remote, locate
+
     return locate(text) if is_remote(text) else Path(text)
 
 
@@ -206,7 +207,6 @@ Mean = Annotated[bool, typer.Option("--mean", help="R2 as the mean of the output
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]
 
 
-@final
 class Command(TyperCommand):
     """A command that takes each option of one value once: of several only the last would count."""
 
@@ -261,7 +261,6 @@ class Style(StrEnum):
     JSON = "json"
 
 
-@final
 class _Objects:
     """Writes lines as objects; from several threads."""
 
@@ -323,7 +322,6 @@ def unfailing(handle: int) -> TextIO:
     return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
 
 
-@final
 class _Unfailing(io.FileIO):
     def write(self, content: bytes | memoryview) -> int:  # type: ignore[override]
         try:

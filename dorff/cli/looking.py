@@ -195,12 +195,7 @@ def is_graph(path: Path) -> bool:
 def _given(path: Path) -> dict[str, Any]:
     """A graph that a user gives. `entries` are those that are stored, an edge once or in both directions."""
     source = open_graph(path)
-    return {
-        "layout": source.kind,
-        "nodes": source.n,
-        "entries": source.count,
-        "bytes": _bytes_below(path),
-    }
+    return {"layout": source.kind, "nodes": source.n, "entries": source.count, "bytes": _bytes_below(path)}
 
 
 def _built(file: Path) -> dict[str, Any]:

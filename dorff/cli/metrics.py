@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
@@ -142,7 +142,6 @@ def meter(what: str, unit: str = "rows") -> AbstractContextManager[Progress]:
     return (_bar if sys.stderr.isatty() else _lines)(what, unit)
 
 
-@final
 class _Rate:
     """Rows a second since the first call; `clock` is for tests."""
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +125,6 @@ RUN_ROWS: Final = 65536
 OPENING_BYTES: Final = 2**20  # metadata, indices and the interpreter's own small change during one read
 
 
-@final
 @dataclass(frozen=True)
 class Dataset:
     """Rows of inputs (n, d) and targets (n, q) in a Zarr group. Names and numbers only: small, picklable.

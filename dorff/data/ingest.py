@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -34,7 +34,6 @@ Progress = Callable[[int], None]
 Notice = Callable[[str], None]
 
 
-@final
 @dataclass(frozen=True)
 class _Target:
     """The store to be: its columns, arrays and labels, the rows there already, and those of an unfilled shard;
@@ -55,12 +54,7 @@ class _Target:
         encoding = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
         labels = self.labels.attributes() if CLASSES in self.columns else {}
         more = {"missing": list(self.missing), "unusable": self.unusable}
-        return {
-            "sources": list(self.sources),
-            **encoding,
-            **{name: one for name, one in more.items() if one},
-            **labels,
-        }
+        return {"sources": list(self.sources), **encoding, **{name: one for name, one in more.items() if one}, **labels}
 
     def remember(self, reader: Reader, *, again: bool) -> None:
         """Note what a source that was read holds; InputError where it has no rows or, unless `again`, has been."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, final
+from typing import Any, BinaryIO, Final, Self
 
 import google_crc32c
 import numpy as np
@@ -30,7 +30,6 @@ MAX_SHARD_ROWS: Final = 16384
 MOST_SHARD_ROWS: Final = 2**24  # of those asked for: a shard and its index are in memory
 
 
-@final
 @dataclass(frozen=True)
 class ArrayLayout:
     """One array (rows, columns) of floats, or of codes (integers, -1 for none).
@@ -126,7 +125,6 @@ def commit(group: Path, changes: Mapping[str, Any]) -> None:
     rewrite(group / "zarr.json", content)
 
 
-@final
 class ShardWriter:
     """Writes rows in order into the shards of one array, starting with row number `start`.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ T = TypeVar("T")
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
-@final
 @dataclass(frozen=True)
 class Node:
     """What a folder's metadata, the file `key`, says it is; where that cannot be told `problem` says why."""
@@ -35,7 +34,6 @@ class Node:
     key: str = "zarr.json"
 
 
-@final
 @dataclass(frozen=True)
 class StoredArray:
     """An open array of numbers (or labels), 1-d or 2-d: its files, how it is packed, and a short way to read it."""

@@ -123,9 +123,7 @@ class Jobs:
     @property
     def advice(self) -> str:
         """Where to look, and what was printed last."""
-        printed = [
-            line for file in self._folder.glob("*.err") for line in file.read_text(errors="replace").split("\n")
-        ]
+        printed = [line for file in self._folder.glob("*.err") for line in file.read_text(errors="replace").split("\n")]
         last = next((f" (the last line: {line})" for line in reversed(printed) if line.strip()), "")
         kept = f"what is done is kept: see what the jobs printed in {self._folder}{last}"
         return f"{kept}, and run the same command again"

@@ -24,8 +24,7 @@ from dorff.engine.clusters import connect, security_for
 from dorff.engine.dask import DaskEngine
 from dorff.errors import DorffError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import stop_requested
-from dorff.spec.cluster import RemoteCluster
-from dorff.spec.kubernetes import KubernetesCluster
+from dorff.spec.cluster import KubernetesCluster, RemoteCluster
 
 Resource = Mapping[str, Any]
 START: Final = 600.0  # seconds until scheduler and a worker are there: a node may have to come, and pull the image

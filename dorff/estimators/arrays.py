@@ -346,9 +346,7 @@ def row_weights(weights: Any, n: int) -> FloatArray | None:
     if numbers.shape != (n,):
         raise InputError(f"sample_weight must have one number for each of the {n} rows; got shape {numbers.shape}")
     if not (np.isfinite(numbers).all() and np.all(numbers >= 0) and numbers.any()):
-        raise InputError(
-            "sample_weight must be finite and not negative, and no fit is left where all weights are zero"
-        )
+        raise InputError("sample_weight must be finite and not negative, and no fit is left where all weights are zero")
     return numbers
 
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from dorff import store
 from dorff.engine import SerialEngine
@@ -21,7 +21,6 @@ from dorff.storage.location import locate
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
 
 
-@final
 @dataclass(frozen=True)
 class Verdict:
     """What a gate found: the held-out scores of the new model and the current one, and why not to publish the new.

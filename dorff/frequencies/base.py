@@ -111,9 +111,7 @@ class Sampler(ABC):
         counts = _apportion(laws, count)
         parts = [self.rule(rng, law, size, d) for law, size in zip(laws, counts, strict=True)]
         if self._weighed(laws):
-            parts = [
-                replace(one, log_density=law.log_density(one.omega)) for one, law in zip(parts, laws, strict=True)
-            ]
+            parts = [replace(one, log_density=law.log_density(one.omega)) for one, law in zip(parts, laws, strict=True)]
         if len(laws) == 1:
             return parts[0]
         found = _mixed(rng, parts, laws, len(kernel.terms()))

@@ -235,18 +235,13 @@ class Manifold:
 
     def config(self) -> Config:
         """All of it as plain JSON: what `manifold:` of JOB.yaml says, and what `from_config` reads."""
+        same = {name: getattr(self, name) for name in ("laplacian", "power", "form", "view", "between", "scale")}
         return {
-            **self.sums_config(),
+            "graph": self.graph.config(),
+            **same,
             "weight": list(self.weight) if isinstance(self.weight, tuple) else self.weight,
             "outputs": None if self.outputs is None else {"matrix": self.outputs.tolist()},
-            "between": self.between,
-            "scale": self.scale,
         }
-
-    def sums_config(self) -> Config:
-        """What the sums T depend on: not the weights, outputs and scale, which need no second pass."""
-        same = {name: getattr(self, name) for name in ("laplacian", "power", "form", "view")}
-        return {"graph": self.graph.config(), **same}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Manifold":

@@ -142,9 +142,7 @@ def folded_nodes(folded: FloatArray, steps: Sequence[float] | FloatArray) -> lis
     return [np.arange(len(folded)) * steps[0], *whole]
 
 
-def fourier_sum(
-    folded: FloatArray, points: FloatArray, waves: Callable[[FloatArray, int], ComplexArray]
-) -> FloatArray:
+def fourier_sum(folded: FloatArray, points: FloatArray, waves: Callable[[FloatArray, int], ComplexArray]) -> FloatArray:
     """Re sum_j table_j prod_i waves_i(points_i)_(j_i) for points (D, d): (D, P).
 
     `waves(t, axis)` are functions of t (B,) at the folded table's nodes, such as exp(i t node_j), conjugate to each

@@ -13,9 +13,7 @@ Inputs = tuple[Strided, F64]  # rows, and what each of their columns is multipli
 Chosen = tuple[Array, F64, Strided]  # which rows of W there are, their gains, and where products go
 
 
-def hadamard_chain(
-    x: F64, stretch: F64, diagonals: F64, permutation: Array, rows: Array, gains: F64, out: F64
-) -> None:
+def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, rows: Array, gains: F64, out: F64) -> None:
     """Project each row of x by blocks of diagonals and Walsh-Hadamard matrices, on one thread.
 
     For block k: y = x * stretch, padded with zeros from d to n; for s = 0, ..., K - 1, y = H (diagonals[k, s] * y),

@@ -193,9 +193,7 @@ class GraphSums(RowSums):
             G = made
         return G
 
-    def _far(
-        self, X: FloatArray, scale: Scale, W: sparse.csr_array, levels: list[IntArray], last: Scale
-    ) -> FloatArray:
+    def _far(self, X: FloatArray, scale: Scale, W: sparse.csr_array, levels: list[IntArray], last: Scale) -> FloatArray:
         """The same (1, line) of a single row that reaches more rows than a tile has, its last scale (n,) given: summed
         over runs of its neighbours that do not, or each of which is such a row itself: at powers above 2 the rows
         about a hub are then read again for each row that reaches them through it."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import psutil
@@ -47,7 +47,6 @@ TUNING_BYTES: Final = 96 * MiB  # of finding a length-scale
 SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
 
 
-@final
 @dataclass(frozen=True)
 class Costs:
     """What a job needs. Bytes are peaks: of one worker, of all processes together, and on disk; `kept_level` k keeps

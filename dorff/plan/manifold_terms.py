@@ -38,10 +38,6 @@ class ManifoldTerm:
     views: FloatArray | None
     sources: tuple[Dataset, ...]
 
-    def sums_name(self) -> list[Any]:
-        """What the term's sums depend on, as JSON: all but its weights, outputs and views."""
-        return [self.manifold.sums_config(), self.columns, [one.path for one in self.sources]]
-
     def asked(self) -> list[Any]:
         """All that the term depends on but for values of rows and of a graph that is given, as JSON."""
         return [self.manifold.config(), self.columns, [[one.path, one.rows_spec()] for one in self.sources]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,6 @@ NAN_ROWS = "nan_rows"  # of the attribute `dorff`: rows without a prediction, as
 SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of the inputs
 
 
-@final
 @dataclass(frozen=True)
 class Uncertainty:
     """What is to be written of how sure a model is: standard deviations `std`, those of new targets where `noise`,
@@ -80,7 +79,6 @@ def _percent(level: float) -> str:
     return f"{100 * level:.10g}"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Writing:
     """What is written: of the model `version`, whose content has this name, what was `asked` for at the inputs of

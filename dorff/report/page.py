@@ -3,7 +3,7 @@ file say it; here is what they say it of."""
 
 import base64
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -43,40 +43,27 @@ class Figure(NamedTuple):
 
 
 def write_report(
-    model_path: Path,
-    out: Path | None = None,
-    *,
-    observations: Observations | None = None,
-    candidates: Sequence[figures.Candidate] | None = None,
-    title: str | None = None,
+    model_path: Path, out: Path | None = None, *, observations: Observations | None = None, title: str | None = None
 ) -> Path:
     """Write the page of the model at `model_path` (its root or a version), and return where.
 
     `out` left out means `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are drawn;
-    left out, rows that the model keeps are, which its fit held out. `candidates` are kernels that were compared, where
-    the model's own report does not know them. InputError where there is no model, or the page cannot be written."""
+    left out, rows that the model keeps are, which its fit held out. InputError where there is no model, or the page
+    cannot be written."""
     version = resolve_model(locate(model_path))
     model = load_model(version, held=True)
     observations = None if observations is None else _checked(observations, model)
     page = out if out is not None else version.parent / f"report-{version.name}.html"
     check_output(page, default=out is None)
-    html = render(model, version.resolve(), observations=observations, candidates=candidates, title=title)
+    html = render(model, version.resolve(), observations=observations, title=title)
     write_atomic(page, [html.encode()], sync=False)
     return page
 
 
-def render(
-    model: Model,
-    version: Path,
-    *,
-    observations: Observations | None = None,
-    candidates: Sequence[figures.Candidate] | None = None,
-    title: str | None = None,
-) -> str:
+def render(model: Model, version: Path, *, observations: Observations | None = None, title: str | None = None) -> str:
     """The page as text."""
     subject, report = Subject.of(model, observations), mapping(model.info.get("report"))
-    given = figures.from_info(model.info) if candidates is None else candidates
-    tried = sorted(given, key=lambda one: one.best[1])
+    tried = sorted(figures.from_info(model.info), key=lambda one: one.best[1])
     moved = figures.effects(subject)
     return _template().render(
         title=title or describe.kernel_title(model.kernel),

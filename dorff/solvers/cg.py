@@ -335,9 +335,7 @@ def cg_bytes(size: Size) -> int:
     return size.unpacked + nystrom_bytes(size.k, column) + columns * (10 * 8 * size.k + column)
 
 
-def _solution(
-    system: System, x: FloatArray, rhs: FloatArray, ridge: float, condition: float, error: float
-) -> Solution:
+def _solution(system: System, x: FloatArray, rhs: FloatArray, ridge: float, condition: float, error: float) -> Solution:
     """With the noise variance, which needs no more than x; scores need the system's spectrum. Its digits are those
     that rounding leaves, or the iteration has reached: an `error` in the system's norm, relative to what x has."""
     problem, (block,), shift = system.problem, system.problem.blocks, system.problem.l * ridge

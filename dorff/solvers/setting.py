@@ -249,9 +249,7 @@ class Setting:
             parts, weights, intercept=self.intercept, scale=scale, observe=self.observe, penalties=self.penalties
         )
 
-    def _learned(
-        self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float
-    ) -> Made:
+    def _learned(self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float) -> Made:
         """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
 
         `problem` is that of A = I, diagonalised once for all. A kernel `weight` k0 A is k0 A at ridge / weight."""
@@ -264,9 +262,7 @@ class Setting:
         size = float(problem.weights.root[0, 0, 0])
         seen = block.rotated @ block.rotation.T / size
         rotated = seen if self.observe is None else seen @ np.linalg.pinv(self.observe)
-        learned = learn_output(
-            values, rotated, problem.l, ridge / weight, penalty=output.penalty, observe=self.observe
-        )
+        learned = learn_output(values, rotated, problem.l, ridge / weight, penalty=output.penalty, observe=self.observe)
         kernel: OperatorKernel = Decomposable(base.scalar, Factor(learned.factor))
         kernel = kernel if weight == 1 else weight * kernel
         problem = self._of_weights(self.weights(kernel), parts, problem.scale)

@@ -167,12 +167,38 @@ class MPICluster(ClusterSpec):
     interface: _Word = ""
 
 
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9./-]{0,251}[a-z0-9])?$")]
+_Names = Annotated[tuple[_Name, ...], OneOrMore()]
+
+
+class KubernetesCluster(ClusterSpec):
+    """Dask workers as pods of `image`, which has the driver's packages. The Dask operator starts them for each fit and
+    removes them at its end; the driver is a pod itself. A worker has a core, a thread and `memory` bytes, its pod a
+    tenth more. `tls` is a secret with the files of `dorff credentials`; `claim` a volume claim, mounted at /srv/dorff;
+    `env_from` are secrets whose keys become environment variables, such as an object store's; pods tolerate the taints
+    `tolerations`."""
+
+    on_this_machine: ClassVar[bool] = False
+    type: Literal["kubernetes"] = "kubernetes"
+    image: Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of an image"))]
+    workers: Annotated[int, Field(ge=1)] = 2
+    memory: Bytes = 4 * 2**30
+    namespace: _Name | None = None  # the driver's own
+    tls: _Name = "dorff-tls"
+    claim: _Name | None = None
+    env_from: _Names = ()
+    service_account: _Name | None = None
+    priority_class: _Name | None = None
+    tolerations: _Names = ()
+
+
 Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local")]
 
 CLUSTERS.add(
     Entry("local", lazily("dorff.engine.clusters", "start_local"), LocalCluster),
     Entry("serial", lazily("dorff.engine.base", "serial_engine"), SerialCluster),
     Entry("slurm", lazily("dorff.engine.jobqueue", "start_slurm"), SlurmCluster),
+    Entry("kubernetes", lazily("dorff.engine.kubernetes", "start_kubernetes"), KubernetesCluster),
     Entry("mpi", lazily("dorff.engine.mpi", "start_mpi"), MPICluster),
     Entry("address", lazily("dorff.engine.clusters", "connect"), RemoteCluster, written="{address: tls://HOST:PORT}"),
 )

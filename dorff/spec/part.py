@@ -126,9 +126,7 @@ Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
 ViewName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of a view"))]
 FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("leaves, rows or the name of a column"))]
 #: Radial and spherical degree of a quadrature rule.
-Degrees = Annotated[
-    tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})
-]
+Degrees = Annotated[tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})]
 #: A number, one an input, or how it is found.
 Lengthscale = Annotated[
     float | tuple[float, ...] | Literal["median", "tune", "tune each", "auto"],

@@ -252,5 +252,5 @@ GRAPHS: Final = Registry("graphs", "dorff.graphs")  # `build` gives one of the g
 CRITERIA: Final = Registry("criteria", "dorff.solvers.scores")  # `build` gives a `Criterion`
 HELD_OUT: Final = ("kfold", "loo")  # those that score predictions of rows held out
 #: `build` is called with the options and with seconds of patience, and gives an `engine.Engine`.
-CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster", "dorff.spec.kubernetes")
+CLUSTERS: Final = Registry("clusters", "dorff.spec.cluster")
 READERS: Final = Registry("readers", "dorff.data.readers")  # a word is the end of a file's name, such as .npy

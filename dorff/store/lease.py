@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self
 
 import psutil
 
@@ -25,7 +25,6 @@ LEASE: Final = "lease"  # its name in what it is of, such as a model's root
 _PATIENCE: Final = 10.0  # seconds to wait for the lock, which is held for milliseconds
 
 
-@final
 @dataclass(frozen=True)
 class Holder:
     """Who holds a lease, as its file says: a process of a machine that was started once, for `seconds` at a time.
@@ -58,7 +57,6 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
-@final
 class Lease:
     """The right to change what `path` is the lease of; renewed by a thread until it is released or lost.
 

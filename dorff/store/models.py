@@ -101,12 +101,8 @@ def switch_current(root: Path, name: str) -> None:
     """Make the version `name` the current one, in one step; LeaseError where a later one is it meanwhile."""
     text = f"{name} {content(root / name)[:16]}"
     with files.space_on(root / "current"):
-        if not locate(root / "current").point(
-            _number(root / name), f"{text} {zlib.crc32(text.encode()):08x}".encode()
-        ):
-            raise LeaseError(
-                f"{root}: a later version than {name} is current; this one is not published, run it again"
-            )
+        if not locate(root / "current").point(_number(root / name), f"{text} {zlib.crc32(text.encode()):08x}".encode()):
+            raise LeaseError(f"{root}: a later version than {name} is current; this one is not published, run it again")
 
 
 def content(version: Path) -> str:

@@ -52,9 +52,7 @@ def nodes(d, count=40):
     """Gauss-Hermite nodes (N, d) of N(0, I) and their mass: no node has a zero entry."""
     x, mass = np.polynomial.hermite_e.hermegauss(count)
     grid = np.stack(np.meshgrid(*[x] * d, indexing="ij"), axis=-1).reshape(-1, d)
-    return grid, np.prod(
-        np.stack(np.meshgrid(*[mass / mass.sum()] * d, indexing="ij"), axis=-1).reshape(-1, d), axis=1
-    )
+    return grid, np.prod(np.stack(np.meshgrid(*[mass / mass.sum()] * d, indexing="ij"), axis=-1).reshape(-1, d), axis=1)
 
 
 def weight_of(measure, squared, d):
@@ -289,9 +287,7 @@ def test_theorem_10_as_printed():
             assert found == pytest.approx(min(1.0, printed), rel=1e-9, abs=0)
             shrunk = by_hand(**{name: 1e-3 * getattr(constants, name) for name in ("top", "orlicz")},
                              variance=0.6e-6, slope_squared=7.1e-6)  # fmt: skip
-            assert printed_bounds.brault_printed(shrunk, 1e-3 * epsilon, count) == pytest.approx(
-                found, rel=1e-9, abs=0
-            )
+            assert printed_bounds.brault_printed(shrunk, 1e-3 * epsilon, count) == pytest.approx(found, rel=1e-9, abs=0)
     assert min(1.0, printed) < 1
     literal = partial(printed_bounds.brault_printed, constants, spread=printed_bounds.printed_spread)
     assert literal(1.0, D) != printed_bounds.brault_printed(constants, 1.0, D)
@@ -798,8 +794,7 @@ def test_closed_forms():
     printed = beta * (math.sqrt(3) * diameter / epsilon) ** (2 / (1 + 2 / d))
     printed *= math.exp(-columns * epsilon**2 / (8 * (d + 2) * alpha))
     assert (
-        bounds.sutherland_schneider(constants, epsilon, D) == pytest.approx(printed, rel=1e-9, abs=0)
-        and printed < 1e-3
+        bounds.sutherland_schneider(constants, epsilon, D) == pytest.approx(printed, rel=1e-9, abs=0) and printed < 1e-3
     )
     a = 2 ** ((3 * d + 1) / (d + 1)) * (d ** (1 / (d + 1)) + d ** (-d / (d + 1)))
     printed = a * (constants.hs_slope * 2 * diameter / epsilon) ** (d / (d + 1))
@@ -947,9 +942,7 @@ def test_the_effect_on_ridge_regression():
         k, r = (M[: 2 * n, 2 * n :] for M in matrices)
         fits = [b.T @ np.linalg.solve(A + n * ridge * np.eye(2 * n), Y.ravel()) for A, b in ((R, r), (K, k))]
         off = np.linalg.norm(fits[0] - fits[1])
-        bound = bounds.ridge_deviation(
-            np.linalg.norm(K - R, 2), np.linalg.norm(k - r, 2), ridge=ridge, rows=n, rms=rms
-        )
+        bound = bounds.ridge_deviation(np.linalg.norm(K - R, 2), np.linalg.norm(k - r, 2), ridge=ridge, rows=n, rms=rms)
         assert off <= bound < 1000 * off
         largest = np.linalg.norm(rough - exact, 2, axis=(2, 3)).max()
         epsilon = (ridge + 1) / ridge**2 * rms * largest

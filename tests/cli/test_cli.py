@@ -260,9 +260,7 @@ def test_debugging_shows_the_traceback(capsys: pytest.CaptureFixture[str], monke
 def test_a_closed_pipe_is_one_sentence(fitted: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [DORFF, "inspect", "sea.zarr"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
-    )
+    done = subprocess.run([DORFF, "inspect", "sea.zarr"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert done.returncode == 3 and done.stderr.count("\n") == 1 and "closed it" in done.stderr
 

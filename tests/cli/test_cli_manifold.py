@@ -100,9 +100,7 @@ def test_the_rows_without_labels_are_counted_and_the_weight_is_chosen(place: Pat
     job(place / "job.yaml", manifold=manifold, solve={**FOLDS, "ridge": [1e-6, 1e-3]})
     planned = answer("plan", "job.yaml")
     assert planned["manifold"][0]["weight"] == [0.0, 1e-4, 1e-2] and planned["passes"] == 2
-    assert (
-        "5 nearest neighbours within the leaf, heat weights, normalised Laplacian" in call("plan", "job.yaml").stdout
-    )
+    assert "5 nearest neighbours within the leaf, heat weights, normalised Laplacian" in call("plan", "job.yaml").stdout
     assert not (place / "run").exists()
     result = call("fit", "job.yaml", "--json")
     assert result.exit_code == 0, result.stderr
@@ -224,9 +222,7 @@ def test_a_row_that_all_others_are_joined_to_is_in_the_plan(place: Path) -> None
     assert results["star"].exit_code == 4
     said = re.search(r"a worker needs (\d+) MiB but cluster.memory is 2048 MiB", results["star"].stderr)
     assert said is not None and int(said[1]) > 4 * 8 * n * d / 2**20
-    assert (
-        "lower the edges of a row in manifold (now up to 39999) or features.count (now 64)" in results["star"].stderr
-    )
+    assert "lower the edges of a row in manifold (now up to 39999) or features.count (now 64)" in results["star"].stderr
 
 
 def test_edges_of_fewer_rows_than_there_are(place: Path) -> None:
@@ -406,9 +402,7 @@ def test_tuned_weights_are_those_of_the_best_job(place: Path) -> None:
     before = answer("inspect", "run")["bytes"]
     report = answer("fit", "job-tune/best.yaml")
     assert (
-        report["manifold"] == weights
-        and report["leaves_computed"] == 0
-        and before <= answer("inspect", "run")["bytes"]
+        report["manifold"] == weights and report["leaves_computed"] == 0 and before <= answer("inspect", "run")["bytes"]
     )
     lowest = min(found["table"], key=lambda trial: trial["value"])
     assert lowest["manifold"] == weights and lowest["ridge"] == report["ridge"]

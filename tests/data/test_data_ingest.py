@@ -120,9 +120,7 @@ def test_out_that_is_there_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has shards of 16384 rows, not 5"):
         ingest([source], tmp_path / "s.zarr", **COLUMNS, append=True, shard_rows=5)
     for rows in (0, 2**24 + 1, 99_999_999_999_999):
-        with pytest.raises(
-            InputError, match=rf"--shard-rows: wanted from 1 to 16,777,216 rows, got {rows:,}; correct"
-        ):
+        with pytest.raises(InputError, match=rf"--shard-rows: wanted from 1 to 16,777,216 rows, got {rows:,}; correct"):
             ingest([source], tmp_path / "new.zarr", **COLUMNS, shard_rows=rows)
     assert before == {name: files(tmp_path / name) for name in before}
     assert not list(tmp_path.glob(".*"))

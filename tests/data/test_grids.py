@@ -93,16 +93,12 @@ def test_times_of_files_that_count_from_different_days_are_one_time(tmp_path: Pa
 def test_times_are_categories_where_that_is_said(tmp_path: Path) -> None:
     grid(np.random.default_rng(0)).to_netcdf(tmp_path / "a.nc", engine="scipy")
     ingest([tmp_path / "a.nc"], tmp_path / "s.zarr", inputs=["time", "lat"], one_hot=["time"])
-    assert open_dataset(tmp_path / "s.zarr", targets=None).encoding["time"] == {
-        "one_hot": ["0", "12", "18", "24", "6"]
-    }
+    assert open_dataset(tmp_path / "s.zarr", targets=None).encoding["time"] == {"one_hot": ["0", "12", "18", "24", "6"]}
 
 
 def test_variables_of_no_common_grid_are_refused(tmp_path: Path) -> None:
     grid(np.random.default_rng(0)).to_netcdf(tmp_path / "a.nc", engine="scipy")
-    with pytest.raises(
-        InputError, match=r"a\.nc: lat \(lat\), depth \(depth\), sst \(time, lat, lon\) are on no grid"
-    ):
+    with pytest.raises(InputError, match=r"a\.nc: lat \(lat\), depth \(depth\), sst \(time, lat, lon\) are on no grid"):
         ingest([tmp_path / "a.nc"], tmp_path / "s.zarr", inputs=["lat", "depth"], targets=["sst"])
     with pytest.raises(InputError, match=r"has no column 'station'; its columns are: "):
         ingest([tmp_path / "a.nc"], tmp_path / "s.zarr", inputs=["lat", "station"], targets=["sst"])

@@ -104,9 +104,7 @@ def coefficients(folder: Path) -> FloatArray:
 
 
 @pytest.mark.process
-def test_dask_gives_the_serial_engines_bits(
-    workers: Client, store: Path, tmp_path: Path, expected: FloatArray
-) -> None:
+def test_dask_gives_the_serial_engines_bits(workers: Client, store: Path, tmp_path: Path, expected: FloatArray) -> None:
     report = fit(job(store, tmp_path), engine=DaskEngine(workers))
     assert report.leaves_computed > 8 and report.rows_used == ROWS
     assert np.array_equal(coefficients(tmp_path), expected)

@@ -84,9 +84,7 @@ def test_scikit_learns_checks_with_folds(estimator, check):
 
 
 @pytest.mark.parametrize("coding", ["simplex", "one_vs_all"])
-@pytest.mark.parametrize(
-    "options", [{}, {"class_weight": {0: 2.0, 2: 0.3}}, {"intercept": False, "standardize": True}]
-)
+@pytest.mark.parametrize("options", [{}, {"class_weight": {0: 2.0, 2: 0.3}}, {"intercept": False, "standardize": True}])
 def test_is_the_minimum_of_the_objective(coding, options):
     """A dense twin: features of every class stacked, weighted normal equations, one-hot targets as they are."""
     X, y = groups(120)
@@ -440,9 +438,7 @@ def _alike() -> int:
     return next(seed for seed, fold in pairs if fold[0] == fold[1])
 
 
-@pytest.mark.parametrize(
-    "values", [np.arange(60) % 3, (np.arange(60) % 3).astype(str).astype(np.dtypes.StringDType())]
-)
+@pytest.mark.parametrize("values", [np.arange(60) % 3, (np.arange(60) % 3).astype(str).astype(np.dtypes.StringDType())])
 def test_a_missing_chunk_of_labels_is_refused(tmp_path, values):
     X, _ = groups(60)
     y = in_zarr(tmp_path / "y", values, 20)

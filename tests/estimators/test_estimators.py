@@ -108,9 +108,7 @@ def test_tends_to_exact_kernel_ridge(kernel):
     exact = ExactRidge.fit(kernel, X, Y, ridge=ridge).predict(at)
     sizes = {}
     for m in (64, 512):
-        errors = [
-            ORFFRegressor(kernel, m, ridge=ridge, random_state=s).fit(X, Y).predict(at) - exact for s in range(8)
-        ]
+        errors = [ORFFRegressor(kernel, m, ridge=ridge, random_state=s).fit(X, Y).predict(at) - exact for s in range(8)]
         sizes[m] = np.sqrt(np.mean(np.square(errors)))
     assert sizes[512] < 0.1 and sizes[512] < sizes[64] / 1.7  # sqrt(8) = 2.8, less what 8 seeds leave open
 
@@ -414,9 +412,7 @@ def dense(fitted: ORFFRegressor, X: np.ndarray, Y: np.ndarray, C: np.ndarray, at
     k = model.coefficients.size
     penalty = np.zeros((k, A.shape[1]))
     penalty[:, :k] = np.sqrt((~np.isnan(Y).all(axis=1)).sum() * fitted.ridge_) * np.eye(k)
-    h = np.linalg.lstsq(np.vstack([A, penalty]), np.concatenate([Y.ravel()[there] / scale, np.zeros(k)]), rcond=None)[
-        0
-    ]
+    h = np.linalg.lstsq(np.vstack([A, penalty]), np.concatenate([Y.ravel()[there] / scale, np.zeros(k)]), rcond=None)[0]
     return columns(at) @ h * scale
 
 

@@ -253,9 +253,7 @@ def start(
     }
     command = [*by, sys.executable, str(HERE / "driver.py"), *map(str, words)]
     return Running(
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **more}
-        )
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **more})
     )
 
 

@@ -54,9 +54,7 @@ pytestmark = [
     pytest.mark.process,
     # Dask leaves the connection to a worker that was killed to the garbage collector.
     pytest.mark.filterwarnings(r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning"),
-    pytest.mark.filterwarnings(
-        r"ignore:Exception ignored in. <ssl\.SSLSocket:pytest.PytestUnraisableExceptionWarning"
-    ),
+    pytest.mark.filterwarnings(r"ignore:Exception ignored in. <ssl\.SSLSocket:pytest.PytestUnraisableExceptionWarning"),
 ]
 SHARDS = -(-ROWS // SHARD)
 READ = r"sea\.zarr/x/c/"
@@ -89,8 +87,8 @@ def faults(tmp_path: Path) -> Faults:
 
 
 def redone(log: Faults, name: str = "log") -> float:
-    """Rows read more often than once, in leaves' first sizes; `name` counts the openings of x's shards, two a read."""
-    return round((log.logged(name) / 2 - SHARDS) * SHARD / LEAF, 2)
+    """Rows read more often than once, in leaves' first sizes; `name` counts the openings of x's shards, one a read."""
+    return round((log.logged(name) - SHARDS) * SHARD / LEAF, 2)
 
 
 def at_percent(job: Path, percent: int) -> int:
@@ -113,10 +111,10 @@ def test_a_worker_that_dies_in_mid_leaf_costs_that_leaf(
 ) -> None:
     name, shard = f"{do}-{seed}", np.random.default_rng(seed).integers(SHARDS)
     crew.faults.add(f"{name}-log", READ, "log")
-    crew.faults.add(name, rf"{READ}{shard}/", do, skip=1)
+    crew.faults.add(name, rf"{READ}{shard}/", do)
     job = write_job(tmp_path, store)
     report = fit(load_job(job), engine=crew.engine)
-    assert len(crew.faults.hits(name)) >= 3, "the worker did not die in the leaf, or nobody read it again"
+    assert len(crew.faults.hits(name)) >= 2, "the worker did not die in the leaf, or nobody read it again"
     again = redone(crew.faults, f"{name}-log")
     # The leaf itself; and, on a busy machine, leaves that the worker had done and not told of yet.
     assert report.rows_used == ROWS and 0 < again < 4
@@ -258,7 +256,7 @@ def test_sigterm_stops_at_a_block_and_resume_loses_at_most_one(
     read = faults.logged("log")
     shutil.rmtree(tmp_path / "models")
     assert run_fit(job, faults=faults).code == 0  # every sum is there: what is read now judges the fit
-    again = ((2 * read - faults.logged("log")) // 2 - (SHARDS - 8)) * SHARD
+    again = (2 * read - faults.logged("log") - (SHARDS - 8)) * SHARD
     assert -BLOCK < again <= workers * BLOCK, "more than a block of each leaf that was stopped was read again"
     record_fault(
         f"SIGTERM with 20 s notice ({cluster})", 1, "exit 5, then same bits", lost, twice, f"{again} rows read"

@@ -30,9 +30,7 @@ def published(directory: Path, *faults: str) -> Iterator[dict[str, Any]]:
     """What publishing.py reports, a publish at a time."""
     paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     command = [sys.executable, str(TESTS / "faults" / "publishing.py"), str(directory), *faults]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         yield json.loads(line)

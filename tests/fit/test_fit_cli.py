@@ -64,9 +64,7 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     *earlier, line = [one for one in lines if not one.startswith("dorff: ")]
     assert re.fullmatch(r"\d\d:\d\d:\d\d fit: 6,000 of 6,000 rows, [\d,]+ rows/s", line)
     assert all(re.match(r"\d\d:\d\d:\d\d fit: [\d,]+ of 6,000 rows", one) for one in earlier)  # on a busy machine
-    assert re.search(
-        r"6,000 rows used, 0 dropped; .* s, \d+% of the syrk limit; peak memory .* of .* planned", summary
-    )
+    assert re.search(r"6,000 rows used, 0 dropped; .* s, \d+% of the syrk limit; peak memory .* of .* planned", summary)
     assert "condition" in summary and summary.endswith(report["model"])
     again = run("fit", "job.yaml")
     assert again.returncode == 0 and "nothing new" in again.stdout and again.stdout.count("\n") == 1

@@ -399,9 +399,7 @@ def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path, where: str)
                     write(tmp_path / "more.zarr", x=X[~some] + 0.01 * changes)
 
     fit(job(store, data=data, manifold=[given, knn]), engine=Changing())
-    alone = fit(
-        job(store, data=data, manifold=[given, knn], model=str(tmp_path / "fresh"), state=str(tmp_path / "s2"))
-    )
+    alone = fit(job(store, data=data, manifold=[given, knn], model=str(tmp_path / "fresh"), state=str(tmp_path / "s2")))
     assert alone.outcome == "published" and changes == 5
     fresh = load_model(tmp_path / "fresh")
     assert predicted(store, X).tobytes() == fresh.predict(X).tobytes()

@@ -128,9 +128,7 @@ def test_the_command_line_scores_a_classifier(classes: Path, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def gaps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FloatArray]:
     """Three targets, some missing in a third of the rows; a few rows have none."""
-    Y = np.column_stack([np.sin(3 * X[:, 0]), np.cos(2 * X[:, 1]), X.prod(axis=1)]) + 0.01 * RNG.standard_normal(
-        (N, 3)
-    )
+    Y = np.column_stack([np.sin(3 * X[:, 0]), np.cos(2 * X[:, 1]), X.prod(axis=1)]) + 0.01 * RNG.standard_normal((N, 3))
     Y[::3, 0] = np.nan
     Y[1::5, 2] = np.nan
     Y[7::500] = np.nan

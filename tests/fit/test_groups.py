@@ -235,9 +235,7 @@ def test_ingest_keeps_groups_of_any_kind(tmp_path: Path) -> None:
     """Codes depend on the label alone: not on the file's format, on its type there, or on what came before."""
     texts = ["a", "7", "", "07", "b", "7", "a", "1.5", "True"]
     numbers = np.arange(9.0)
-    (tmp_path / "a.csv").write_text(
-        "x,g\n" + "\n".join(f"{n},{t}" for n, t in zip(numbers, texts, strict=True)) + "\n"
-    )
+    (tmp_path / "a.csv").write_text("x,g\n" + "\n".join(f"{n},{t}" for n, t in zip(numbers, texts, strict=True)) + "\n")
     np.savez(tmp_path / "b.npz", x=numbers, g=np.array(texts))
     np.savez(tmp_path / "c.npz", x=numbers, g=np.array([7.0, np.nan, 1.5, 8, 8, -3, 2.0**60, 7, 0]))
     said: list[str] = []
@@ -421,9 +419,7 @@ def test_where_one_fold_has_all_labels_it_is_said(tmp_path: Path) -> None:
     model, report = fitted(sparse(tmp_path, **leaves))
     assert Calibration.of(model.info["calibration"]) == Calibration(1.0, 0)
     said = fit_text(report, classes=True)
-    assert (
-        "not calibrated: no row was held out, for all that are labelled are in one fold of leaves: set solve" in said
-    )
+    assert "not calibrated: no row was held out, for all that are labelled are in one fold of leaves: set solve" in said
     for solve, sentence in (
         ({"conformal": True}, r"solve.conformal: no rows can be held out.* set solve.folds.by: rows"),
         (

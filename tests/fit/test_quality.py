@@ -69,9 +69,7 @@ def ridge_fit(F: FloatArray, Y: FloatArray, ridge: float) -> tuple[FloatArray, F
     return W, mean - centre @ W
 
 
-@pytest.mark.parametrize(
-    "solve", [{}, {"ridge": [1e-5, 1e-2, 1.0], "ridge_per_output": True}, {"ridge": [1e-3, 1e-2]}]
-)
+@pytest.mark.parametrize("solve", [{}, {"ridge": [1e-5, 1e-2, 1.0], "ridge_per_output": True}, {"ridge": [1e-3, 1e-2]}])
 @pytest.mark.parametrize("by", ["rows", "blocks", "auto"])
 def test_the_table_is_k_fold_by_hand(solve: dict[str, Any], by: str, tmp_path: Path) -> None:
     X, Y = rows()

@@ -173,9 +173,7 @@ def workers(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.mark.process
-def test_dask_gives_the_serial_engines_bits(
-    workers: Client, store: Path, tmp_path: Path, expected: FloatArray
-) -> None:
+def test_dask_gives_the_serial_engines_bits(workers: Client, store: Path, tmp_path: Path, expected: FloatArray) -> None:
     found = streamed(job(store, tmp_path), DaskEngine(workers))
     assert np.array_equal(found.fit.solution.h, expected)
     assert len(found.fresh) == found.passes * len(found.receipts) and len(found.receipts) > 4

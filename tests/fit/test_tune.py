@@ -153,9 +153,7 @@ def test_a_winner_that_needs_one_ridge_asks_for_no_more(sea: Path, tmp_path: Pat
     found = told("tune", job)
     assert found["best"]["ridges"] == [1e-3, 1e-3] and found["warnings"] == []
     fits = [told("fit", one) for one in (found["files"]["best"], job)]
-    assert [fit["warnings"] for fit in fits] == [[], []] and [fit["ridge"] for fit in fits] == pytest.approx(
-        [1e-3] * 2
-    )
+    assert [fit["warnings"] for fit in fits] == [[], []] and [fit["ridge"] for fit in fits] == pytest.approx([1e-3] * 2)
 
 
 @pytest.mark.process

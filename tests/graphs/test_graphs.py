@@ -398,14 +398,6 @@ def test_terms_are_what_their_words_say(term: Manifold) -> None:
     assert json.dumps(again.config(), sort_keys=True) == json.dumps(term.config(), sort_keys=True)
 
 
-def test_sums_do_not_depend_on_what_needs_no_second_pass() -> None:
-    one = Manifold(KNN(), 0.1, outputs=np.eye(2), scale="mean").sums_config()
-    assert one == Manifold(KNN(), 3.0).sums_config() != Manifold(KNN(11), 0.1).sums_config()
-    assert Manifold(Identity(), between=True).sums_config() == Manifold(Identity()).sums_config()
-    for change in ({"laplacian": "normalised"}, {"power": 2}, {"view": 0}, {"form": "edges"}):
-        assert Manifold(KNN(), **change).sums_config() != one
-
-
 def test_a_matrix_in_memory_is_named_by_its_entries() -> None:
     W = weighted()
     config = Given(W).config()

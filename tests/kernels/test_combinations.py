@@ -358,9 +358,7 @@ def test_the_feature_gram_is_the_exact_one_under_every_measure(row: str, column:
 @pytest.mark.statistical
 @pytest.mark.parametrize("sampler", [frequencies.SORF(), frequencies.ROM(), frequencies.ROM(blocks=1)], ids=repr)
 @pytest.mark.parametrize("d", [3, 5, 8, 12, 16, 64])
-def test_weights_have_the_right_mean_where_rows_of_a_block_share_a_length(
-    sampler: frequencies.Sampler, d: int
-) -> None:
+def test_weights_have_the_right_mean_where_rows_of_a_block_share_a_length(sampler: frequencies.Sampler, d: int) -> None:
     """tr K(0), by the standard error of many frequencies: on a sphere no weight that depends on the radius has it.
 
     At d = 64 a half split has weights of infinite use (their relative variance is 10^4), so a smaller one is tried.

@@ -428,9 +428,7 @@ def test_arc_cosine_kernels_follow_cho_and_saul():
     Z = np.array([[3.0, 0.0], [-1.0, 0.0], [0.0, 5.0], [1.0, math.sqrt(3)], [0.0, 0.0]])
     np.testing.assert_allclose(kernels.ArcCosine(0).gram(X, Z), [[1, 0, 0.5, 2 / 3, 0.5], [0.5] * 5], atol=1e-15)
     slanted = 4 / math.pi * (math.sqrt(3) / 2 + (2 * math.pi / 3) / 2)
-    np.testing.assert_allclose(
-        kernels.ArcCosine(1).gram(X, Z), [[6, 0, 10 / math.pi, slanted, 0], [0] * 5], atol=1e-14
-    )
+    np.testing.assert_allclose(kernels.ArcCosine(1).gram(X, Z), [[6, 0, 10 / math.pi, slanted, 0], [0] * 5], atol=1e-14)
     for order, phi in ((0, "step"), (1, "relu")):
         arc, half = kernels.ArcCosine(order), kernels.Pointwise(phi)
         np.testing.assert_array_equal(arc.gram(X, Z), 2 * half.gram(X, Z))

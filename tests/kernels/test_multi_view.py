@@ -107,8 +107,7 @@ def test_each_view_has_frequencies_of_its_own_columns_and_outputs(name: str) -> 
         # What a view has of the kernel's share at zero is exact where every frequency has the same.
         if name in ("scalars", "weighed", "matrices"):
             square = (
-                weights.sizes[weights.views == v]
-                @ np.repeat([phi.weights[weights.views[:23] == v] ** 2], 2, 0).ravel()
+                weights.sizes[weights.views == v] @ np.repeat([phi.weights[weights.views[:23] == v] ** 2], 2, 0).ravel()
             )
             assert square / 2 == pytest.approx(view.kernel.trace(view.d, P))
 

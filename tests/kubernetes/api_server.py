@@ -186,9 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if at.path == "/version/":
             return self._answer(200, {"gitVersion": "v1.34.0"})
-        match = re.fullmatch(
-            rf"/apis?/(kubernetes\.dask\.org/)?v1/namespaces/{NAMESPACE}/(\w+)(?:/([\w-]+))?", at.path
-        )
+        match = re.fullmatch(rf"/apis?/(kubernetes\.dask\.org/)?v1/namespaces/{NAMESPACE}/(\w+)(?:/([\w-]+))?", at.path)
         if match is None or self.headers["Authorization"] != "Bearer here":
             return self._answer(404, {"message": f"no {at.path}"})
         resource, name = match[2], match[3]

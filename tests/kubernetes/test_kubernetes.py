@@ -24,7 +24,7 @@ from processes import until
 from dorff import load_model
 from dorff.engine import Task, credentials, kubernetes, open_engine
 from dorff.errors import IncompleteError, InputError, StoppedError
-from dorff.spec.kubernetes import KubernetesCluster
+from dorff.spec.cluster import KubernetesCluster
 
 FULL = {
     "image": "registry.example.org/dorff:1", "workers": 3, "memory": "2GiB", "namespace": "there", "tls": "ours",

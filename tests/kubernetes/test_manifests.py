@@ -15,8 +15,7 @@ import yaml
 from command_line import call
 from manifests import KUBERNETES, OVERLAYS, Document, amount, build, identity, load, pod_of, problems, put
 
-from dorff.spec.cluster import RemoteCluster
-from dorff.spec.kubernetes import KubernetesCluster
+from dorff.spec.cluster import KubernetesCluster, RemoteCluster
 from dorff.spec.reader import load_job
 
 CODES = set(range(8))
@@ -109,9 +108,7 @@ def test_a_key_that_stands_twice_is_refused() -> None:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_kustomize_builds_the_same(name: str) -> None:
     kubectl = shutil.which("kubectl")
-    version = (
-        subprocess.run([kubectl, "version", "--client"], capture_output=True, text=True).stdout if kubectl else ""
-    )
+    version = subprocess.run([kubectl, "version", "--client"], capture_output=True, text=True).stdout if kubectl else ""
     if kubectl is None or not re.search(r"Kustomize Version: v[5-9]", version):
         pytest.skip("needs kubectl 1.27 or newer, which has kustomize 5")
     command = [kubectl, "kustomize", str(KUBERNETES / "overlays" / name)]

@@ -259,9 +259,7 @@ def test_a_row_alone(tmp_path: Path) -> None:
 def test_rows_that_are_not_finite(tmp_path: Path) -> None:
     X = manifold_rows(300)
     X[[3, 150, 151], [0, 1, 2]] = np.nan, np.inf, np.nan
-    with pytest.raises(
-        InputError, match=r"row \d+ \(shard \d\), column x.*: expected a finite number, got .*data.nan"
-    ):
+    with pytest.raises(InputError, match=r"row \d+ \(shard \d\), column x.*: expected a finite number, got .*data.nan"):
         World(tmp_path / "refuse", X).build(KNN(4))
     world = World(tmp_path / "drop", X, nan="drop")
     shards = world.build(KNN(4), sizes=replace(SMALL, partition_rows=300, input_bytes=2**20))

@@ -269,9 +269,7 @@ def test_a_rewritten_shard_costs_its_node_and_is_reported(kept: int, lost: bool,
     assert tree.computed == {1, 5, *node, *([6] if lost else [])} and tree.rewritten == {5}
     assert not np.array_equal(found, before) and np.array_equal(found, world.fresh())
     tree.tidy()
-    assert len(world.nodes) == len(
-        {*tree.roots(), *((kept, index) for index in range(9 >> max(kept, 0)) if kept >= 0)}
-    )
+    assert len(world.nodes) == len({*tree.roots(), *((kept, index) for index in range(9 >> max(kept, 0)) if kept >= 0)})
 
 
 def test_all_receipts_gone_or_all_files_touched_is_a_whole_pass(tmp_path: Path) -> None:

@@ -114,8 +114,7 @@ def allowed(cell: Cell) -> bool:
         cell.get("classes") and (sure or kind in (*FIELDS, "matrix", "observe", "learned", "partial", "views")),
         cell.get("manifold") and kind in (*DIRECT, "observe"),
         cell.get("manifold") and not kfold and cell.get("select") and kind in ("several", "many ridges"),
-        cell.get("predict")
-        and (cell.get("posterior") is False or cell.get("classes") or route in ("cg", "streaming")),
+        cell.get("predict") and (cell.get("posterior") is False or cell.get("classes") or route in ("cg", "streaming")),
         kind == "per output" and kfold and cell.get("conformal"),
         kind == "views" and (kfold or cell.get("predict") == "--bands 0.9"),
     )

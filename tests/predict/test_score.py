@@ -400,9 +400,7 @@ def test_a_score_needs_two_rows_of_a_target(tmp_path: Path) -> None:
     np.savez(tmp_path / "gaps.npz", x=X[:4], y=gaps)
     ingest([tmp_path / "gaps.npz"], tmp_path / "gaps.zarr", inputs=["x"], targets=["y"])
     model = load_model(tmp_path / "model")
-    save_model(
-        replace(model, info={**model.info, "data": {**model.info["data"], "nan": "partial"}}), tmp_path / "some"
-    )
+    save_model(replace(model, info={**model.info, "data": {**model.info["data"], "nan": "partial"}}), tmp_path / "some")
     found = said("score", tmp_path / "some", tmp_path / "gaps.zarr", "--workers", 1)
     assert [one["r2"] for one in found["per_output"].values()] == [
         pytest.approx(r2_score(gaps[:, 0], model.predict(X[:4])[:, 0])), None, None,

@@ -178,9 +178,7 @@ def test_every_trial_and_every_choice_is_listed() -> None:
     choices = [{"key": "features.count", "value": 512, "why": "a quarter of <the rows>"}, 3, {}]
     report = {"table": table, "select": "evidence", "choices": choices}
     said = text(a_model(SCALAR, 1, 1, info(**report) | {"kernels": ["0.3 curl", "lengthscale 2"]}))
-    trials = (
-        "lengthscale 2 64 0.25 -7.75 lengthscale 2 64 0.125 -7.625 0.3 curl 64 0.25 -0.25 0.3 curl 64 0.125 -0.125"
-    )
+    trials = "lengthscale 2 64 0.25 -7.75 lengthscale 2 64 0.125 -7.625 0.3 curl 64 0.25 -0.25 0.3 curl 64 0.125 -0.125"
     assert "Every trial: 4" in said and trials in said and "Score (evidence)" in said
     assert "features.count: 512 a quarter of <the rows>" in said and "How kernel and ridge were chosen" not in said
     said = text(a_model(SCALAR, 1, 1, info(select="kfold") | {"kernels": ["one", "two"]}))
@@ -294,9 +292,7 @@ def test_a_field_fades_where_nothing_is_known_of_it() -> None:
     bare = Subject.of(replace(model, posterior=None, held=a_sample(50, 2, 2)))
     assert not _Doubt(planes(bare)[0], False).of(far).any()
     rows[0] = np.nan
-    assert (
-        len(_thinned((rows, rows), whole)[0]) <= MOST_TRACKED and np.isfinite(_thinned((rows, rows), whole)[1]).all()
-    )
+    assert len(_thinned((rows, rows), whole)[0]) <= MOST_TRACKED and np.isfinite(_thinned((rows, rows), whole)[1]).all()
 
 
 def test_the_page_of_a_fit_has_what_its_folds_say(tmp_path: Path) -> None:

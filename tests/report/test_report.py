@@ -23,7 +23,7 @@ from dorff.kernels.operator import OperatorKernel
 from dorff.model import Model
 from dorff.moments import by_fold
 from dorff.passes import BlockSums
-from dorff.report import Candidate, write_report
+from dorff.report import write_report
 from dorff.report.describe import Subject, rate, read_column
 from dorff.report.fields import _scale
 from dorff.report.figures import from_info
@@ -186,16 +186,14 @@ def test_odd_information_is_no_reason_to_fail(tmp_path: Path, info: dict[str, An
     assert pictures(written(a_model(helmholtz(), 2, 2, info), tmp_path))
 
 
-def test_observations_and_candidates_are_drawn(tmp_path: Path) -> None:
+def test_observations_are_drawn(tmp_path: Path) -> None:
     model = a_model(helmholtz(), 2, 2, an_info(["x_m", "y_m"], ["u", "v"]))
     plain = pictures(written(model, tmp_path))
     X = np.random.default_rng(1).uniform(-0.5, 0.5, (900, 2))
     X[0] = np.nan
-    tried = [Candidate("first <one>", ((1e-3, 0.25), (1e-2, 0.16))), Candidate("other", ((1e-3, 0.36), (1e-2, 0.49)))]
-    page = written(model, tmp_path, observations=(X, X), candidates=tried)
+    page = written(model, tmp_path, observations=(X, X))
     drawn = pictures(page)
-    assert len(drawn) == len(plain) == 3 and all(a != b for a, b in zip(drawn, plain, strict=True))
-    assert "first <one>" in page.text and "0.4" in page.text and "observations" in page.text
+    assert len(drawn) == len(plain) and drawn[0] != plain[0] and "observations" in page.text
     with pytest.raises(InputError, match=r"observations: must be X \(n, 2\) and Y \(n, 2\)"):
         write_report(tmp_path / "model", observations=(X, X[:, :1]))
 

@@ -123,9 +123,7 @@ class Place:
         chunks = [file.relative_to(first) for file in first.rglob("c/*") if file.is_file()]
         chunks += [file.relative_to(first) for file in first.rglob("c/*/*") if file.is_file()]
         assert len(chunks) > 3
-        assert [(first / chunk).read_bytes() for chunk in chunks] == [
-            (second / chunk).read_bytes() for chunk in chunks
-        ]
+        assert [(first / chunk).read_bytes() for chunk in chunks] == [(second / chunk).read_bytes() for chunk in chunks]
         self.empty()
 
 

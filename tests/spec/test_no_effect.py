@@ -346,7 +346,7 @@ def planned(home: Path, job: dict[str, Any]) -> Any:
             _plans[text] = None
         else:
             solve, spec = plan.job.solve, {**plan.spec.config(), "seed": 0, "nan": "", "sampler": "", "count": 0}
-            terms = [[term.sums_name(), term.manifold.weights] for term in plan.terms]
+            terms = [[term.asked(), term.manifold.weights] for term in plan.terms]
             _plans[text] = json.dumps([spec, solve.ridges, solve.intercept, terms, plan.costs.route, plan.counts])
     return _plans[text]
 

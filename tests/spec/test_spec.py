@@ -741,9 +741,7 @@ def test_a_file_that_is_not_a_job(tmp_path: Path, text: str, sentence: str) -> N
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=3) | st.dates(),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3),
     max_leaves=5,
 )
 HOLES = (
