@@ -198,7 +198,7 @@ CLUSTERS.add(
     Entry("local", lazily("dorff.engine.clusters", "start_local"), LocalCluster),
     Entry("serial", lazily("dorff.engine.base", "serial_engine"), SerialCluster),
     Entry("slurm", lazily("dorff.engine.jobqueue", "start_slurm"), SlurmCluster),
-    Entry("kubernetes", lazily("dorff.engine.kubernetes", "start_kubernetes"), KubernetesCluster),
     Entry("mpi", lazily("dorff.engine.mpi", "start_mpi"), MPICluster),
+    Entry("kubernetes", lazily("dorff.engine.kubernetes", "start_kubernetes"), KubernetesCluster),
     Entry("address", lazily("dorff.engine.clusters", "connect"), RemoteCluster, written="{address: tls://HOST:PORT}"),
 )
