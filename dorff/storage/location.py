@@ -55,7 +55,12 @@ class Location(PosixPath):
                 if sync:
                     file.flush()
                     os.fsync(file.fileno())
-            self.hardlink_to(temporary) if new else temporary.replace(self)
+            try:
+                self.hardlink_to(temporary) if new else temporary.replace(self)
+            except OSError as error:
+                if not new or error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                temporary.replace(self)  # there are no hard links here: the lock that is held has to do
             if sync:
                 self.parent.sync()
         finally:

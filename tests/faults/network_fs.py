@@ -1,10 +1,10 @@
 """A file system as a network's: what one host does, another sees late.
 
 `python network_fs.py FOLDER MOUNT SECONDS LOCKS` shows FOLDER at MOUNT, by FUSE. Names, sizes, times and what is not
-there are kept for SECONDS after a look, so that a host which looks again sees the old; a file is what it was
-when it was opened (close-to-open, as NFS has it). LOCKS are `own`, each mount's alone, as with NFS's `nolock`; or
-`none`: refused. A name in FOLDER/.stale cannot be read once: its handle is stale, as that of a file which another host
-has replaced.
+there are kept for SECONDS after a look, so that a host which looks again sees the old; a file is what it was when it
+was opened (close-to-open, as NFS has it). LOCKS are `own`, each mount's alone, as with NFS's `nolock`; `none`: refused;
+or `linkless`, where hard links are refused. A name in FOLDER/.stale cannot be read once: its handle is stale, as that
+of a file which another host has replaced.
 """
 
 from __future__ import annotations
@@ -112,7 +112,15 @@ class Unlocked(Shown):
         raise FuseOSError(errno.ENOLCK)
 
 
+class Linkless(Shown):
+    """No hard links, as on exFAT, SMB and most of what shows a bucket as files."""
+
+    def link(self, target: str, source: str) -> None:
+        raise FuseOSError(errno.EPERM)
+
+
 if __name__ == "__main__":
     folder, mount, seconds, locks = sys.argv[1:]
     kept = {f"{what}_timeout": float(seconds) for what in ("attr", "entry", "negative")}
-    FUSE((Unlocked if locks == "none" else Shown)(folder), mount, foreground=True, auto_cache=True, **kept)
+    shown = {"own": Shown, "none": Unlocked, "linkless": Linkless}[locks]
+    FUSE(shown(folder), mount, foreground=True, auto_cache=True, **kept)

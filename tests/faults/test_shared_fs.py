@@ -206,5 +206,13 @@ def test_a_file_system_without_locks_is_refused(shared: Shared) -> None:
     assert not list((shared.folder / "unlocked").glob("models/v*"))
 
 
+def test_a_file_system_without_hard_links_has_leases(shared: Shared, truth: Found) -> None:
+    host = shared.host(locks="linkless")
+    job = shared.job("linkless")
+    assert run_fit(job, by=host).report["rows_used"] == 60_000
+    assert run_fit(job, by=host).report["outcome"] == "unchanged"
+    shared.result("linkless").against(truth)
+
+
 def test_a_model_of_the_truth_predicts(shared: Shared, truth: Found) -> None:
     assert np.isfinite(load_model(shared.folder / "truth" / "models").predict(np.zeros((1, 2)))).all()
