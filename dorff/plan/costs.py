@@ -113,8 +113,7 @@ def estimate(
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns)
     sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
     # Beside the system: features, and of classes held-out rows' decision values and copies of them.
-    calibrated = dataset.labels is not None and job.solve.calibrate
-    beside = 16 * recipe.numbers + (5 * 8 * q * most_rows(q) if calibrated else 0)
+    beside = _beside_bytes(job, dataset, recipe)
     runs = left_out_runs(0, dataset.rows, dataset.d + q, most_left_out(job))
     rows = sum(stop - start for start, stop in runs) if any(leaves_out(job, size.k) for size in sizes) else 0
     left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
@@ -198,6 +197,12 @@ def _leaf_bytes(dataset: Dataset, recipe: Recipe, spec: PassSpec, patterns: int)
     if spec.mixed:  # a block and a square of half the width
         leaf += 4 * block * width + square // 2
     return leaf, read
+
+
+def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
+    """The driver's while it solves, beside the system: features, and of classes held-out decision values and copies."""
+    calibrated = dataset.labels is not None and job.solve.calibrate
+    return 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
 
 
 def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, width: int, workers: int) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.exact import BLOCK_BYTES, ExactRidge
 from dorff.kernels import OperatorKernel
-from dorff.plan.costs import exact_is_cheaper
 from dorff.solvers import Problem, solve
 
 exact_cost = benchmark("exact_cost").exact_cost
@@ -286,13 +285,6 @@ def test_flops_are_those_of_the_factors():
     assert curl / scalar == pytest.approx(p**3, rel=1e-2)
     assert distinct / scalar == pytest.approx(p, rel=1e-2)
     assert exact_cost(kernels.CurlFree(k0), n, p, observed=1).flops / scalar == pytest.approx(1, rel=1e-2)
-
-
-def test_exact_is_cheaper_where_the_features_system_is_as_wide():
-    """Minh's eq. 75: features are the cheaper way where m r < p n."""
-    assert exact_is_cheaper(100, 3, 300, 1)
-    assert exact_is_cheaper(100, 3, 150, 2)
-    assert not exact_is_cheaper(100, 3, 299, 1)
 
 
 def test_bad_input():

@@ -93,3 +93,17 @@ def test_a_walltime_that_is_shorter_than_a_leaf_is_refused(large: Path) -> None:
 def test_another_word_is_a_mistake_of_usage(large: Path) -> None:
     done = call("plan", large, "--for", "pbs")
     assert done.exit_code == 2 and "slurm" in done.stderr
+
+
+def test_the_exact_model_is_cheaper_where_its_system_is_no_wider(tmp_path: Path) -> None:
+    """Minh's eq. 75: p n against m r unknowns; at the border it is."""
+    store, layouts = tmp_path / "rows.zarr", {"x": ArrayLayout(2, 128, 128), "y": ArrayLayout(3, 128, 128)}
+    for name, layout in layouts.items():
+        with ShardWriter(store / name, layout) as writer:
+            writer.write(np.random.default_rng(0).standard_normal((100, layout.columns)))
+    write_metadata(store, layouts, rows=100, columns={"x": ("a", "b"), "y": ("c", "d", "e")})
+    body = {"data": {"store": "rows.zarr"}, "kernel": INDEPENDENT, "solve": {"ridge": 1e-6}, "state": "s", "model": "m"}
+    for count, cheaper in ((100, True), (98, False)):  # r = 3
+        (tmp_path / "job.yaml").write_text(json.dumps(body | {"features": {"count": count}}))
+        plan = planned(tmp_path / "job.yaml")
+        assert plan["rank"] == 3 and plan["exact_is_cheaper"] is cheaper
