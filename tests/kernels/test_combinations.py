@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -156,7 +157,8 @@ def feature_gram(kernel: OperatorKernel, column: str, d: int, seed: int) -> Floa
     phi, (X, Z) = drawn.phi, inputs(d)
     weights = operator_weights(kernel, phi.m, drawn.density)
     products = (phi.transform(X)[:, None] * phi.transform(Z)).reshape(-1, phi.m) * weights.gain**2
-    squared = np.einsum("arp,arq->apq", weights.written, weights.written)
+    psi = replace(weights, gain=np.ones_like(weights.gain)).psi
+    squared = np.einsum("arp,arq->apq", psi, psi)
     gram = (products @ squared.reshape(phi.m, -1)).reshape(len(X), len(Z), 3, 3)
     if sampler.centred:  # what is left to the free intercept
         zero = np.zeros((1, d))
