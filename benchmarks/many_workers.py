@@ -47,11 +47,12 @@ from scale import FakeSums, expected, hollow, plan_of
 
 from dorff.data import Dataset
 from dorff.engine import DaskEngine
-from dorff.engine.clusters import _QUIET
+from dorff.engine.clusters import QUIET
 from dorff.engine.worker import Leaving
 from dorff.moments import Moments
-from dorff.passes import Leaf, Summand, Tree
+from dorff.passes import Leaf, Tree
 from dorff.passes import blocks as leaf_sizes
+from dorff.passes.leaf import Stage
 from dorff.plan import freeze_constants
 from dorff.store import Receipt
 
@@ -61,11 +62,8 @@ WAIT = 0.0
 
 
 @final
-class WaitingSums(Summand):
+class WaitingSums(Stage):
     """Fake leaves that take a while and no processor."""
-
-    def opened(self) -> Any:
-        raise NotImplementedError
 
     def leaf(self, source: Dataset, leaf: Leaf) -> Receipt:
         BEGUN[leaf.number] += 1
@@ -118,7 +116,7 @@ def measure(folder: Path, workers: int, rounds: int, wait: float, churn: float) 
     plan = plan_of(home, "rows.zarr", "state", 64, 1)  # the plan counts workers to this machine
     BEGUN.clear()
     before = process.memory_info().rss
-    settings = _QUIET | {"distributed.scheduler.allowed-failures": 3, "distributed.comm.timeouts.connect": "600s"}
+    settings = QUIET | {"distributed.scheduler.allowed-failures": 3, "distributed.comm.timeouts.connect": "600s"}
     settings |= {f"distributed.admin.{name}.interval": "600s" for name in ("tick", "system-monitor")}  # of one process
     with (
         dask.config.set(settings),
