@@ -65,7 +65,7 @@ def made(home: Location) -> Made:
     return arrays, model.info["report"]["rows_used"], y
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("rows") / "sea.npz"
     X = np.random.default_rng(0).uniform(-1, 1, (ROWS, 2))
@@ -73,7 +73,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def small_leaves() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SMALLEST_LEAF", "LARGE_FIRST_LEAF"):
@@ -81,7 +81,7 @@ def small_leaves() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def truth(rows: Path, small_leaves: None, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """What an undisturbed fit in local folders makes."""
     home = locate(tmp_path_factory.mktemp("truth"))
