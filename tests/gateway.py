@@ -172,9 +172,9 @@ class Gateway:
         assert done.returncode == 0, f"{program} {' '.join(words)}: {done.stderr.decode()[-500:]}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    """One for all tests of a process."""
+    """One for all tests of a file: its daemons take a tenth of a core even when nobody asks."""
     if package := missing():
         pytest.skip(f"needs the Debian package {package}")
     pytest.importorskip("obstore")
