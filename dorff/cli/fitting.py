@@ -119,9 +119,16 @@ def plan(
     from dorff.fit import expected_passes
     from dorff.plan import make_plan
     from dorff.plan.costs import asked_of_buckets
+    from dorff.spec.cluster import KubernetesCluster, RemoteCluster, SlurmCluster
     from dorff.spec.reader import load_job
 
-    planned = make_plan(load_job(job, root=root))
+    loaded, words = load_job(job, root=root), None
+    if of:  # what it takes where anything fits; and then as it is there
+        boundless = loaded.model_copy(update={"cluster": RemoteCluster(address="inproc://boundless")})
+        words = make_plan(boundless, anywhere=True).costs.cluster_for(of, loaded)
+        there = KubernetesCluster if of == "kubernetes" else SlurmCluster
+        loaded = loaded.model_copy(update={"cluster": there.model_validate(words)})
+    planned = make_plan(loaded, anywhere=bool(of))
     costs, terms = planned.costs, [term.manifold.config() for term in planned.terms]
     if costs.route == "streaming" and (passes := expected_passes(planned)):
         costs = costs.of_passes(passes)
@@ -153,8 +160,8 @@ def plan(
         )
     _warn(warnings)
     result |= {"choices": [asdict(one) for one in planned.choices], "warnings": warnings}
-    if of:
-        result["cluster"] = words = costs.cluster_for(of)
+    if words:
+        result["cluster"] = words
         text["cluster"] = "{" + ", ".join(f"{key}: {json.dumps(value)}" for key, value in words.items()) + "}"
     options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 

@@ -83,14 +83,16 @@ class Costs:
         """Seconds that a usual core takes for a leaf."""
         return self.flops / NOMINAL / self.passes / self.leaves
 
-    def cluster_for(self, word: str) -> Config:
-        """What `cluster` of a job may say, of type slurm or kubernetes, for this work to be done in an hour or so:
-        two leaves a worker at least, memory with a tenth to spare, and twice the time that is expected."""
+    def cluster_for(self, word: str, job: Job) -> Config:
+        """What `cluster` of this job may say, of type slurm or kubernetes, to do its work in an hour or so: two leaves
+        a worker at least, memory with a tenth to spare, twice the time that is expected, a day at most."""
         seconds = self.flops / NOMINAL
         workers = max(1, min(math.ceil(seconds / 3600), self.leaves // 2))
-        quarters = math.ceil(2 * max(seconds / workers, self.leaf_seconds) / 900)
-        walltime = f"{quarters // 4:02}:{quarters % 4 * 15:02}:00"
-        more = {"walltime": walltime} if word == "slurm" else {"image": "REGISTRY/dorff:VERSION"}
+        quarters = min(max(1, math.ceil(2 * max(seconds / workers, self.leaf_seconds) / 900)), 96)
+        more = {"walltime": f"{quarters // 4:02}:{quarters % 4 * 15:02}:00"}
+        if word == "kubernetes":
+            more = {"image": "REGISTRY/dorff:VERSION"} | ({} if is_remote(job.state) else {"claim": "dorff"})
+            more |= {"env_from": "dorff-s3"} if any(map(is_remote, (job.data.store, job.state, job.model))) else {}
         return {"type": word, "workers": workers, "memory": f"{math.ceil(1.1 * self.worker_bytes / GiB)}GiB", **more}
 
 

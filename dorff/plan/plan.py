@@ -54,12 +54,13 @@ class _Draft:
         """Where the sums of this spec are kept; another spec has another directory."""
         return locate(self.job.state) / self.spec.name
 
-    def priced(self) -> "Plan":
-        """With its costs; DoesNotFitError where they are too many."""
+    def priced(self, *, anywhere: bool = False) -> "Plan":
+        """With its costs; DoesNotFitError where they are too many, unless it may be run `anywhere`."""
         terms = make_terms(self.job, self.dataset, self.candidates[0])
         costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, self.spec, terms)
-        refuse_small_workers(self.job, costs)
-        refuse_small_machine(self.job, costs, self.directory)
+        if not anywhere:
+            refuse_small_workers(self.job, costs)
+            refuse_small_machine(self.job, costs, self.directory)
         return Plan(**vars(self), costs=costs, terms=terms)
 
 
@@ -206,19 +207,19 @@ class Plan(_Draft):
         return list(status)
 
 
-def make_plan(job: Job) -> Plan:
+def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     """Plan a job without reading a row. Keys that the job leaves out are filled in (`resolving`): what was begun with
     is kept, so that appended rows change nothing; of what was not, the first that fits. Raises InputError for a job
-    that cannot be done, DoesNotFitError for one that is too big."""
+    that cannot be done, DoesNotFitError for one that is too big, unless it may be run `anywhere`."""
     first, begun = told_by_arrays(job), locate(job.state).exists()
     dataset = open_data(first.job)
     refused: DoesNotFitError | None = None
     for draft in map(_drafted, every_count(first, dataset) if begun else ()):
         if frozen_hash(draft.directory) is not None:
-            return draft.priced()
+            return draft.priced(anywhere=anywhere)
     for resolved in resolutions(first, dataset):
         try:
-            return _drafted(resolved).priced()
+            return _drafted(resolved).priced(anywhere=anywhere)
         except DoesNotFitError as error:
             refused = refused or error
         except InputError:  # what needs less cannot be done: that the first does not fit says more

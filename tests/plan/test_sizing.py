@@ -1,6 +1,7 @@
 """`dorff plan --for`: a cluster that would do, which a job takes as it is; and workers that end before a leaf does."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 import yaml
 from command_line import INDEPENDENT, call
+from places import ROOT
 
 from dorff.data import ArrayLayout, ShardWriter, write_metadata
+from dorff.plan import make_plan
+from dorff.spec.reader import load_job
 
 
 @pytest.fixture
@@ -70,9 +74,37 @@ def test_few_leaves_have_few_workers(large: Path) -> None:
         "features": {"count": 16384},
         "data": {"store": "rows.zarr", "window": 4096},
     }
-    large.write_text(json.dumps(body | {"cluster": {"memory": "16GiB", "workers": 1}}))
+    large.write_text(json.dumps(body))
     plan = planned(large, "--for", "slurm")
     assert plan["cluster"]["workers"] == max(1, plan["leaves"] // 2)
+
+
+@pytest.mark.parametrize(("count", "workers", "memory"), [(20_000, 100, "8GiB"), (46_000, 1, "2GiB")])
+def test_a_job_that_is_too_large_for_this_machine_has_a_cluster_too(
+    large: Path, count: int, workers: int, memory: str
+) -> None:
+    """Of the direct route, which the workers that the job has now may not be large enough for."""
+    more = {"features": {"count": count}, "cluster": {"workers": workers, "memory": memory}}
+    large.write_text(json.dumps(json.loads(large.read_text()) | {"solve": {"ridge": 1e-6, "route": "direct"}} | more))
+    assert call("plan", large).exit_code == 4
+    plan = planned(large, "--for", "slurm")
+    assert plan["route"] == "direct" and plan["worker_bytes"] < 2**30 * int(plan["cluster"]["memory"][:-3])
+
+
+def test_pods_are_given_what_the_job_reads(large: Path) -> None:
+    """A claim where its state is in folders, a secret where something is in a bucket; in the overlays' names."""
+    assert planned(large, "--for", "kubernetes")["cluster"].keys() >= {"claim"}
+    job = load_job(with_cluster(large, {"type": "serial"}))
+    cluster = make_plan(job).costs.cluster_for("kubernetes", job.model_copy(update={"state": "s3://bucket/runs"}))
+    assert "claim" not in cluster and cluster["env_from"] == "dorff-s3"
+    for name, key in (("operator", "claim: dorff\n"), ("operator-s3", "env_from: [dorff-s3]\n")):
+        assert key in (ROOT / "deploy" / "kubernetes" / "overlays" / name / "job.yaml").read_text()
+
+
+@pytest.mark.parametrize(("flops", "walltime"), [(0.0, "00:15:00"), (1e25, "24:00:00")])
+def test_a_walltime_is_one_that_queues_have(large: Path, flops: float, walltime: str) -> None:
+    job = load_job(with_cluster(large, {"type": "serial"}))
+    assert replace(make_plan(job).costs, flops=flops).cluster_for("slurm", job)["walltime"] == walltime
 
 
 def test_a_walltime_that_is_shorter_than_a_leaf_is_refused(large: Path) -> None:
