@@ -91,7 +91,8 @@ class Costs:
         quarters = min(max(1, math.ceil(2 * max(seconds / workers, self.leaf_seconds) / 900)), 96)
         more = {"walltime": f"{quarters // 4:02}:{quarters % 4 * 15:02}:00"}
         if word == "kubernetes":
-            more = {"image": f"registry.example.org/dorff:{__version__}"} | ({} if is_remote(job.state) else {"claim": "dorff"})
+            more = {"image": f"registry.example.org/dorff:{__version__}"}
+            more |= {} if is_remote(job.state) else {"claim": "dorff"}
             more |= {"env_from": "dorff-s3"} if any(map(is_remote, (job.data.store, job.state, job.model))) else {}
         return {"type": word, "workers": workers, "memory": f"{math.ceil(1.1 * self.worker_bytes / GiB)}GiB", **more}
 
