@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -208,14 +209,21 @@ Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 w
 
 
 class Command(TyperCommand):
-    """A command that takes each option of one value once: of several only the last would count."""
+    """A command that takes each option of one value once: of several only the last would count. What is to be on this
+    machine is not in a bucket."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for option, count in Counter(order).items():
             if isinstance(option, TyperOption) and count > 1 and not (option.multiple or option.is_flag):
                 ctx.fail(f"{option.opts[-1]} is given {count} times; give it once (several names as A,B).")
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        for value in ctx.params.values():
+            for path in value if isinstance(value, list | tuple) else [value]:
+                if type(path) is type(Path()) and re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
+                    may = "data sets, states and models alone may be elsewhere, as s3://BUCKET/PATH (or gs, az)"
+                    ctx.fail(f"{path}: wanted a file or folder of this machine; {may}.")
+        return rest
 
 
 def names(option: str, text: str) -> list[str]:

@@ -315,3 +315,23 @@ def test_usage_errors(place: Path, words: list[str]) -> None:
     result = call(*words)
     assert result.exit_code == 2 and not (words and result.stdout)
     assert contents(place) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fit", "s3://b/job.yaml"],
+        ["fit", "job.yaml", "--metrics", "s3://b/x.prom"],
+        ["report", "models/sea", "-o", "gs://b/sea.html"],
+        ["inspect", "S3://b/models"],
+        ["inspect", "s3:/b/models"],
+        ["credentials", "abfss://b/tls"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_to_be_on_this_machine_is_in_no_bucket(place: Path, words: list[str]) -> None:
+    """Nor in a folder whose name looks like one."""
+    before = contents(place)
+    done = call(*words)
+    assert done.exit_code == 2 and ":/b/" in done.stderr and "wanted a file or folder of this machine" in done.stderr
+    assert contents(place) == before
