@@ -222,7 +222,7 @@ class Command(TyperCommand):
             for path in value if isinstance(value, list | tuple) else [value]:
                 if type(path) is type(Path()) and re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
                     may = "data sets, states and models alone may be elsewhere, as s3://BUCKET/PATH (or gs, az)"
-                    ctx.fail(f"{path}: wanted a file or folder of this machine; {may}.")
+                    ctx.fail(f"{redact(str(path))}: wanted a file or folder of this machine; {may}.")
         return rest
 
 
