@@ -1,0 +1,274 @@
+"""`python tests/kubernetes/real_api.py CACHE`: deploy/kubernetes and `cluster: {type: kubernetes}` before a real API
+server, with the Dask operator's own kinds and its controller. It is built into the folder CACHE the first time.
+
+What it cannot show: that pods run. There is no kubelet, and what Kubernetes 1.20 is too old for is named below."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import yaml
+from command_line import field, run, write_csv, write_job
+from control_plane import Api, built, control_plane, started
+from manifests import KUBERNETES, Document, build, identity, load, put
+from test_kubernetes import environment
+from test_manifests import PLANTED
+
+from dorff.engine import credentials, kubernetes
+from dorff.spec.reader import load_job
+
+#: What Kubernetes 1.20 has by another version, and the fields that it does not have.
+OLDER: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "CronJob": ("batch/v1beta1", ("/spec/jobTemplate/spec/podFailurePolicy",)),
+    "PodDisruptionBudget": ("policy/v1beta1", ()),
+}
+OWN_RULES: Final = (
+    "request and limit must be one",
+    "a read-only root",
+    "no port 'web'",
+)  # a server minds none of these
+UNSAID: Final = ("/globalDefault",)  # a server keeps no false of it
+#: One that an API server takes for text is left to the operator's Deployments.
+CLUSTERS: Final = (
+    ("/spec/worker/replica", 3), ("/spec/idleTimeout", "soon"), ("/spec/worker/replicas", "3"),
+    ("/spec/worker/spec/containers/0/imge", "dorff"), ("/spec/worker/spec/containers/0/resources/limit", {}),
+    ("/spec/worker/spec/containers/0/resources/limits/memory", "2Gigs"),
+    ("/spec/worker/spec/containers/0/name", None), ("/spec/scheduler/service/ports/0/port", "8786"),
+)  # fmt: skip
+CORE, DASK, RBAC, PODS = (
+    "/api/v1/namespaces/dorff",
+    "/apis/kubernetes.dask.org/v1/namespaces",
+    "/apis/rbac.authorization.k8s.io/v1/namespaces/dorff",
+    "/api/v1/namespaces/dorff/pods",
+)
+MAY: Final = (
+    ("POST", f"{DASK}/dorff/daskclusters"), ("DELETE", f"{DASK}/dorff/daskclusters/x"), ("GET", PODS),
+    ("GET", f"{CORE}/services/x"),
+)  # fmt: skip
+MAY_NOT: Final = (
+    ("GET", f"{CORE}/secrets"), ("GET", f"{CORE}/secrets/dorff-tls"), ("POST", f"{CORE}/secrets"),
+    ("GET", f"{CORE}/configmaps"), ("POST", f"{CORE}/configmaps"), ("GET", f"{CORE}/services"),
+    ("POST", PODS), ("DELETE", f"{PODS}/x"), ("GET", f"{PODS}/x"), ("GET", f"{PODS}/x/log"), ("POST", f"{PODS}/x/exec"),
+    ("POST", f"{CORE}/serviceaccounts/dorff/token"), ("GET", "/api/v1/pods"), ("GET", "/api/v1/nodes"),
+    ("POST", f"{DASK}/default/daskclusters"), ("DELETE", f"{DASK}/default/daskclusters/x"),
+    ("GET", f"{DASK}/dorff/daskclusters"), ("PATCH", f"{DASK}/dorff/daskclusters/x"),
+    ("DELETE", f"{DASK}/dorff/daskclusters"), ("POST", f"{DASK}/dorff/daskjobs"),
+    ("POST", "/apis/apps/v1/namespaces/dorff/deployments"), ("POST", f"{RBAC}/roles"), ("POST", f"{RBAC}/rolebindings"),
+    ("PATCH", f"{RBAC}/roles/dorff"), ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
+)  # fmt: skip
+failures = list[str]()
+
+
+def check(what: str, good: object, detail: object = "") -> None:
+    print(f"{'ok' if good else 'FAILED':7}{what}{f': {detail}' if detail else ''}"[:300], flush=True)
+    if not good:
+        failures.append(what)
+
+
+def pruned(sent: Any, stored: Any, at: str = "") -> Iterator[str]:
+    """The fields that the server did not keep as they were sent."""
+    if isinstance(sent, dict) and isinstance(stored, dict):
+        for key, value in sent.items():
+            if key in stored:
+                yield from pruned(value, stored[key], f"{at}/{key}")
+            elif f"{at}/{key}" not in UNSAID:
+                yield f"{at}/{key}"
+    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
+        for number, (one, other) in enumerate(zip(sent, stored, strict=True)):
+            yield from pruned(one, other, f"{at}/{number}")
+    elif sent != stored:
+        yield f"{at} as {stored!r}"
+
+
+def older(document: Document) -> Document:
+    """The object as Kubernetes 1.20 has it."""
+    version, fields = OLDER.get(document["kind"], (document["apiVersion"], ()))
+    document = copy.deepcopy(document) | {"apiVersion": version}
+    for path in fields:
+        *way, last = path.strip("/").split("/")
+        at = document
+        for key in way:
+            at = at[key]
+        del at[last]
+    return document
+
+
+def wrong(api: Api, document: Document, **options: str) -> str:
+    """What the server says against an object; empty where it keeps it as it is."""
+    status, answer = api.ask("POST", api.place(document), document, **options)
+    if status == 201:
+        return ", ".join(f"unknown field {one}" for one in pruned(document, answer))
+    return f"{status} {answer['message']}"
+
+
+def overlay(name: str) -> list[Document]:
+    return build(KUBERNETES / "overlays" / name)
+
+
+def check_overlay(api: Api, name: str) -> None:
+    """Each object is created; what an earlier overlay has left is removed before."""
+    for document in overlay(name):
+        document = older(document)
+        if document["kind"] == "Namespace" and api.ask("GET", f"/api/v1/namespaces/{identity(document)[1]}")[0] == 200:
+            continue  # its end would be a controller's work
+        api.ask("DELETE", f"{api.place(document)}/{identity(document)[1]}", propagationPolicy="Background")
+        problem = wrong(api, document)
+        check(f"{name}: {' '.join(identity(document))}", not problem, problem)
+
+
+def check_planted(api: Api) -> None:
+    objects = overlay("workers")
+    for kind, path, value, rule in PLANTED:
+        if path.startswith(OLDER.get(kind, ("", ()))[1]):
+            print(f"-      {path} is not asked: Kubernetes 1.20 has no such field")
+            continue
+        document = older(next(one for one in objects if one["kind"] == kind))
+        document["metadata"]["name"] = "planted"
+        assert not wrong(api, document, dryRun="All")
+        put(document, path, value)
+        problem, own = wrong(api, document, dryRun="All"), rule.startswith(OWN_RULES)
+        words = "taken, a rule of ours alone" if own else "refused"
+        check(f"{kind} {path} {value!r} is {words}", bool(problem) is not own, problem)
+
+
+def check_clusters(api: Api, cluster: Any) -> None:
+    for path, value in CLUSTERS:
+        document: Any = kubernetes.resource(cluster, "dorff-1", "dorff")
+        assert not wrong(api, document, dryRun="All")
+        put(document, path, value)
+        problem = wrong(api, document, dryRun="All")
+        check(f"DaskCluster {path} {value!r} is refused", problem, problem)
+
+
+def check_rights(api: Api, name: str, may: tuple[tuple[str, str], ...]) -> None:
+    """Requests by the driver's own token: 403 is a right that it does not have."""
+    driver = api.of("dorff", "dorff")
+    for method, path in MAY + MAY_NOT:
+        body = {"apiVersion": "v1", "kind": "Nothing"} if method in ("POST", "PATCH") else None
+        status, _ = driver.ask(method, path, body)
+        allowed = (method, path) in may
+        words = "may" if allowed else "may not"
+        check(f"{name}: the driver {words} {method} {path}", (status != 403) is allowed, status)
+
+
+def until(true: Callable[[], Any], seconds: float = 60) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := true()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return value
+
+
+def items(api: Api, path: str) -> list[Any]:
+    return api.ask("GET", path)[1].get("items") or []
+
+
+def clusters(api: Api) -> list[Any]:
+    return items(api, f"{DASK}/dorff/daskclusters")
+
+
+def check_fit(
+    api: Api, whose: Api, folder: Path, what: str, code: int, words: str, meet: Callable[[Any], None] | None = None
+) -> None:
+    """A fit of the overlay's cluster, which waits 15 s for its pods; `meet` is given the DaskCluster meanwhile."""
+    program = "from dorff.engine import kubernetes; kubernetes.START = 15.0; from dorff.cli import main; main()"
+    env = environment(folder / "tls", whose.kubeconfig(folder / "kubeconfig", "dorff"))
+    (folder / "out").unlink(missing_ok=True)
+    with started([sys.executable, "-c", program, "fit", "job.yaml"], folder / "out", **env) as process:
+        if meet is not None and (there := until(lambda: clusters(api))):
+            meet(there[0])
+        try:
+            process.wait(90)
+        except subprocess.TimeoutExpired:
+            check(what, False, "it does not end")
+    said = (folder / "out").read_text().strip()
+    good = process.returncode == code and words in said and "Traceback" not in said
+    check(f"{what} ends with {code}", good, f"{process.returncode}, {said.splitlines()[-1] if said else ''}")
+    check(f"{what} leaves no DaskCluster", until(lambda: not clusters(api), 10))
+
+
+def check_operator(api: Api, cluster: Any) -> Callable[[Any], None]:
+    """What the operator makes of a DaskCluster, and the policies that are about its pods."""
+
+    def meet(there: Any) -> None:
+        deployments = "/apis/apps/v1/namespaces/dorff/deployments"
+        name, count = there["metadata"]["name"], 1 + cluster.workers
+        selector = {"labelSelector": f"dask.org/cluster-name={name}"}
+        until(lambda: len(api.ask("GET", deployments, **selector)[1]["items"]) >= count, 12)
+        made = api.ask("GET", deployments, **selector)[1]["items"]
+        check("the operator makes a Deployment for the scheduler and each worker", len(made) == count, len(made))
+        labels = [one["spec"]["template"]["metadata"]["labels"] for one in made]
+        for policy in items(api, "/apis/networking.k8s.io/v1/namespaces/dorff/networkpolicies"):
+            wanted = policy["spec"]["podSelector"].get("matchLabels", {}).items()
+            number, called = sum(wanted <= one.items() for one in labels), policy["metadata"]["name"]
+            expected = {"dorff-driver": 0, "dorff-operator": 1}.get(called, count)
+            check(f"network policy {called} is about {expected} of its pods", number == expected, number)
+        status, service = api.ask("GET", f"{CORE}/services/{name}-scheduler")
+        address = service.get("spec", {}).get("clusterIP")
+        check("the operator makes a Service, with an address", status == 200 and address, address)
+        selects = service.get("spec", {}).get("selector", {"": ""}).items()
+        check("its Service selects the scheduler alone", sum(selects <= one.items() for one in labels) == 1)
+
+    return meet
+
+
+def main(cache: Path) -> None:
+    begun = time.monotonic()
+    cache.mkdir(parents=True, exist_ok=True)
+    server = built(cache)
+    print(f"server: {subprocess.run([server, '--version'], capture_output=True, text=True).stdout.strip()}")
+    for kind, (version, fields) in OLDER.items():
+        print(f"{kind}: sent as {version}{''.join(f', without {one}' for one in fields)}")
+    with tempfile.TemporaryDirectory() as name, control_plane(server, Path(name)) as api:
+        folder = Path(name)
+        credentials(folder / "tls")
+        write_csv(folder / "sea.csv", field(300))
+        run("ingest", "sea.csv", "sea.zarr", "--inputs", "a,b", "--targets", "u,v", cwd=folder)
+        (text,) = (one["data"]["job.yaml"] for one in overlay("operator") if one["kind"] == "ConfigMap")
+        write_job(folder / "job.yaml", cluster=yaml.safe_load(text)["cluster"])
+        cluster: Any = load_job(folder / "job.yaml").cluster
+        check_fit(api, api, folder, "a fit where there is no operator", 3, "install the Dask operator")
+        crds = files("dask_kubernetes") / "operator" / "deployment" / "helm" / "dask-kubernetes-operator" / "crds"
+        for document in [document for file in crds.iterdir() for document in load(file.read_text())]:
+            check(f"CRD {identity(document)[1]}", not (problem := wrong(api, document)), problem)
+        assert until(lambda: api.ask("GET", f"{DASK}/default/daskclusters")[0] == 200)
+        check_overlay(api, "one-pod")
+        check_rights(api, "one-pod", ())
+        check_fit(api, api.of("dorff", "dorff"), folder, "a fit without rights", 3, "role.yaml")
+        for name in ("workers", "operator-s3", "operator"):
+            check_overlay(api, name)
+        check_planted(api)
+        check_clusters(api, cluster)
+        check_rights(api, "operator", MAY)
+        driver = api.of("dorff", "dorff")
+
+        def same(there: Any) -> None:
+            sent = kubernetes.resource(cluster, there["metadata"]["name"], "dorff")
+            check("the DaskCluster is kept as it is sent", not (lost := list(pruned(sent, there))), lost)
+
+        check_fit(api, driver, folder, "a fit whose pods do not come", 5, "there are no pods", same)
+        kopf = [sys.executable, "-m", "kopf", "run", "-m", "dask_kubernetes.operator.controller", "--standalone"]
+        config = api.kubeconfig(folder / "operator", "dorff")
+        with started([*kopf, "--namespace", "dorff"], folder / "kopf.log", KUBECONFIG=str(config)):
+            check_fit(
+                api, driver, folder, "a fit with the operator", 5, "no pods", check_operator(api, folder, cluster)
+            )
+    print(f"{len(failures)} failed, {time.monotonic() - begun:.0f} s")
+    for what in failures:
+        print(f"FAILED {what}")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("python tests/kubernetes/real_api.py FOLDER: where the API server is, or is to be built")
+    main(Path(sys.argv[1]))
