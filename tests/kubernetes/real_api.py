@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -83,7 +83,7 @@ def pruned(sent: Any, stored: Any, at: str = "") -> Iterator[str]:
                 yield from pruned(value, stored[key], f"{at}/{key}")
             elif f"{at}/{key}" not in UNSAID:
                 yield f"{at}/{key}"
-    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
+    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) <= len(stored):  # it may add some
         for number, (one, other) in enumerate(zip(sent, stored, strict=True)):
             yield from pruned(one, other, f"{at}/{number}")
     elif sent != stored:
@@ -161,64 +161,77 @@ def check_rights(api: Api, name: str, may: tuple[tuple[str, str], ...]) -> None:
         check(f"{name}: the driver {words} {method} {path}", (status != 403) is allowed, status)
 
 
-def until(true: Callable[[], Any], seconds: float = 60) -> Any:
+Process = subprocess.Popen[bytes]
+Meet = Callable[[Process, Document], None]
+
+
+def until(true: Callable[[], Any], seconds: float = 240) -> Any:
     end = time.monotonic() + seconds
     while not (value := true()) and time.monotonic() < end:
         time.sleep(0.1)
     return value
 
 
-def items(api: Api, path: str) -> list[Any]:
-    return api.ask("GET", path)[1].get("items") or []
+def items(api: Api, path: str, **parameters: str) -> list[Any]:
+    return api.ask("GET", path, **parameters)[1].get("items") or []
 
 
 def clusters(api: Api) -> list[Any]:
     return items(api, f"{DASK}/dorff/daskclusters")
 
 
-def check_fit(
-    api: Api, whose: Api, folder: Path, what: str, code: int, words: str, meet: Callable[[Any], None] | None = None
-) -> None:
-    """A fit of the overlay's cluster, which waits 15 s for its pods; `meet` is given the DaskCluster meanwhile."""
-    program = "from dorff.engine import kubernetes; kubernetes.START = 15.0; from dorff.cli import main; main()"
-    env = environment(folder / "tls", whose.kubeconfig(folder / "kubeconfig", "dorff"))
-    (folder / "out").unlink(missing_ok=True)
-    with started([sys.executable, "-c", program, "fit", "job.yaml"], folder / "out", **env) as process:
-        if meet is not None and (there := until(lambda: clusters(api))):
-            meet(there[0])
-        try:
-            process.wait(90)
-        except subprocess.TimeoutExpired:
-            check(what, False, "it does not end")
-    said = (folder / "out").read_text().strip()
-    good = process.returncode == code and words in said and "Traceback" not in said
-    check(f"{what} ends with {code}", good, f"{process.returncode}, {said.splitlines()[-1] if said else ''}")
-    check(f"{what} leaves no DaskCluster", until(lambda: not clusters(api), 10))
+class Scene(NamedTuple):
+    """The server, as its administrator; a folder with a job, its data and the driver's credentials."""
 
+    api: Api
+    folder: Path
 
-def check_operator(api: Api, cluster: Any) -> Callable[[Any], None]:
-    """What the operator makes of a DaskCluster, and the policies that are about its pods."""
+    def check_fit(self, whose: Api, what: str, code: int, words: str, meet: Meet | None = None) -> None:
+        """A fit of the overlay's cluster, with somebody's rights. `meet` is given the process and the DaskCluster that
+        it has made; without it pods are waited for for 3 s."""
+        start = 3 if meet is None else 300
+        program = f"from dorff.engine import kubernetes; kubernetes.START = {start}; from dorff.cli import main; main()"
+        env = environment(self.folder / "tls", whose.kubeconfig(self.folder / "kubeconfig", "dorff"))
+        log = self.folder / "fit.log"
+        with started([sys.executable, "-c", program, "fit", "job.yaml"], log, **env) as process:
+            if meet is not None and until(lambda: clusters(self.api) or process.poll() is not None):
+                for there in clusters(self.api):
+                    meet(process, there)
+            ended = until(lambda: process.poll() is not None)
+        lines = [line for line in log.read_text().splitlines() if line] or ["nothing"]
+        good = ended and process.returncode == code and words in lines[-1] and "Traceback" not in "".join(lines)
+        check(f"{what} ends with {code}", good, f"{process.returncode}, {lines[-1]}")
+        check(f"{what} leaves no DaskCluster", until(lambda: not clusters(self.api), 20))
 
-    def meet(there: Any) -> None:
-        deployments = "/apis/apps/v1/namespaces/dorff/deployments"
-        name, count = there["metadata"]["name"], 1 + cluster.workers
+    def check_made(self, process: Process, there: Document) -> None:
+        """What the operator makes of a DaskCluster, and the policies that are about its pods; then the pods, which a
+        controller would make, and an image that their kubelet would not get."""
+        name, apps = there["metadata"]["name"], "/apis/apps/v1/namespaces/dorff/deployments"
+        count = 1 + there["spec"]["worker"]["replicas"]
         selector = {"labelSelector": f"dask.org/cluster-name={name}"}
-        until(lambda: len(api.ask("GET", deployments, **selector)[1]["items"]) >= count, 12)
-        made = api.ask("GET", deployments, **selector)[1]["items"]
+        until(lambda: len(items(self.api, apps, **selector)) >= count, 60)
+        made = [one["spec"]["template"] for one in items(self.api, apps, **selector)]
         check("the operator makes a Deployment for the scheduler and each worker", len(made) == count, len(made))
-        labels = [one["spec"]["template"]["metadata"]["labels"] for one in made]
-        for policy in items(api, "/apis/networking.k8s.io/v1/namespaces/dorff/networkpolicies"):
-            wanted = policy["spec"]["podSelector"].get("matchLabels", {}).items()
-            number, called = sum(wanted <= one.items() for one in labels), policy["metadata"]["name"]
+        labels = [one["metadata"]["labels"] for one in made]
+        for policy in items(self.api, "/apis/networking.k8s.io/v1/namespaces/dorff/networkpolicies"):
+            called, wanted = policy["metadata"]["name"], policy["spec"]["podSelector"].get("matchLabels", {}).items()
+            number = sum(wanted <= one.items() for one in labels)
             expected = {"dorff-driver": 0, "dorff-operator": 1}.get(called, count)
             check(f"network policy {called} is about {expected} of its pods", number == expected, number)
-        status, service = api.ask("GET", f"{CORE}/services/{name}-scheduler")
-        address = service.get("spec", {}).get("clusterIP")
-        check("the operator makes a Service, with an address", status == 200 and address, address)
-        selects = service.get("spec", {}).get("selector", {"": ""}).items()
+        service = self.api.ask("GET", f"{CORE}/services/{name}-scheduler")[1].get("spec", {})
+        check("the operator makes a Service, with an address", service.get("clusterIP"), service.get("clusterIP"))
+        selects = service.get("selector", {"": ""}).items()
         check("its Service selects the scheduler alone", sum(selects <= one.items() for one in labels) == 1)
-
-    return meet
+        waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+        for number, one in enumerate(made):
+            pod = {"apiVersion": "v1", "kind": "Pod", **one, "metadata": {**one["metadata"], "namespace": "dorff"}}
+            pod["metadata"]["name"] = f"{name}-{number}"
+            check(
+                f"pod {number} of its Deployments is kept as it is sent", not (problem := wrong(self.api, pod)), problem
+            )
+            state = {"name": one["spec"]["containers"][0]["name"], "image": "", "imageID": "", "ready": False}
+            status = {"containerStatuses": [{**state, "restartCount": 0, **waiting}]}
+            self.api.ask("PATCH", f"{PODS}/{name}-{number}/status", {"status": status})
 
 
 def main(cache: Path) -> None:
@@ -236,32 +249,36 @@ def main(cache: Path) -> None:
         (text,) = (one["data"]["job.yaml"] for one in overlay("operator") if one["kind"] == "ConfigMap")
         write_job(folder / "job.yaml", cluster=yaml.safe_load(text)["cluster"])
         cluster: Any = load_job(folder / "job.yaml").cluster
-        check_fit(api, api, folder, "a fit where there is no operator", 3, "install the Dask operator")
+        scene = Scene(api, folder)
+        scene.check_fit(api, "a fit where there is no operator", 3, "install the Dask operator")
         crds = files("dask_kubernetes") / "operator" / "deployment" / "helm" / "dask-kubernetes-operator" / "crds"
         for document in [document for file in crds.iterdir() for document in load(file.read_text())]:
             check(f"CRD {identity(document)[1]}", not (problem := wrong(api, document)), problem)
         assert until(lambda: api.ask("GET", f"{DASK}/default/daskclusters")[0] == 200)
         check_overlay(api, "one-pod")
         check_rights(api, "one-pod", ())
-        check_fit(api, api.of("dorff", "dorff"), folder, "a fit without rights", 3, "role.yaml")
+        driver = api.of("dorff", "dorff")
+        scene.check_fit(driver, "a fit without rights", 3, "role.yaml")
         for name in ("workers", "operator-s3", "operator"):
             check_overlay(api, name)
         check_planted(api)
         check_clusters(api, cluster)
         check_rights(api, "operator", MAY)
         driver = api.of("dorff", "dorff")
+        scene.check_fit(driver, "a fit whose pods do not come", 5, "there are no pods")
 
-        def same(there: Any) -> None:
+        def stop(process: Process, there: Document) -> None:
             sent = kubernetes.resource(cluster, there["metadata"]["name"], "dorff")
             check("the DaskCluster is kept as it is sent", not (lost := list(pruned(sent, there))), lost)
+            process.terminate()
 
-        check_fit(api, driver, folder, "a fit whose pods do not come", 5, "there are no pods", same)
+        scene.check_fit(driver, "a fit that is told to end", 5, "stopped", stop)
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "dorff"}}
+        assert not wrong(api, account)  # a controller would make it
         kopf = [sys.executable, "-m", "kopf", "run", "-m", "dask_kubernetes.operator.controller", "--standalone"]
         config = api.kubeconfig(folder / "operator", "dorff")
         with started([*kopf, "--namespace", "dorff"], folder / "kopf.log", KUBECONFIG=str(config)):
-            check_fit(
-                api, driver, folder, "a fit with the operator", 5, "no pods", check_operator(api, folder, cluster)
-            )
+            scene.check_fit(driver, "a fit without its image", 3, "ImagePullBackOff: no such image", scene.check_made)
     print(f"{len(failures)} failed, {time.monotonic() - begun:.0f} s")
     for what in failures:
         print(f"FAILED {what}")
