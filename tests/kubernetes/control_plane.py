@@ -136,7 +136,10 @@ class Api:
         place = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         status, answer = self.ask("POST", place, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"})
         assert status == 201, answer
-        return Api(self.url, self._certificate, answer["status"]["token"])
+        return self.with_token(answer["status"]["token"])
+
+    def with_token(self, token: str) -> Api:
+        return Api(self.url, self._certificate, token)
 
     def kubeconfig(self, path: Path, namespace: str) -> Path:
         server = {"server": self.url, "certificate-authority": str(self._certificate)}
