@@ -29,7 +29,6 @@ from dorff.spec.cluster import KubernetesCluster, RemoteCluster
 Resource = Mapping[str, Any]
 START: Final = 600.0  # seconds until scheduler and a worker are there: a node may have to come, and pull the image
 _LOOK: Final = 1.0  # seconds between looks at the pods
-_WHOSE: Final = "dask.org/cluster-name"  # the operator's label
 #: No pod that waits for one of these will start.
 _FATAL: Final = re.compile("ImagePullBackOff|InvalidImageName|ErrImageNeverPull|(Create|Run).*Error|CrashLoopBackOff")
 _REMEDIES: Final = {
@@ -67,7 +66,7 @@ async def _start(cluster: KubernetesCluster, name: str, begin: Callable[[], obje
     while True:
         if stop_requested():
             raise StoppedError("stopped while pods started")
-        pods = (await _call(api, "GET", "pods", params={"labelSelector": f"{_WHOSE}={name}"}))["items"]
+        pods = (await _call(api, "GET", "pods", params={"labelSelector": f"dask.org/cluster-name={name}"}))["items"]
         ready = {pod["metadata"]["labels"]["dask.org/component"] for pod in pods if _condition(pod, "Ready") == "True"}
         if ready >= {"scheduler", "worker"}:
             service = (await _call(api, "GET", f"services/{name}-scheduler"))["spec"]

@@ -6,6 +6,7 @@ What it cannot show: that pods run. There is no kubelet, and what Kubernetes 1.2
 from __future__ import annotations
 
 import copy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,13 +66,12 @@ MAY_NOT: Final = (
     ("POST", "/apis/apps/v1/namespaces/dorff/deployments"), ("POST", f"{RBAC}/roles"), ("POST", f"{RBAC}/rolebindings"),
     ("PATCH", f"{RBAC}/roles/dorff"), ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
 )  # fmt: skip
-failures = list[str]()
+failures, passed = list[str](), list[str]()
 
 
 def check(what: str, good: object, detail: object = "") -> None:
     print(f"{'ok' if good else 'FAILED':7}{what}{f': {detail}' if detail else ''}"[:300], flush=True)
-    if not good:
-        failures.append(what)
+    (passed if good else failures).append(what)
 
 
 def pruned(sent: Any, stored: Any, at: str = "") -> Iterator[str]:
@@ -202,6 +202,8 @@ class Scene(NamedTuple):
         good = ended and process.returncode == code and words in lines[-1] and "Traceback" not in "".join(lines)
         check(f"{what} ends with {code}", good, f"{process.returncode}, {lines[-1]}")
         check(f"{what} leaves no DaskCluster", until(lambda: not clusters(self.api), 120))
+        for left in clusters(self.api):
+            self.api.ask("DELETE", f"{DASK}/dorff/daskclusters/{left['metadata']['name']}")
 
     def check_made(self, process: Process, there: Document) -> None:
         """What the operator makes of a DaskCluster, and the policies that are about its pods; then the pods, which a
@@ -236,6 +238,7 @@ class Scene(NamedTuple):
 
 def main(cache: Path) -> None:
     begun = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is started ends too
     cache.mkdir(parents=True, exist_ok=True)
     server = built(cache)
     print(f"server: {subprocess.run([server, '--version'], capture_output=True, text=True).stdout.strip()}")
@@ -280,7 +283,7 @@ def main(cache: Path) -> None:
         config = api.kubeconfig(folder / "operator", "dorff")
         with started([*kopf, "--namespace", "dorff"], folder / "kopf.log", KUBECONFIG=str(config)):
             scene.check_fit(driver, "a fit without its image", 3, "ImagePullBackOff: no such image", scene.check_made)
-    print(f"{len(failures)} failed, {time.monotonic() - begun:.0f} s")
+    print(f"{len(passed)} passed, {len(failures)} failed, {time.monotonic() - begun:.0f} s")
     for what in failures:
         print(f"FAILED {what}")
     sys.exit(bool(failures))
