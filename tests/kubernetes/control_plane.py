@@ -39,7 +39,7 @@ def built(cache: Path) -> Path:
     if missing := [_PACKAGES[path] for path in needed if not path.exists()]:
         raise SystemExit(f"needs packages of Debian 12: apt-get install --no-install-recommends {' '.join(missing)}")
     if not server.exists():
-        print(f"building {server}: some 7 minutes of two cores, 3 GB of disk", flush=True)
+        print(f"building {server}: some 7 minutes of two free cores, 1.5 GB of disk meanwhile", flush=True)
         work = server.parent / "build"
         shutil.rmtree(work, ignore_errors=True)
         _compile(_source(work), work)
