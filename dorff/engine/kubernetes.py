@@ -29,11 +29,13 @@ from dorff.spec.cluster import KubernetesCluster, RemoteCluster
 Resource = Mapping[str, Any]
 START: Final = 600.0  # seconds until scheduler and a worker are there: a node may have to come, and pull the image
 _LOOK: Final = 1.0  # seconds between looks at the pods
-_WHOSE: Final = "dask.org/cluster-name"  # the operator's label
 #: No pod that waits for one of these will start.
 _FATAL: Final = re.compile("ImagePullBackOff|InvalidImageName|ErrImageNeverPull|(Create|Run).*Error|CrashLoopBackOff")
-_RIGHTS: Final = "give the driver's service account the rights of deploy/kubernetes/components/operator/role.yaml"
-_REMEDIES: Final = {403: _RIGHTS, 404: "install the Dask operator, and name a namespace that is there"}
+_REMEDIES: Final = {
+    401: "renew the token or the certificate of the service account or the kubeconfig",
+    403: "give the driver's service account the rights of deploy/kubernetes/components/operator/role.yaml",
+    404: "install the Dask operator, and name a namespace that is there",
+}
 _log: Final = logging.getLogger(__name__)
 
 
@@ -43,10 +45,8 @@ def start_kubernetes(cluster: KubernetesCluster, patience: float) -> DaskEngine:
     try:
         security_for(RemoteCluster(address="tls://scheduler:8786"))
     except InputError as error:
-        files = "CA_FILE, ..._CLIENT__CERT and ..._CLIENT__KEY"
-        where = (
-            f"mount the secret '{cluster.tls}' in its pod and name its files in DASK_DISTRIBUTED__COMM__TLS__{files}"
-        )
+        files = "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..._CLIENT__CERT and ..._CLIENT__KEY"
+        where = f"mount the secret '{cluster.tls}' in its pod and name its files in {files}"
         raise InputError(f"cluster.type kubernetes: the driver has no credentials; {where}") from error
     name = f"dorff-{uuid.uuid4().hex[:10]}"
     with ExitStack() as undo:
@@ -66,7 +66,7 @@ async def _start(cluster: KubernetesCluster, name: str, begin: Callable[[], obje
     while True:
         if stop_requested():
             raise StoppedError("stopped while pods started")
-        pods = (await _call(api, "GET", "pods", params={"labelSelector": f"{_WHOSE}={name}"}))["items"]
+        pods = (await _call(api, "GET", "pods", params={"labelSelector": f"dask.org/cluster-name={name}"}))["items"]
         ready = {pod["metadata"]["labels"]["dask.org/component"] for pod in pods if _condition(pod, "Ready") == "True"}
         if ready >= {"scheduler", "worker"}:
             service = (await _call(api, "GET", f"services/{name}-scheduler"))["spec"]
@@ -111,14 +111,14 @@ def _ask(
     try:
         return asyncio.run(asked())
     except (OSError, httpx.HTTPError, kr8s.APITimeoutError, kr8s.ServerError) as error:
-        answer: Any = getattr(error, "response", None)
-        status = 500 if answer is None else answer.status_code
+        # httpx has a second line: where to read about a status
+        status, why = getattr(getattr(error, "response", None), "status_code", 500), str(error).partition("\n")[0]
         if gone and status == 404:
             return None
         if status < 500:
             remedy = _REMEDIES.get(status, "look at it")
-            raise InputError(f"cluster.type kubernetes: the API server refuses ({error}); {remedy}") from error
-        raise IncompleteError(f"cluster.type kubernetes: no answer of the API server ({error}); run again") from error
+            raise InputError(f"cluster.type kubernetes: the API server refuses ({why}); {remedy}") from error
+        raise IncompleteError(f"cluster.type kubernetes: no answer of the API server ({why}); run again") from error
 
 
 async def _call(api: Any, method: str, url: str, **options: Any) -> Any:

@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _answer(self, status: int, body: object) -> None:
-        text = json.dumps(body).encode()
+        text = (body if isinstance(body, str) else json.dumps(body)).encode()  # an API server's own pages are no JSON
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         verb = {"POST": "create", "DELETE": "delete", "GET": "get" if name else "list"}[method]
         cluster.asked.append((verb, resource))
         if status := cluster.refused.get((verb, resource)):
-            return self._answer(status, {"message": f"{resource} is forbidden" if status == 403 else "no such page"})
+            return self._answer(status, {"message": f"{resource} is forbidden"} if status == 403 else "no such page")
         if verb == "create":
             cluster.create(json.loads(body))
             return self._answer(201, cluster.made[-1])

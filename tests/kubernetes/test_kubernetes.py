@@ -247,12 +247,18 @@ def test_pods_that_do_not_come_are_not_waited_for_for_ever(cluster: Cluster, mon
             ("create", "daskclusters"),
             404,
             InputError,
-            "server refuses .no such page.; install the Dask operator",
+            "server refuses .Client error '404 .*/daskclusters'.; install the Dask operator",
         ),
         (("create", "daskclusters"), 403, InputError, "is forbidden.*rights of deploy/kubernetes/components/operator"),
+        (("list", "pods"), 401, InputError, "refuses .* renew the token"),
         (("list", "pods"), 403, InputError, "refuses .pods is forbidden.*service account the rights"),
         (("get", "services"), 403, InputError, "services is forbidden"),
-        (("list", "pods"), 500, IncompleteError, "no answer of the API server .*500"),
+        (
+            ("list", "pods"),
+            500,
+            IncompleteError,
+            "no answer of the API server .Server error '500 .*/pods.*'.; run again",
+        ),
     ],
 )
 @pytest.mark.process
