@@ -62,17 +62,19 @@ def run_tests(*words: str) -> tuple[list[dict[str, Any]], Ends]:
             ends["failed"].append(f"{' '.join(words)}: pytest ended without a report")
             return lines, ends
         for case in ElementTree.parse(report).iter("testcase"):
-            end, reason = end_of(case)
-            ends[end].append(f"{case.get('classname')}.{case.get('name')}{reason}")
+            end, message = end_of(case)
+            ends[end].append(
+                f"{case.get('classname')}.{case.get('name')}" + (f": {message}" if end == "skipped" else "")
+            )
     return lines, ends
 
 
 def end_of(case: ElementTree.Element) -> tuple[str, str]:
-    """How a test ended, and why."""
+    """How a test ended, and what pytest says about it."""
     for kind, end in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
         if (child := case.find(kind)) is not None:
             message = child.get("message") or ""
-            return ("hung" if end == "failed" and HUNG.search(message) else end), f": {message.partition(chr(10))[0]}"
+            return ("hung" if end == "failed" and HUNG.search(message) else end), message
     return "passed", ""
 
 
