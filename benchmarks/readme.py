@@ -325,9 +325,10 @@ def fault_lines() -> list[str]:
     lines = []
     if faults := _read("faults.json"):
         totals, tests = faults["totals"], faults["tests"]
+        failed = tests["failed"] + tests.get("hung", [])
         lines.append(
-            f"| {totals['injected']} faults injected by {len(tests['passed']) + len(tests['failed'])} tests: tests "
-            f"that failed; rows lost; rows counted twice | {len(tests['failed'])}; {totals['rows_lost']}; "
+            f"| {totals['injected']} faults injected by {len(tests['passed']) + len(failed)} tests: tests "
+            f"that failed; rows lost; rows counted twice | {len(failed)}; {totals['rows_lost']}; "
             f"{totals['rows_twice']} | `benchmarks/fault_table.py` |"
         )
     if soak := _read("soak.json"):

@@ -14,7 +14,7 @@ threadpool_limits(1, user_api="blas")
 settings.register_profile("dorff", deadline=None)
 settings.load_profile("dorff")
 
-pytest_plugins = ["quick", "schema_watch", "components", "gateway"]
+pytest_plugins = ["quick", "schema_watch", "components", "gateway", "table"]
 
 
 def _not_synced(handle: int) -> None:

@@ -302,12 +302,16 @@ class Found:
     def against(self, truth: Found) -> tuple[int, int]:
         """Rows lost and rows counted twice, by n; AssertionError where a bit of anything differs."""
         lost, twice = max(0, truth.rows - self.rows), max(0, self.rows - truth.rows)
-        for mine, theirs in ((self.sums, truth.sums), (self.model, truth.model)):
-            assert mine.keys() == theirs.keys()
-            wrong = [name for name, value in mine.items() if value.tobytes() != theirs[name].tobytes()]
-            assert not wrong, f"{wrong} differ from the one-process run's; rows lost {lost}, counted twice {twice}"
+        wrong = self.differing(truth)
+        assert not wrong, f"{wrong} differ from the one-process run's; rows lost {lost}, counted twice {twice}"
         assert not lost and not twice
         return lost, twice
+
+    def differing(self, truth: Found) -> list[str]:
+        """The sums and arrays of which a bit differs."""
+        mine, theirs = {**self.sums, **self.model}, {**truth.sums, **truth.model}
+        assert mine.keys() == theirs.keys()
+        return [name for name, value in mine.items() if value.tobytes() != theirs[name].tobytes()]
 
 
 def found(job: Path | Job, *, leaf: int = LEAF) -> Found:

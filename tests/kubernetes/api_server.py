@@ -98,6 +98,10 @@ class Cluster:
                 process.wait()
         self.processes.clear()
 
+    def left(self) -> int:
+        """How many DaskClusters and processes of their pods are there."""
+        return len(self.there) + len(self.processes)
+
     def close(self) -> None:
         if self._ending.ident is not None:
             self._ending.join()

@@ -106,6 +106,6 @@ def running(image: str, pod: Document, memory: str, replaced: Mapping[str, str],
         podman("rm", "--force", "--time", "0", name, check=False)
 
 
-def left() -> str:
-    """Containers of this process that are there, running or not."""
-    return podman("ps", "--all", "--quiet", "--filter", f"label={_MINE}")
+def left() -> int:
+    """How many containers of this process are there, running or not."""
+    return len(podman("ps", "--all", "--quiet", "--filter", f"label={_MINE}").split())

@@ -20,6 +20,7 @@ from api_server import NAMESPACE, Cluster, api_server, deployments
 from command_line import DORFF, field, run, write_csv, write_job
 from manifests import KUBERNETES, Document, amount, build, identity, missed_in_pod, problems
 from processes import until
+from table import Trial
 
 from dorff import load_model
 from dorff.engine import Task, credentials, kubernetes, open_engine
@@ -185,7 +186,9 @@ def test_a_fit_by_pods_is_that_of_one_process_to_the_last_bit(tmp_path: Path, tl
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_driver_that_is_told_to_end_while_pods_start_leaves_none(tmp_path: Path, tls: Path, number: int) -> None:
+def test_a_driver_that_is_told_to_end_while_pods_start_leaves_none(
+    tmp_path: Path, tls: Path, number: signal.Signals, trial: Trial
+) -> None:
     write_csv(tmp_path / "sea.csv", field(300))
     assert run("ingest", "sea.csv", "sea.zarr", "--inputs", "a,b", "--targets", "u,v", cwd=tmp_path).returncode == 0
     write_job(tmp_path / "job.yaml", cluster={"type": "kubernetes", "image": "dorff"})
@@ -198,7 +201,8 @@ def test_a_driver_that_is_told_to_end_while_pods_start_leaves_none(tmp_path: Pat
         driver.send_signal(number)
         _, complained = driver.communicate(timeout=30)
         assert driver.returncode == 5 and "Traceback" not in complained, complained
-        assert cluster.there == {} and len(cluster.made) == 1
+        assert len(cluster.made) == 1
+        trial.settle(f"driver ended by {number.name} while pods start", "exit 5", left=cluster.left)
 
 
 def refused(error: type[Exception], match: str, *, patience: float = 20.0, **options: Any) -> None:
@@ -223,13 +227,16 @@ def waiting(why: str, message: str = "", **last: Any) -> Document:
         (waiting("CreateContainerConfigError", 'secret "s3" not found'), 'secret "s3" not found'),
     ],
 )
-def test_a_pod_that_cannot_run_is_named_and_goes(cluster: Cluster, state: Document, match: str) -> None:
+def test_a_pod_that_cannot_run_is_named_and_goes(cluster: Cluster, state: Document, match: str, trial: Trial) -> None:
     cluster.waiting = state
     refused(InputError, match)
-    assert len(cluster.made) == 1 and cluster.there == {}
+    assert len(cluster.made) == 1
+    trial.settle("pod that cannot run", "refused, the pod named", left=cluster.left)
 
 
-def test_pods_that_do_not_come_are_not_waited_for_for_ever(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_that_do_not_come_are_not_waited_for_for_ever(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, trial: Trial
+) -> None:
     monkeypatch.setattr(kubernetes, "START", 0.5)
     cluster.unscheduled = "0/3 nodes are available: 3 Insufficient memory"
     refused(IncompleteError, "no worker in 0 s .dorff-.*: 0/3 nodes are available: 3 Insufficient memory")
@@ -237,7 +244,8 @@ def test_pods_that_do_not_come_are_not_waited_for_for_ever(cluster: Cluster, mon
     refused(IncompleteError, "there are no pods: see that the Dask operator runs")
     cluster.operator, cluster.waiting = True, waiting("ContainerCreating")
     refused(IncompleteError, "ContainerCreating")
-    assert len(cluster.made) == 3 and cluster.there == {}
+    assert len(cluster.made) == 3
+    trial.settle("pods that do not come", "ended after a while, with the reason", left=cluster.left)
 
 
 @pytest.mark.parametrize(
@@ -269,11 +277,12 @@ def test_what_the_api_server_refuses_is_said(
     error: type[Exception],
     match: str,
     caplog: pytest.LogCaptureFixture,
+    trial: Trial,
 ) -> None:
     cluster.refused[what] = status
     refused(error, match, workers=1)
-    assert cluster.there == {} and "may be left" not in caplog.text
-    until(lambda: not cluster.processes)
+    assert "may be left" not in caplog.text
+    trial.settle(f"API server answers {status} to {' '.join(what)}", "ended, with the reason", left=cluster.left)
 
 
 def test_an_end_that_is_refused_says_what_is_left(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

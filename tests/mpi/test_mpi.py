@@ -15,8 +15,10 @@ import psutil
 import pytest
 from command_line import CURL, DORFF, field, run, write_job
 from processes import until
+from table import Trial
 
 from dorff.data import ingest
+from dorff.store import load_model
 
 pytestmark = [
     pytest.mark.process,
@@ -62,12 +64,12 @@ def sentences(errors: str) -> list[str]:
     return [line for line in lines if not line.startswith("dorff: stopped")]
 
 
-def same(place: Path, here: Path) -> None:
-    """The model is that of a fit here."""
+def same(place: Path, here: Path) -> bool:
+    """Whether the model is that of a fit here."""
     first, second = (folder / "models" / "sea" / "v000001" for folder in (here, place))
     chunks = [file.relative_to(first) for file in first.rglob("*") if file.is_file() and "c" in file.parts]
     assert len(chunks) > 3
-    assert all((first / chunk).read_bytes() == (second / chunk).read_bytes() for chunk in chunks)
+    return all((first / chunk).read_bytes() == (second / chunk).read_bytes() for chunk in chunks)
 
 
 def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Path, here: Path) -> None:
@@ -76,7 +78,7 @@ def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Path, here: Path
     report = json.loads(out)
     assert report["rows_used"] == ROWS and report["leaves_computed"] == LEAVES and not report["in_driver"]
     assert not [line for line in err.splitlines() if "fit: " not in line], err
-    same(place, here)
+    assert same(place, here)
 
 
 def test_ranks_that_are_too_few_are_said_once(place: Path) -> None:
@@ -145,7 +147,9 @@ def test_nobody_without_the_jobs_credentials_is_let_in(place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["worker", "mpirun"])
-def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on(place: Path, here: Path, whom: str) -> None:
+def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on(
+    place: Path, here: Path, whom: str, trial: Trial
+) -> None:
     fitted = start(place, 4)
     until(lambda: list(place.glob("runs/sea/*/receipts/*.json")))
     ranks = [one for one in psutil.Process(fitted.pid).children(recursive=True) if "dorff" in " ".join(one.cmdline())]
@@ -156,8 +160,14 @@ def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on(place: Path
     _, err = fitted.communicate(timeout=60)
     assert fitted.returncode != 0 and "Traceback" not in err
     assert psutil.wait_procs(ranks, timeout=10)[1] == []
+    before = len(list(place.glob("runs/sea/*/receipts/*.json")))
     out, err = (fitted := start(place, 4)).communicate(timeout=150)
     assert fitted.returncode == 0, err
     report = json.loads(out)
+    trial.settle(
+        f"{whom} killed, run again" if whom == "worker" else "mpirun ended by SIGTERM, run again",
+        rows=(ROWS, load_model(place / "models" / "sea").info["report"]["rows_used"]),
+        same=same(place, here),
+        redone=f"{before - report['leaves_reused']} leaves that were done",
+    )
     assert report["rows_used"] == ROWS and report["leaves_reused"] >= 1
-    same(place, here)

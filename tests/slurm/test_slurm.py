@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ import pytest
 from command_line import CURL, DORFF, field, run, write_job
 from places import ROOT
 from slurm_nodes import Slurm, slurm_nodes, until
+from table import Trial
 
 from dorff.data import ingest
 from dorff.storage.files import read_record
+from dorff.store import load_model
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
 LEAVES = 4
@@ -50,8 +52,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Place:
     """A folder with a job of Slurm's."""
 
-    def __init__(self, folder: Path, data: Path, slurm: Slurm) -> None:
-        self.folder, self.data, self.slurm = folder, data, slurm
+    def __init__(self, folder: Path, data: Path, slurm: Slurm, trial: Trial) -> None:
+        self.folder, self.data, self.slurm, self.trial = folder, data, slurm, trial
         self.environment = os.environ | slurm.environment
         self.started: list[subprocess.Popen[str]] = []
 
@@ -79,12 +81,13 @@ class Place:
         until(lambda: list(self.folder.glob("runs/sea/*/checkpoints/*.json")), 60)
         return record(next(self.folder.glob("runs/sea/*/checkpoints/*.json")))
 
-    def taken_up(self, checkpoint: dict[str, Any]) -> None:
-        """Another worker went on from there, reading the rows that were left, and no others."""
+    def taken_up(self, checkpoint: dict[str, Any]) -> str:
+        """Another worker went on from there, reading the rows that were left, and no others. What was read again."""
         (receipt,) = [one for one in map(record, self.receipts()) if one["number"] == checkpoint["number"]]
         rest = checkpoint["stop"] - checkpoint["row"]
         assert checkpoint["rows_read"] + rest == receipt["rows_read"]
         assert 0 < rest < checkpoint["stop"] - checkpoint["start"]
+        return f"{receipt['rows_read'] - (checkpoint['stop'] - checkpoint['start'])} rows read"
 
     def processes(self, job: str, word: str = "dask_worker") -> list[psutil.Process]:
         """Those of a job, but not Slurm's own: of a worker's the nanny, and then the worker."""
@@ -103,19 +106,33 @@ class Place:
         until(lambda: not self.slurm.jobs(), 30)
         assert not list(self.folder.glob("slurm/*/*.pem"))
 
-    def check(self, fitted: subprocess.Popen[str]) -> dict[str, Any]:
+    def check(
+        self,
+        fitted: subprocess.Popen[str],
+        fault: str = "",
+        redone: Callable[[dict[str, Any]], str] = lambda report: "not counted",
+    ) -> dict[str, Any]:
         """That the fit is that of all rows, its model is that of a fit here to the last bit, and no job stays."""
         out, err = fitted.communicate(timeout=150)
         assert fitted.returncode == 0, err
         report: dict[str, Any] = json.loads(out)
+        self.settle(fault, redone(report))
         assert report["rows_used"] == ROWS and report["rows_dropped"] == 0 and report["coverage"] == 1
         assert report["leaves_computed"] + report["leaves_reused"] == LEAVES
-        self.same()
         assert list(self.folder.glob("slurm/*")) == []
         return report
 
-    def same(self) -> None:
-        """The model is that of a fit here, to the last bit; and no job stays."""
+    def settle(self, fault: str, redone: str = "not counted") -> None:
+        """What the fault came to: the model of a fit here, to the last bit; and no job stays."""
+        used = load_model(self.folder / "models" / "sea").info["report"]["rows_used"]
+        self.trial.settle(fault, rows=(ROWS, used), same=self.same(), left=self.jobs_left, redone=redone)
+        self.empty()
+
+    def jobs_left(self) -> int:
+        return len(self.slurm.jobs())
+
+    def same(self) -> bool:
+        """Whether the model is that of a fit here, to the last bit."""
         if not (self.data / "models").exists():
             here = run("fit", "job.yaml", cwd=self.data)
             assert here.returncode == 0, here.stderr
@@ -123,8 +140,7 @@ class Place:
         chunks = [file.relative_to(first) for file in first.rglob("c/*") if file.is_file()]
         chunks += [file.relative_to(first) for file in first.rglob("c/*/*") if file.is_file()]
         assert len(chunks) > 3
-        assert [(first / chunk).read_bytes() for chunk in chunks] == [(second / chunk).read_bytes() for chunk in chunks]
-        self.empty()
+        return all((first / chunk).read_bytes() == (second / chunk).read_bytes() for chunk in chunks)
 
 
 def record(file: Path) -> dict[str, Any]:
@@ -134,8 +150,8 @@ def record(file: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, data: Path, slurm: Slurm) -> Iterator[Place]:
-    made = Place(tmp_path, data, slurm)
+def place(tmp_path: Path, data: Path, slurm: Slurm, trial: Trial) -> Iterator[Place]:
+    made = Place(tmp_path, data, slurm, trial)
     yield made
     for one in made.started:
         one.kill()
@@ -188,8 +204,7 @@ def test_a_job_that_is_cancelled_is_replaced_and_its_leaf_goes_on(place: Place) 
     place.slurm.call("scancel", lost)
     checkpoint = place.checkpoint()
     until(lambda: len([one for one in place.slurm.jobs() if one != lost]) == 2, 30)
-    place.check(fitted)
-    place.taken_up(checkpoint)
+    place.check(fitted, "job cancelled (scancel)", lambda _: place.taken_up(checkpoint))
 
 
 @pytest.mark.slow
@@ -206,8 +221,7 @@ def test_a_worker_ends_before_its_walltime_and_its_leaf_goes_on(place: Place) ->
     checkpoint = place.checkpoint()
     until(lambda: place.slurm.jobs("--states=RUNNING") not in ([], [job]), 30)
     assert time.time() - began < 60, "Slurm would have killed it"
-    place.check(fitted)
-    place.taken_up(checkpoint)
+    place.check(fitted, "walltime near its end", lambda _: place.taken_up(checkpoint))
 
 
 EATER = """\
@@ -223,7 +237,7 @@ def test_a_job_that_slurm_kills_for_its_memory_is_replaced(place: Place) -> None
     fitted = place.start()
     logs = list(place.slurm.folder.glob("slurmd.*.log"))
     until(lambda: any("exceeded memory limit" in log.read_text() for log in logs))
-    place.check(fitted)
+    place.check(fitted, "job killed for its memory")
 
 
 @pytest.mark.slow
@@ -238,7 +252,7 @@ def test_a_node_that_goes_down_loses_nothing(place: Place) -> None:
             one.kill()
     place.slurm.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     try:
-        place.check(fitted)
+        place.check(fitted, "node down")
     finally:
         place.slurm.start(f"slurmd.{node}")
         place.slurm.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
@@ -257,7 +271,7 @@ def test_a_controller_that_is_away_is_waited_for(place: Place) -> None:
             one.kill()
     time.sleep(3)
     place.slurm.start("slurmctld")
-    place.check(fitted)
+    place.check(fitted, "slurmctld killed and started again, a job lost meanwhile")
 
 
 @pytest.mark.slow
@@ -274,41 +288,48 @@ def test_no_job_stays_however_the_driver_ends(place: Place, number: signal.Signa
     until(lambda: not place.slurm.jobs(), 30)
     for folder in place.folder.glob("slurm/*"):  # what a killed driver leaves
         shutil.rmtree(folder)
-    report = place.check(place.start())
-    assert report["leaves_reused"] >= 1
+    before = len(place.receipts())
+    report = place.check(
+        place.start(),
+        f"driver ended by {number.name}, run again",
+        lambda report: f"{before - report['leaves_reused']} leaves that were done",
+    )
+    assert report["leaves_reused"] == before >= 1
 
 
-def refused(place: Place, code: int, pattern: str, **environment: str) -> None:
+def refused(place: Place, fault: str, code: int, pattern: str, **environment: str) -> None:
     """The fit ends with this code and one sentence, and no job stays."""
     done = place.fit(**environment)
     lines = [line for line in done.stderr.splitlines() if not re.match(r"\d\d:\d\d:\d\d fit: ", line)]
     assert done.returncode == code and len(lines) == 1, done.stderr
     assert re.search(pattern, lines[0]), lines[0]
+    place.trial.settle(fault, f"exit {code} and one sentence", left=place.jobs_left)
     place.empty()
 
 
 def test_without_slurm_there_is_no_fit(place: Place) -> None:
     place.job()
-    refused(place, 3, "there is no sbatch here; run dorff where Slurm's commands are", PATH="/nowhere")
+    refused(place, "no sbatch", 3, "there is no sbatch here; run dorff where Slurm's commands are", PATH="/nowhere")
 
 
 def test_what_sbatch_says_is_passed_on(place: Place) -> None:
     place.job(queue="nowhere")
-    refused(place, 3, "sbatch refuses the job: .*[Ii]nvalid partition.*; correct")
+    refused(place, "unknown queue", 3, "sbatch refuses the job: .*[Ii]nvalid partition.*; correct")
     place.job(directives=["--nodelist=n9"])
-    refused(place, 3, "sbatch refuses the job: .*[Ii]nvalid node")
+    refused(place, "unknown node", 3, "sbatch refuses the job: .*[Ii]nvalid node")
 
 
 def test_a_queue_that_starts_nothing_ends_the_fit_with_its_reason(place: Place) -> None:
     place.job(queue="closed", wait=3.0)
-    refused(place, 5, r"none of Slurm's jobs has run for 3 s, and its reason is PartitionDown; what is done is kept")
+    pattern = r"none of Slurm's jobs has run for 3 s, and its reason is PartitionDown; what is done is kept"
+    refused(place, "queue that starts nothing", 5, pattern)
 
 
 def test_jobs_that_die_at_once_are_not_asked_for_for_ever(place: Place) -> None:
     place.job()
     (place.folder / "broken").write_text("echo no python on this node >&2; exit 1")
     pattern = r"jobs of Slurm's in a row ended soon after they began; .*\(the last line: no python on this node\)"
-    refused(place, 5, pattern, BASH_ENV=str(place.folder / "broken"))
+    refused(place, "nodes on which each job fails", 5, pattern, BASH_ENV=str(place.folder / "broken"))
     assert list(place.folder.glob("slurm/*/*.err")), "what they printed is kept"
 
 
@@ -408,5 +429,5 @@ def test_a_fit_whose_driver_is_cut_short_is_ended_by_the_next_try(place: Place, 
     logs = sorted(place.folder.glob("dorff-sea-*.log"), key=lambda log: int(log.stem.rpartition("-")[2]))
     assert len(logs) == 2
     assert ("what is done is kept" in logs[0].read_text()) == (signal_name == "TERM")
+    place.settle(f"driver's job ended by {signal_name}, submitted again by itself")
     assert f"fit: {ROWS:,} rows used, 0 dropped; " in logs[1].read_text()
-    place.same()
