@@ -92,11 +92,10 @@ def ingest(
 ) -> int:
     """Write the rows of all sources, in order, as arrays `x` (n, d) and `y` (n, q) of a Zarr v3 group.
 
-    A source is a file: CSV (gzipped or not, with or without header), Parquet, NPY, NPZ, NetCDF or HDF5; or
-    several side by side, `a.csv+b.csv`, whose columns together make each row. `inputs` and `targets` name
-    columns; the name of a 2-d array stands for all its columns, a file without names has c0, c1, ..., and `=0`
-    is a column of zeros. No targets: no `y`. Numbers are kept as float32 where all sources hold no more, else
-    as float64; NaN and infinities are kept.
+    A source is a file: CSV (gzipped or not, with or without header), Parquet, NPY, NPZ, NetCDF or HDF5; or several side
+    by side, `a.csv+b.csv`, whose columns together make each row. `inputs` and `targets` name columns; the name of a 2-d
+    array stands for all its columns, a file without names has c0, c1, ..., and `=0` is a column of zeros. No targets:
+    no `y`. Numbers are kept as float32 where all sources hold no more, else as float64; NaN and infinities are kept.
 
     Inputs of text become a column of 0 and 1 for each category, sorted; 0, 1, ... where they are `ordered` so. ISO
     dates and times become seconds since the first row's day, numbers of units "hours since 2000-01-01" stay in these;

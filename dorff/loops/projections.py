@@ -20,13 +20,10 @@ def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, row
     H not normalised, where y[permutation[k]] takes y's place first if s = 1 and there is a permutation. Then
     out[:, j] = gains[j] * y[rows[j] - k n] for the j whose rows[j] lies in [k n, (k + 1) n).
 
-    x            (b, d) float64, C-ordered rows (they may lie in a wider buffer).
-    stretch      (d,).
-    diagonals    (B, K, n), K >= 1, n >= d a power of two. They carry the powers of n.
-    permutation  (B, n) int32, entries in [0, n), or (B, 0) for none.
-    rows         (D,) int64, ascending, in [0, B n).
-    gains        (D,).
-    out          (b, >= D), rows likewise; further columns are left as they are. May not overlap x.
+    x            (b, d) float64, C-ordered rows (they may lie in a wider buffer). stretch      (d,). diagonals    (B, K,
+    n), K >= 1, n >= d a power of two. They carry the powers of n. permutation  (B, n) int32, entries in [0, n), or (B,
+    0) for none. rows         (D,) int64, ascending, in [0, B n). gains        (D,). out          (b, >= D), rows
+    likewise; further columns are left as they are. May not overlap x.
 
     SORF and ROM have K = 3 and signs in the diagonals; Fastfood (Le, Sarlos & Smola 2013) has K = 2: signs, then the
     permutation, then Gaussians. Rows do not depend on each other, to the bit. InputError for what does not fit."""
@@ -67,9 +64,8 @@ def butterfly_rules(
     cosines[k, s] and sines[k, s]; with `simplex`, y = V^T y, V of `simplex_vertices`. Then, the width being d,
     or d + 1 with `simplex`, out[:, j] = gains[j] * y[rows[j] - k width] for rows[j] in [k width, (k + 1) width).
 
-    permutations    (B, K, d) int32, K >= 1, entries in [0, d).
-    cosines, sines  (B, K, d - 1).
-    rows            (D,) int64, ascending, in [0, B width).
+    permutations    (B, K, d) int32, K >= 1, entries in [0, d). cosines, sines  (B, K, d - 1). rows            (D,)
+    int64, ascending, in [0, B width).
 
     d is 1 or more; all else is as in `hadamard_chain`. The rules are those of Munkhoeva et al. (2018, section 2.4)."""
     block("x", x)
