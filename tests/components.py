@@ -1,8 +1,10 @@
-"""What of the real things ran: a table of components, their versions, the tests that ran each, and seconds.
+"""What of the real things ran: a table of components, their versions, the tests that ran each, seconds, and the faults
+that were tried on it.
 
-With $DORFF_COMPONENTS a run of pytest adds a line of JSON for each of its tests of a component to that file, and
-`python tests/components.py FILE` prints the table of all. Its exit code is 1 where a component had no test that
-passed, or one that failed.
+With $DORFF_COMPONENTS a run of pytest adds a line of JSON for each of its tests of a component to that file, with
+$DORFF_FAULT_LOG one for each fault to that one (`table.py`), and `python tests/components.py FILE LOG` prints the table
+of all. Its exit code is 1 where a component had no test that passed or one that failed, where a row was lost or counted
+twice, or something was left running.
 """
 
 from __future__ import annotations
@@ -72,16 +74,31 @@ def _row(component: Component, lines: list[dict[str, Any]]) -> tuple[list[str], 
     return row, bool(passed) and not failed
 
 
-def main(file: str) -> int:
-    """Print the table; 1 where something did not run."""
-    lines = [json.loads(line) for line in Path(file).read_text().splitlines()] if Path(file).exists() else []
-    rows = [_row(component, lines) for component in COMPONENTS]
+def _faults(component: Component, lines: list[dict[str, Any]]) -> tuple[list[str], bool]:
+    """Tries, rows lost and counted twice, and what was left, of those that counted it; whether these are none."""
+    lines = [line for line in lines if line["file"].startswith(component.tests)]
+    bad = [sum(line[name] or 0 for line in lines) for name in ("rows_lost", "rows_twice", "orphans")]
+    return [str(count) for count in (sum(line["injected"] for line in lines), *bad)], not any(bad)
+
+
+def _lines(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(file).read_text().splitlines()] if Path(file).exists() else []
+
+
+def main(file: str, log: str) -> int:
+    """Print the table; 1 where something did not run, or not as it has to."""
+    ran, faults = _lines(file), _lines(log)
+    rows = []
+    for component in COMPONENTS:
+        (row, passed), (counts, none) = _row(component, ran), _faults(component, faults)
+        rows.append(([*row, *counts], passed and none))
     head = ["component", "version", "how it was run", "tests", "outcome", "seconds"]
+    head += ["faults", "rows lost", "twice", "left running"]
     widths = [max(len(row[at]) for row in [head, *(row for row, _ in rows)]) for at in range(len(head))]
     for row in [head, *(row for row, _ in rows)]:
         print("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
-    return 0 if all(ran for _, ran in rows) else 1
+    return 0 if all(good for _, good in rows) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:3]))
