@@ -70,9 +70,21 @@ def test_a_location_keeps_its_storage(home: Location) -> None:
     assert not below.exists() and not (home / "a").exists()
 
 
-def test_schemes_that_nobody_registered_are_paths_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemes_that_nobody_knows_and_whole_buckets_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(SCHEMES, "memory", raising=False)
-    assert not is_remote("memory://a") and not is_remote("a/b")
+    for scheme in ("memory", "gcs", "S3", "abfss", "https", "azure", "file", ""):
+        for call in (locate, is_remote):
+            with pytest.raises(InputError, match=rf"^{scheme}://b/a: no storage is called {scheme}://; write s3://"):
+                call(f"{scheme}://b/a")
+        with pytest.raises(InputError, match=r"no storage is called .*; write s3://BUCKET/PATH, gs:// or az://"):
+            ingest(["r.npz"], f"{scheme}://b/sea.zarr", inputs=["x"])
+    for bucket in ("s3://b", "gs://b/", "az://b//", "s3://"):
+        with pytest.raises(InputError, match=rf"^{bucket}: names no place in a bucket; write s3://BUCKET/PATH"):
+            locate(bucket)
+    assert not is_remote("a/b") and not is_remote("./a://b") and list(tmp_path.iterdir()) == []
     monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
     assert locate("memory://a/b") != Path("/a/b") and Path("/a/b") != locate("memory://a/b")
     assert is_remote("memory://a") and MemoryLocation("/a") != locate("/a") and locate("/a") != MemoryLocation("/a")
@@ -204,7 +216,9 @@ def test_a_storage_of_another_package(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(location, "SCHEMES", {})
-    assert not is_remote("attic://a/b") and locate("a:b") == Location("a:b")
+    with pytest.raises(InputError, match="no storage is called attic://"):
+        locate("attic://a/b")
+    assert locate("a:b") == Location("a:b")
     wine = locate("cellar://a/b")
     assert type(wine).__name__ == "Cellar" and wine.parts[-2:] == ("a", "b") and is_remote("cellar://a")
     wrong = {"lost": "nowhere:Lost cannot be loaded", "odd": "cellar:ODD is no Loc", "int": "builtins:int is no Loc"}
