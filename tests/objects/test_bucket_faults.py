@@ -234,18 +234,17 @@ def test_a_gateway_that_is_always_busy(gateway: Gateway, sea: Location, tmp_path
 
 def test_what_the_storage_refuses_is_one_sentence(gateway: Gateway, sea: Location, tmp_path: Path) -> None:
     file, bucket = written(tmp_path, sea), "s3://tests: "
-    wrong = done("fit", file, code=3, AWS_SECRET_ACCESS_KEY="notitatall")
-    assert f"{bucket}the secret is not that of the access key" in wrong or f"{bucket}access is denied" in wrong
+    assert f"{bucket}the secret is not that of the access key" in done("fit", file, code=3, AWS_SECRET_ACCESS_KEY="no")
     unknown = done("verify", f"{sea}/sea.zarr", code=3, AWS_ACCESS_KEY_ID="NOBODY")
-    assert f"{bucket}the access key is unknown" in unknown or f"{bucket}access is denied" in unknown
+    assert f"{bucket}the access key is unknown" in unknown
     assert "s3://nowhere: there is no such bucket" in done("inspect", "s3://nowhere/a", code=3)
     assert "there is no such bucket" in done("fit", written(tmp_path, locate("s3://nowhere/a")), code=3)
     with Proxy(gateway.port, lambda _: EXPIRED) as proxy:
         said = done("fit", file, code=3, **credentials(proxy.endpoint))
         assert "s3://nowhere: the credentials have expired" in said
-    assert "names no bucket" in done("inspect", "s3://", code=3)
-    for name, code in (("DORFF_STORAGE_SECONDS", 3), ("DORFF_LOCK_SECONDS", 2)):
-        assert f"{name}: wanted seconds" in done("inspect", f"{sea}/sea.zarr", code=code, **{name: "soon"})
+    assert "names no place in a bucket" in done("inspect", "s3://tests", code=3)
+    for name in ("DORFF_STORAGE_SECONDS", "DORFF_LOCK_SECONDS"):
+        assert f"{name}: wanted seconds" in done("inspect", f"{sea}/sea.zarr", code=3, **{name: "soon"})
     skewed = done("inspect", f"{sea}/sea.zarr", code=3, LD_PRELOAD=str(clock_of_another_hour(tmp_path)))
     assert f"{bucket}the clocks of this machine and of the storage differ" in skewed
 
@@ -362,7 +361,7 @@ def test_many_publish_at_once(sea: Location, tmp_path: Path) -> None:
 
 HOLDER = """
 import os, signal, sys
-from dorff.errors import LeaseError
+from dorff.errors import DorffError, LeaseError
 from dorff.storage.location import locate
 from dorff.store import Lease, load_model, number_version, switch_current, write_version
 root, of = map(locate, sys.argv[1:])
@@ -375,7 +374,7 @@ with Lease.take(root / "lease", seconds=2) as lease:
         try:
             switch_current(root, version.name)
             print("switched", flush=True)
-        except LeaseError as error:
+        except DorffError as error:
             print(error, flush=True)
     try:
         lease.check()
@@ -395,7 +394,7 @@ def test_a_holder_that_is_paused_while_it_publishes_is_overtaken(sea: Location, 
         assert current_version(root) == "v000002"
         paused.send_signal(signal.SIGCONT)
         said, _ = paused.communicate(timeout=60)
-    assert "a later version than v000001 is current" in said and "switched" not in said
+    assert "for 4 s, and another may write there now" in said and "switched" not in said
     assert current_version(root) == "v000002" and (root / "current").read_bytes().startswith(b"v000002")
 
 
@@ -555,7 +554,8 @@ def test_an_ingest_that_is_paused_and_overtaken_adds_nothing(gateway: Gateway, b
         wait_for(lambda: any("/y/c/7/" in name for name in bucket.below()))  # type: ignore[attr-defined]
         done("ingest", rows, store, *words)
         paused.send_signal(signal.SIGCONT)
-        assert "another run has just written it" in ended(paused, 3)
+        assert re.search("another (run has just written it|may write there now)", paused.communicate(timeout=60)[1])
+        assert paused.returncode in (3, 5)
     assert verify(store) == [] and np.array_equal(open_dataset(store).read(0, ROWS)[0], np.load(rows)["x"])
 
 

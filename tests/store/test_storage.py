@@ -319,6 +319,27 @@ def test_a_lock_is_of_one_at_a_time(home: Location) -> None:
         assert ours() and {one.name for one in home.iterdir()} <= {"lock"}
 
 
+def test_a_lock_is_held_for_longer_than_it_takes_to_be_stale(home: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DORFF_LOCK_SECONDS", "1")
+    home.mkdir(parents=True, exist_ok=True)
+    waits, ends = threading.Event(), list[float]()
+
+    def wait() -> None:
+        waits.set()
+        with (home / "lock").locked(30.0):
+            ends.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    with (home / "lock").locked(0) as ours:
+        thread.start()
+        waits.wait()
+        time.sleep(0.1 if home.folders else 5.0)  # a stale one is taken after 3 s, and a part of another
+        assert ours() and not ends
+        write_atomic(home / "file", [b"mine"], sync=True)
+    thread.join()
+    assert ends
+
+
 def test_current_never_goes_back(home: Location) -> None:
     model = small_model()
     save_model(model, home)
