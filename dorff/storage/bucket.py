@@ -91,8 +91,7 @@ def patience() -> float:
 
 
 def stale() -> float:
-    """Seconds after which a lock that is not renewed is nobody's, DORFF_LOCK_SECONDS or 30; the same for all that use
-    a bucket."""
+    """Seconds after which a lock that is not renewed is nobody's, DORFF_LOCK_SECONDS or 30; the same for all users."""
     return _seconds_of("DORFF_LOCK_SECONDS")
 
 
@@ -113,11 +112,10 @@ def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T
         count(**{kind: requests})
         try:
             return call(connect(scheme, bucket, fenced=bool(locks)))
-        except DorffError:
-            raise
         except Exception as error:
-            if not (isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")):
-                raise  # a bug
+            of_obstore = isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")
+            if isinstance(error, DorffError) or not of_obstore:
+                raise  # in full already, or a bug
             meant = _meant(error, place, scheme, f"{scheme}://{bucket}")
             if not isinstance(meant, UnansweredError) or time.monotonic() > end or stop_requested():
                 raise meant from None  # the library's own shows the whole request
@@ -175,8 +173,7 @@ def connect(scheme: str, bucket: str, *, fenced: bool) -> Any:
         raise InputError(f"{scheme}://{bucket}: its endpoint: {wanted}; correct {variables[0]}, or the profile's")
     # It hears no signal: `ask`, which does, goes on trying. Of what is brought, some must come in that time.
     wait, pause, most = min(patience(), 5.0), 5.0, {"read_timeout": timedelta(seconds=max(patience() / 2, 1))}
-    held = stale()
-    if fenced:
+    if (held := stale()) and fenced:
         wait, pause, most = TRYING * held, TRYING * held, {"timeout": timedelta(seconds=ANSWER * held)}
     backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=pause), "base": 2}
     client = {"connect_timeout": "5s", "allow_http": endpoint.startswith("http://"), **most}
@@ -197,9 +194,7 @@ def _aws_files() -> dict[str, str]:
             parser.read(os.path.expanduser(os.environ.get(variable, f"~/.aws/{name}")))
         for section in {profile, f"profile {profile}"} & {*parser.sections()}:
             values.update(parser.items(section))
-    return {
-        name: values[key] for name, (key, *by) in _AWS.items() if key in values and not any(map(os.environ.get, by))
-    }
+    return {to: values[key] for to, (key, *by) in _AWS.items() if key in values and not any(map(os.environ.get, by))}
 
 
 class BucketLock:

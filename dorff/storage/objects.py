@@ -98,14 +98,10 @@ class ObjectLocation(Location):
             raise FileNotFoundError(errno.ENOENT, "No such file or folder", str(self))
         return there
 
-    def lstat(self) -> os.stat_result:
-        return self.stat()
-
-    def absolute(self) -> Self:
-        return self
-
     def resolve(self, strict: bool = False) -> Self:
         return self
+
+    lstat, absolute = stat, resolve
 
     def listed(self, after: str | None = None) -> Iterator[Sequence[Meta]]:
         """The objects below, page by page, each a request; those whose keys come `after` one."""
@@ -312,10 +308,7 @@ class ObjectLocation(Location):
         def one(name: str) -> tuple[int, int] | None:
             return next(Location.stats(self, [name]))
 
-        if len(names) < 2:
-            yield from map(one, names)
-            return
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # which starts as many as there are names
             yield from pool.map(one, names)
 
     def point(self, number: int, content: bytes) -> bool:
