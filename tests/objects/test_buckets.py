@@ -25,8 +25,10 @@ from test_bucket_faults import done, ended, job, started, wait_for
 from dorff.data import ingest, open_dataset, verify
 from dorff.errors import InputError
 from dorff.fit import fit
+from dorff.plan import make_plan
+from dorff.plan.costs import asked_of_buckets
 from dorff.spec.job import Job
-from dorff.storage.bucket import RefusedError, UnansweredError
+from dorff.storage.bucket import COUNTS, RefusedError, UnansweredError
 from dorff.storage.location import Location, locate
 from dorff.store import load_model, model_arrays
 
@@ -380,3 +382,19 @@ def test_state_and_model_in_different_storages(gateway: Gateway, bucket: Locatio
         assert report.rows_used == 3000 and list((home[state] / "s").glob("*/receipts/*.json"))
         fitted.append({name: one.tobytes() for name, one in model_arrays(load_model(home[model])).items()})
     assert all(one == fitted[0] for one in fitted)
+
+
+@pytest.mark.parametrize("which", ["data", "state", "model"])
+def test_the_plan_says_what_is_asked_where_one_thing_is_in_a_bucket(
+    which: str, bucket: Location, tmp_path: Path
+) -> None:
+    """Within a factor of 1.5."""
+    place = {name: str((bucket if name == which else locate(tmp_path)) / name) for name in ("data", "state", "model")}
+    ingest([some_rows(tmp_path, n=24_000)], place["data"], inputs=["x"], targets=["y"], shard_rows=1024)
+    wanted = Job.model_validate(job("") | place | {"data": {"store": place["data"]}})
+    planned = make_plan(wanted)
+    words, before = asked_of_buckets(wanted, planned.dataset, planned.costs), COUNTS.copy()
+    fit(wanted)
+    did = COUNTS - before
+    requests = sum(count for kind, count in did.items() if not kind.startswith("bytes"))
+    assert 1 / 1.5 < requests / words["requests"] < 1.5, (did, words)
