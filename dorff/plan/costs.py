@@ -361,7 +361,7 @@ def asked_of_buckets(job: Job, dataset: Dataset, costs: Costs) -> dict[str, int]
 
     A shard of an array is looked at three times and, in a pass, opened and looked at twice; further chunks are brought
     one by one. Rows of the sample and those that are left out one at a time are read by whole chunks."""
-    of_data, of_state, of_model = map(is_remote, (dataset.path, job.state, job.model))
+    of_data, of_state, of_model = is_remote(dataset.path), is_remote(job.state), is_remote(job.model)
     if not (of_data or of_state or of_model):
         return {}
     rest = dataset.shard_rows // dataset.unit_rows - 1

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 from dorff.errors import DorffError, IncompleteError, InputError
@@ -30,7 +30,9 @@ def _seconds_of(variable: str) -> float:
     raise InputError(f"{variable}: wanted seconds, above 0 and at most 86400, got {os.environ[variable]!r}; correct it")
 
 
-# Parts of these seconds: a renewal is sent after each RENEWED. What is changed under a lock begins within BEGIN of one;
+patience: Final = partial(_seconds_of, "DORFF_STORAGE_SECONDS")  # for which requests that fail are tried again
+stale: Final = partial(_seconds_of, "DORFF_LOCK_SECONDS")  # after which a lock that is not renewed is nobody's
+# Parts of the latter: a renewal is sent after each RENEWED. What is changed under a lock begins within BEGIN of one;
 # obstore tries it for TRYING, and after a pause as long once more, for ANSWER. So it ends before the lock is another's.
 RENEWED, BEGIN, TRYING, ANSWER = 0.25, 0.33, 0.03, 0.6
 HELD: Final = re.compile(r".+\.held\.[0-9a-f]{32}")  # the names of a lock's objects
@@ -83,16 +85,6 @@ class RefusedError(PermissionError, InputError):
 
     def __str__(self) -> str:
         return str(self.strerror)
-
-
-def patience() -> float:
-    """Seconds for which requests that fail are tried again: DORFF_STORAGE_SECONDS of the environment, or 30."""
-    return _seconds_of("DORFF_STORAGE_SECONDS")
-
-
-def stale() -> float:
-    """Seconds after which a lock that is not renewed is nobody's, DORFF_LOCK_SECONDS or 30; the same for all users."""
-    return _seconds_of("DORFF_LOCK_SECONDS")
 
 
 def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:
@@ -158,8 +150,7 @@ def _meant(error: Exception, place: str, scheme: str, bucket: str) -> Exception:
 
 @lru_cache
 def connect(scheme: str, bucket: str, *, fenced: bool) -> Any:
-    """The store of a bucket, one for this process; credentials are from the environment or the usual files. `fenced`:
-    what it is asked for ends with the lock."""
+    """The store of a bucket, one for this process; `fenced`: what it is asked for ends with the lock."""
     try:
         from obstore import store
     except ImportError as error:
@@ -168,7 +159,7 @@ def connect(scheme: str, bucket: str, *, fenced: bool) -> Any:
         return connect(scheme, bucket, fenced=False) if fenced else store.MemoryStore()
     own, variables = _aws_files() if scheme == "s3" else {}, _ENDPOINTS.get(scheme, ())
     endpoint = next(filter(None, map(os.environ.get, variables)), own.get("endpoint", ""))
-    if endpoint and not re.fullmatch(r"https?://[\w.\[\]-]+(:\d+)?(/[!-~]*)?", endpoint, re.ASCII):
+    if endpoint and not re.fullmatch(r"https?://(\[[\da-fA-F:]+\]|[\w.-]+)(:\d+)?(/[!-~]*)?", endpoint, re.ASCII):
         wanted = f"wanted http://HOST:PORT or https://HOST, got {redact(endpoint)!r}"
         raise InputError(f"{scheme}://{bucket}: its endpoint: {wanted}; correct {variables[0]}, or the profile's")
     # It hears no signal: `ask`, which does, goes on trying. Of what is brought, some must come in that time.
@@ -275,8 +266,7 @@ class BucketFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]

@@ -34,8 +34,7 @@ _HIDDEN: Final = re.compile(rf"\.folder|{HELD.pattern}")
 
 class ObjectLocation(Location):
     """A place in a bucket, SCHEME://BUCKET/PATH. A folder is there where anything is below it: an empty one has a
-    hidden marker, `.folder`. While a folder is being moved here the marker is not empty, and nobody sees the folder.
-    """
+    hidden marker, `.folder`. While a folder is being moved here the marker is not empty: nobody sees the folder."""
 
     __slots__ = ()
     folders = False
@@ -293,11 +292,10 @@ class ObjectLocation(Location):
 
         Who wants it makes its object and then lists: it holds the lock where no other is there, else takes its own
         away and tries again. Of two that want it at once the later listing sees both: never do two hold it. An object
-        that is older than STALE by the storage's clock, against one's own just made, is nobody's, and removed; so a
-        killed holder costs others STALE, and the clocks of machines do not matter. A holder renews its own. From when
-        it sent the last renewal it knows by itself when it may have been overtaken, and never comes back: what is
-        changed inside the block is asked for only where it ends before (UnansweredError). A name is never used twice:
-        who is late (a renewal, a release, a removal) touches nobody's lock."""
+        that is `stale` by the storage's clock, against one's own just made, is nobody's, and removed: the clocks of
+        machines do not matter. A holder renews its own. From when it sent the last renewal it knows by itself when it
+        may have been overtaken, and never comes back: what is changed inside the block is asked for only where it ends
+        before (UnansweredError). No name is used twice: who is late (to renew, release, remove) touches nobody's."""
         held = BucketLock(self, seconds)
         try:
             yield lambda: held.ours() and (not folder or self.exists())

@@ -133,6 +133,16 @@ def test_a_key_says_nothing_of_what_went_wrong(key: str, nobody: Path, monkeypat
         locate(f"s3://b/{key}").read_bytes()
 
 
+@pytest.mark.parametrize(
+    "endpoint", ["http://[::1]:1", "http://localhost:1/", "https://127.0.0.1:1/a/b", "http://a_b:1"]
+)
+def test_addresses_that_are_tried(endpoint: str, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in credentials(endpoint).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UnansweredError):
+        locate("s3://b/k").read_bytes()
+
+
 AWS, AZURE = "set AWS_ACCESS_KEY_ID", "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
 GOOGLE = "set GOOGLE_APPLICATION_CREDENTIALS to"
 ACCOUNT = {"AZURE_STORAGE_ACCOUNT_NAME": "a"}
