@@ -16,6 +16,7 @@ from memory_storage import MemoryLocation, forget_all
 from test_store import small_model, some_moments
 
 from dorff.data import ingest, verify
+from dorff.data.metadata import staging
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, LeaseError
 from dorff.fit import fit
@@ -338,6 +339,18 @@ def test_a_lock_is_held_for_longer_than_it_takes_to_be_stale(home: Location, mon
         write_atomic(home / "file", [b"mine"], sync=True)
     thread.join()
     assert ends
+
+
+def test_who_finds_its_files_gone_was_overtaken(home: Location) -> None:
+    (home / "sea.zarr").mkdir(parents=True, exist_ok=True)
+    with (
+        pytest.raises(InputError, match=r"sea\.zarr: another run has just written it; look at it, then run this one"),
+        staging(home / "sea.zarr") as (folder, _),
+    ):
+        remove_tree(home / ".sea.zarr.partial")
+        list(folder.iterdir())
+    with pytest.raises(FileNotFoundError, match="none"), staging(home / "sea.zarr"):
+        (home / "none").read_bytes()
 
 
 def test_current_never_goes_back(home: Location) -> None:
