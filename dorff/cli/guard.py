@@ -182,7 +182,10 @@ def place(text: str) -> Path:
     """A path of this machine, or in another storage."""
     from dorff.storage.location import is_remote, locate
 
-    return locate(text) if is_remote(text) else Path(text)
+    try:
+        return locate(text) if is_remote(text) else Path(text)
+    except InputError as error:  # which the parser would call wrong usage
+        raise typer.Exit(_report(error, goes_on=False)) from error
 
 
 at = partial(typer.Argument, parser=place)  # what may be in another storage

@@ -135,6 +135,9 @@ def staging(store: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
         try:
             # Whose lock is lost in a bucket writes on where nobody else does.
             yield folder if folder.folders else folder / uuid.uuid4().hex, check
+        except FileNotFoundError:
+            check()  # another run removed it
+            raise
         finally:
             if is_there():  # not so once it has been renamed
                 rmtree(folder, ignore_errors=True)

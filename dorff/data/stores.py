@@ -21,7 +21,7 @@ from dorff.data.metadata import Attributes, has_seal, lost_seal, reported, stagi
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
-from dorff.storage.location import is_remote, locate
+from dorff.storage.location import locate
 
 # A common multiple of the arrays' shards beyond this many of the largest is given up.
 MAX_SHARDS_IN_COMMON: Final = 16
@@ -50,8 +50,6 @@ def open_dataset(
 
     Raises InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions, or of
     another length; no such column; classes that are real numbers, or more than 10,000, or not those wanted."""
-    if "://" in os.fspath(path) and not is_remote(path):
-        raise InputError(f"{path}: wanted a local folder, got an address; copy the store to a local folder first.")
     group = locate(path).absolute()
     attributes = nodes.group_attributes(group)
     classes = targets if isinstance(targets, Classes) else None

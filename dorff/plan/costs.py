@@ -360,19 +360,20 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
 
 
 def asked_of_buckets(job: Job, dataset: Dataset, costs: Costs) -> dict[str, int]:
-    """Requests and bytes read of a first fit whose data or state are in buckets, roughly; empty where none are.
+    """Requests and bytes read of a first fit whose data, state or model are in buckets, roughly; empty where none are.
 
     A shard of an array is looked at three times and, in a pass, opened and looked at twice; further chunks are brought
     one by one. Rows of the sample and those that are left out one at a time are read by whole chunks."""
-    if not (of_data := is_remote(dataset.path)) and not is_remote(job.state):
+    of_data, of_state, of_model = is_remote(dataset.path), is_remote(job.state), is_remote(job.model)
+    if not (of_data or of_state or of_model):
         return {}
     rest = dataset.shard_rows // dataset.unit_rows - 1
     files = -(-dataset.rows // dataset.shard_rows) * len(dataset.arrays)
-    data = 400 + files * (3 + costs.passes * 4 * (1 + rest))
-    state = (400 + 10 * costs.leaves * costs.passes) * is_remote(job.state)
+    data = 250 + files * (3 + costs.passes * 4 * (1 + rest))
+    state = 170 + 10 * costs.leaves * costs.passes
     read = 8 * (dataset.d + dataset.q) * (costs.passes * dataset.rows + 2 * RUNS * dataset.unit_rows) * of_data
-    read += 8 * (costs.m + 1 + dataset.q) ** 2 * costs.leaves * is_remote(job.state)
-    return {"requests": data * of_data + state, "bytes_read": read}
+    read += 8 * (costs.m + 1 + dataset.q) ** 2 * costs.leaves * of_state
+    return {"requests": data * of_data + state * of_state + 320 * of_model, "bytes_read": read}
 
 
 def _by_leaves(job: Job, costs: Costs) -> str:

@@ -10,10 +10,11 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 from dorff.errors import DorffError, IncompleteError, InputError
@@ -22,33 +23,54 @@ from dorff.errors.stopping import stop_requested
 
 
 def _seconds_of(variable: str) -> float:
-    """What the environment says, or 30. InputError where that is no number above 0."""
+    """What the environment says, or 30. InputError where that is no number above 0, a day's at most."""
     with suppress(ValueError):
-        if (given := float(os.environ.get(variable, 30))) > 0:
+        if 0 < (given := float(os.environ.get(variable, 30))) <= 86400:
             return given
-    raise InputError(f"{variable}: wanted seconds, a number above 0, got {os.environ[variable]!r}; correct it")
+    raise InputError(f"{variable}: wanted seconds, above 0 and at most 86400, got {os.environ[variable]!r}; correct it")
 
 
-# Seconds after which a lock that is not renewed is nobody's; the same for all that use a bucket.
-STALE: Final = _seconds_of("DORFF_LOCK_SECONDS")
-HELD: Final = re.compile(r".+\.held\.\d{20}-[0-9a-f]{32}")  # the names of a lock's objects
+patience: Final = partial(_seconds_of, "DORFF_STORAGE_SECONDS")  # for which requests that fail are tried again
+stale: Final = partial(_seconds_of, "DORFF_LOCK_SECONDS")  # after which a lock that is not renewed is nobody's
+# Parts of the latter: a renewal is sent after each RENEWED. What is changed under a lock begins within BEGIN of one;
+# obstore tries it for TRYING, and after a pause as long once more, for ANSWER. So it ends before the lock is another's.
+RENEWED, BEGIN, TRYING, ANSWER = 0.25, 0.33, 0.03, 0.6
+HELD: Final = re.compile(r".+\.held\.[0-9a-f]{32}")  # the names of a lock's objects
 FIRST: Final = 2**16  # bytes that opening a file brings
 SMALL: Final = 4 * 2**20  # bytes of a file that is brought whole
 AHEAD: Final = 8 * 2**20  # bytes that are brought at a time where a file is read on; of one that waits in memory
 Meta = Mapping[str, Any]  # of an object: path, size, last_modified, e_tag
 COUNTS: Final = Counter[str]()  # this process's requests by kind, and bytes in and out
 _STORES: Final = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore", "memory": "MemoryStore"}  # obstore's classes
-_KEY: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+_KEYS: Final = {  # how credentials are given
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to a service account's file",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+#: What obstore has to be told of the usual files: their word for it, and the variables that win over them.
+_AWS: Final = {name: (f"aws_{name}", "AWS_ACCESS_KEY_ID") for name in ("access_key_id", "secret_access_key")} | {
+    "session_token": ("aws_session_token", "AWS_ACCESS_KEY_ID"),
+    "region": ("region", "AWS_REGION", "AWS_DEFAULT_REGION"),
+    "endpoint": ("endpoint_url", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
+}
+_AGAIN: Final = "run the same command again (what is done is kept)"
+_ENDPOINTS: Final = {"s3": _AWS["endpoint"][1:], "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")}
 _WHY: Final = {
     "NoSuchBucket": "there is no such bucket; make it, or correct the name",
     "RequestTimeTooSkewed": "the clocks of this machine and of the storage differ by too much; set this one (by NTP)",
     "ExpiredToken": "the credentials have expired; get new ones, then run the same command again",
-    "InvalidAccessKeyId": f"the access key is unknown there; {_KEY}",
-    "SignatureDoesNotMatch": f"the secret is not that of the access key; {_KEY}",
+    "InvalidAccessKeyId": f"the access key is unknown there; {_KEYS['s3']}",
+    "SignatureDoesNotMatch": f"the secret is not that of the access key; {_KEYS['s3']}",
     "EntityTooLarge": "an object is larger than it takes, or copies (5 GB); lower features.count",
 }
+#: A machine's own service is asked for credentials where nothing else says any.
+_OF_MACHINE: Final = re.compile(
+    r"Generic \w+ error: (Error performing token request: )?Error performing \w+ http://(169\.254\.|metadata\.google)"
+)
 _lock: Final = threading.Lock()
 T = TypeVar("T")
+#: The locks that this thread holds, and fence what it changes.
+_HELD: Final[ContextVar[tuple["BucketLock", ...]]] = ContextVar("_HELD", default=())
 
 
 class UnansweredError(OSError, IncompleteError):
@@ -65,11 +87,6 @@ class RefusedError(PermissionError, InputError):
         return str(self.strerror)
 
 
-def patience() -> float:
-    """Seconds for which requests that fail are tried again: DORFF_STORAGE_SECONDS of the environment, or 30."""
-    return _seconds_of("DORFF_STORAGE_SECONDS")
-
-
 def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:
     """What `call` makes of obstore's store of the bucket of SCHEME://BUCKET/KEY, by requests of a kind, which may be
     made twice: obstore tries some again, and not where an answer is cut. What goes wrong is an error as of local
@@ -79,17 +96,19 @@ def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T
     if not re.fullmatch(r"[\w.-]+", bucket) or carries_secret(place):
         where = "credentials belong in files or in the environment"
         raise InputError(f"{redact(place)}: names no bucket; write {scheme}://BUCKET/PATH ({where})")
-    end = time.monotonic() + patience()
+    end, locks = time.monotonic() + patience(), _HELD.get() if kind in ("put", "copy", "delete") else ()
     while True:
+        if not all(lock.lasts() for lock in locks):
+            late = f"this run was paused, or not answered, for {stale():g} s, and another may write there now"
+            raise UnansweredError(errno.EIO, f"{place}: {late}; {_AGAIN}")
         count(**{kind: requests})
         try:
-            return call(connect(scheme, bucket))
-        except DorffError:
-            raise
+            return call(connect(scheme, bucket, fenced=bool(locks)))
         except Exception as error:
-            if not (isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")):
-                raise  # a bug
-            meant = _meant(error, place, f"{scheme}://{bucket}")
+            of_obstore = isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")
+            if isinstance(error, DorffError) or not of_obstore:
+                raise  # in full already, or a bug
+            meant = _meant(error, place, scheme, f"{scheme}://{bucket}")
             if not isinstance(meant, UnansweredError) or time.monotonic() > end or stop_requested():
                 raise meant from None  # the library's own shows the whole request
         time.sleep(random.uniform(0.1, 1.0))
@@ -105,18 +124,20 @@ def count(**what: int) -> None:
         COUNTS.update(what)
 
 
-def _meant(error: Exception, place: str, bucket: str) -> Exception:
-    text, kind = str(error).partition("Debug source")[0], type(error).__name__
-    code, status = (m[1] if (m := re.search(p, text)) else "" for p in (r"<Code>(\w+)<", r"status code: (\d+)"))
+def _meant(error: Exception, place: str, scheme: str, bucket: str) -> Exception:
+    """By what no key can say: texts have the request's address in them, in which a space or a < is written otherwise,
+    and begin with what was asked."""
+    text, kind = str(error).partition("Debug source")[0].rstrip(), type(error).__name__
+    code, status = (m[1] if (m := re.search(p, text)) else "" for p in (r"<Code>(\w+)<", r" status code: (\d+)"))
     if (why := _WHY.get(code)) is None:
         if isinstance(error, FileNotFoundError):
             return FileNotFoundError(errno.ENOENT, "No such file or folder", place)
         if kind in ("AlreadyExistsError", "PreconditionError"):
             return FileExistsError(errno.EEXIST, "Is there already", place)
-        if status == "416" or "Invalid range" in text:
+        if status == "416" or text.startswith("Generic InMemory error: Invalid range"):
             return EOFError()
-        if "169.254." in text or "redential" in text:
-            why = f"no credentials; {_KEY}"
+        if _OF_MACHINE.match(text):
+            why = f"no credentials; {_KEYS[scheme]}"
         elif kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
             why = "access is denied; have the credentials allow reading, writing, listing and deleting there"
         elif isinstance(error, ValueError) or (status[:1] in ("3", "4") and status not in ("408", "429")):
@@ -124,47 +145,54 @@ def _meant(error: Exception, place: str, bucket: str) -> Exception:
     if why is not None:
         return RefusedError(errno.EACCES, f"{bucket}: {why}")
     did = f"answered with status {status}" if status else "did not answer"
-    again = f"for {patience():g} s; run the same command again (what is done is kept)"
-    return UnansweredError(errno.EIO, f"{place}: the storage {did} {again}")
+    return UnansweredError(errno.EIO, f"{place}: the storage {did} for {patience():g} s; {_AGAIN}")
 
 
 @lru_cache
-def connect(scheme: str, bucket: str) -> Any:
-    """The store of a bucket, one for this process; credentials are from the environment or the usual files."""
+def connect(scheme: str, bucket: str, *, fenced: bool) -> Any:
+    """The store of a bucket, one for this process; `fenced`: what it is asked for ends with the lock."""
     try:
         from obstore import store
     except ImportError as error:
         raise InputError(f"{scheme}://{bucket}: needs the library obstore; pip install 'dorff[s3]'") from error
     if scheme == "memory":
-        return store.MemoryStore()
-    of_s3 = dict(_aws_files()) if scheme == "s3" and "AWS_ACCESS_KEY_ID" not in os.environ else {}
-    endpoints = [os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")]
-    plain = next(filter(None, (*endpoints, of_s3.get("endpoint", ""))), "").startswith("http://")
-    # It hears no signal: `ask`, which does, goes on trying.
-    wait, most = timedelta(seconds=min(patience(), 5)), timedelta(seconds=max(patience(), 1))
-    backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2}
-    client = {"timeout": most, "connect_timeout": "5s", "allow_http": plain}
-    retries = {"max_retries": 1000, "retry_timeout": wait, "backoff": backoff}
-    return getattr(store, _STORES[scheme])(bucket, client_options=client, retry_config=retries, **of_s3)
+        return connect(scheme, bucket, fenced=False) if fenced else store.MemoryStore()
+    own, variables = _aws_files() if scheme == "s3" else {}, _ENDPOINTS.get(scheme, ())
+    endpoint = next(filter(None, map(os.environ.get, variables)), own.get("endpoint", ""))
+    if endpoint and not re.fullmatch(r"https?://(\[[\da-fA-F:]+\]|[\w.-]+)(:\d+)?(/[!-~]*)?", endpoint, re.ASCII):
+        wanted = f"wanted http://HOST:PORT or https://HOST, got {redact(endpoint)!r}"
+        raise InputError(f"{scheme}://{bucket}: its endpoint: {wanted}; correct {variables[0]}, or the profile's")
+    # It hears no signal: `ask`, which does, goes on trying. Of what is brought, some must come in that time.
+    wait, pause, most = min(patience(), 5.0), 5.0, {"read_timeout": timedelta(seconds=max(patience() / 2, 1))}
+    if (held := stale()) and fenced:
+        wait, pause, most = TRYING * held, TRYING * held, {"timeout": timedelta(seconds=ANSWER * held)}
+    backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=pause), "base": 2}
+    client = {"connect_timeout": "5s", "allow_http": endpoint.startswith("http://"), **most}
+    retries = {"max_retries": 1000, "retry_timeout": timedelta(seconds=wait), "backoff": backoff}
+    try:
+        return getattr(store, _STORES[scheme])(bucket, client_options=client, retry_config=retries, **own)
+    except Exception as error:  # nothing has been asked yet
+        why = redact(str(error)).partition("\n")[0].partition("error: ")[2] or "cannot be reached so"
+        raise InputError(f"{scheme}://{bucket}: {why}; {_KEYS[scheme]}") from None
 
 
-def _aws_files() -> Iterator[tuple[str, str]]:
-    """What the usual files say of the profile AWS_PROFILE: obstore itself reads the environment alone."""
-    profile = os.environ.get("AWS_PROFILE", "default")
-    keys = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
-    keys |= {"aws_session_token": "session_token", "region": "region", "endpoint_url": "endpoint"}
+def _aws_files() -> dict[str, str]:
+    """What the usual files say of the profile AWS_PROFILE, and the environment does not: obstore reads that alone."""
+    profile, values = os.environ.get("AWS_PROFILE", "default"), dict[str, str]()
     for variable, name in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
         parser = configparser.RawConfigParser()
         with suppress(configparser.Error, UnicodeDecodeError):
             parser.read(os.path.expanduser(os.environ.get(variable, f"~/.aws/{name}")))
         for section in {profile, f"profile {profile}"} & {*parser.sections()}:
-            yield from ((keys[key], value) for key, value in parser.items(section) if key in keys)
+            values.update(parser.items(section))
+    return {to: values[key] for to, (key, *by) in _AWS.items() if key in values and not any(map(os.environ.get, by))}
 
 
 class BucketLock:
     """The lock of a location, held from here on; BlockingIOError where it is not to be had until `end`."""
 
-    def __init__(self, of: Any, end: float) -> None:
+    def __init__(self, of: Any, seconds: float) -> None:
+        end = time.monotonic() + max(seconds, stale() + 5)
         self._of, self._begin, self._released = of, f"{of.name}.held.", threading.Event()
         while not self._taken():
             if time.monotonic() > end:
@@ -172,24 +200,32 @@ class BucketLock:
             time.sleep(random.uniform(0.02, 0.3))
         self._thread = threading.Thread(target=self._renewing, name="dorff-lock", daemon=True)
         self._thread.start()
+        self._outer = _HELD.set((*_HELD.get(), self))
 
     def ours(self) -> bool:
-        return _clock() - self._sent < STALE
+        return _clock() - self._sent < stale()
+
+    def lasts(self) -> bool:
+        """Whether what is asked for now ends while it is ours; waits for a renewal that is late."""
+        while self.ours() and _clock() - self._sent > BEGIN * stale():
+            time.sleep(0.02)
+        return self.ours()
 
     def release(self) -> None:
+        _HELD.reset(self._outer)
         self._released.set()
         self._thread.join()
         with suppress(OSError, DorffError):  # it is stale in time
             self._mine.unlink(missing_ok=True)
 
     def _taken(self) -> bool:
-        self._mine, self._sent = self._of.with_name(f"{self._begin}{time.time_ns():020d}-{uuid.uuid4().hex}"), _clock()
+        self._mine, self._sent = self._of.with_name(f"{self._begin}{uuid.uuid4().hex}"), _clock()
         alone = False
         try:
             self._mine.put(b"")
             there = self._there()
             now = there.pop(self._mine.name, -1)  # by the storage's clock
-            for name in [name for name, changed in there.items() if now - changed > STALE + 2]:
+            for name in [name for name, changed in there.items() if now - changed > stale() + 2]:
                 self._of.with_name(name).unlink(missing_ok=True)
                 del there[name]
             alone = now >= 0 and not there and self.ours()
@@ -207,7 +243,7 @@ class BucketLock:
         return {name: changed for name, changed in times.items() if HELD.fullmatch(name)}
 
     def _renewing(self) -> None:
-        while not self._released.wait(STALE / 4) and self.ours():
+        while not self._released.wait(RENEWED * stale()) and self.ours():
             sent = _clock()
             with suppress(OSError, DorffError):
                 self._mine.put(b"")
@@ -230,8 +266,7 @@ class BucketFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, ClassVar, Final, Self, cast
 import psutil
 
 from dorff.errors import InputError
+from dorff.errors.secrets import redact
 
 _LATE: Final = 60.0  # seconds that NFS keeps what it knows of a folder, unless it is mounted otherwise (acdirmax)
 _LOCAL: Final = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "apfs")  # file systems
@@ -215,15 +216,16 @@ class Location(PosixPath):
 #: The class of each scheme but local folders'. Another package adds one by an entry point of `dorff.storage`, which is
 #: named as the scheme.
 SCHEMES: Final[dict[str, type[Location]]] = {}
+_BUCKETS: Final = ("s3", "gs", "az")
 
 
 def locate(path: str | os.PathLike[str]) -> Location:
-    """The location of a path: SCHEME://PATH of a scheme that dorff or an installed package knows, and any other in a
-    local folder. InputError where that package is broken."""
+    """The location of a path: SCHEME://PATH of a scheme that dorff or an installed package knows, or in a local folder.
+    InputError where nobody knows the scheme, that package is broken, or the path is that of a whole bucket."""
     if isinstance(path, Location):
         return path
     scheme, mark, rest = os.fspath(path).partition("://")
-    if mark and scheme in ("s3", "gs", "az") and scheme not in SCHEMES:
+    if mark and scheme in _BUCKETS and scheme not in SCHEMES:
         from dorff.storage import objects  # brings Zarr with it
 
         SCHEMES[scheme] = type(f"{scheme}_location", (objects.ObjectLocation,), {"__slots__": (), "scheme": scheme})
@@ -236,7 +238,12 @@ def locate(path: str | os.PathLike[str]) -> Location:
             if not (isinstance(kind, type) and issubclass(kind, Location)):
                 raise InputError(f"dorff.storage {scheme}: {point.value} is no Location")
             SCHEMES[scheme] = kind
-    return SCHEMES[scheme](f"/{rest}") if mark and scheme in SCHEMES else Location(path)
+    if not mark or "/" in scheme:
+        return Location(path)
+    if scheme not in SCHEMES or (scheme in _BUCKETS and not rest.partition("/")[2].strip("/")):
+        what = "names no place in a bucket" if scheme in SCHEMES else f"no storage is called {scheme}://"
+        raise InputError(f"{redact(str(path))}: {what}; write s3://BUCKET/PATH, gs:// or az://, or a local folder")
+    return SCHEMES[scheme](f"/{rest}")
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:

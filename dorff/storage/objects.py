@@ -9,11 +9,11 @@ import re
 import stat
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from operator import methodcaller
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO, ClassVar, Final, Self, cast
@@ -21,11 +21,11 @@ from typing import IO, Any, BinaryIO, ClassVar, Final, Self, cast
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
 
-from dorff.storage.bucket import AHEAD, HELD, STALE, BucketFile, BucketLock, Meta, RefusedError, T, ask, count, seconds
+from dorff.storage.bucket import AHEAD, HELD, BucketFile, BucketLock, Meta, RefusedError, T, ask, count, seconds
 from dorff.storage.location import Location, locate
 
-ONE_PUT: Final = 64 * 2**20  # bytes of a file that is sent in one request; a larger one goes in parts
-PART: Final = 16 * 2**20
+ONE_PUT: Final = 16 * 2**20  # bytes of a file that is sent in one request, in 30 s; a larger one goes in parts
+PART: Final = 8 * 2**20  # of which there are 10,000 at most
 _PAGE: Final = 1000  # names that a listing, or a deletion, has at most
 _AT_ONCE: Final = 8  # requests that are under way together
 _MARKER: Final = ".folder"
@@ -34,8 +34,7 @@ _HIDDEN: Final = re.compile(rf"\.folder|{HELD.pattern}")
 
 class ObjectLocation(Location):
     """A place in a bucket, SCHEME://BUCKET/PATH. A folder is there where anything is below it: an empty one has a
-    hidden marker, `.folder`. While a folder is being moved here the marker is not empty, and nobody sees the folder.
-    """
+    hidden marker, `.folder`. While a folder is being moved here the marker is not empty: nobody sees the folder."""
 
     __slots__ = ()
     folders = False
@@ -98,14 +97,10 @@ class ObjectLocation(Location):
             raise FileNotFoundError(errno.ENOENT, "No such file or folder", str(self))
         return there
 
-    def lstat(self) -> os.stat_result:
-        return self.stat()
-
-    def absolute(self) -> Self:
-        return self
-
     def resolve(self, strict: bool = False) -> Self:
         return self
+
+    lstat, absolute = stat, resolve
 
     def listed(self, after: str | None = None) -> Iterator[Sequence[Meta]]:
         """The objects below, page by page, each a request; those whose keys come `after` one."""
@@ -197,15 +192,15 @@ class ObjectLocation(Location):
         """Make this the file's content, in one step; FileExistsError where it must be `new` and is there."""
         file = io.BytesIO(content) if isinstance(content, bytes) else content
         size = file.seek(0, os.SEEK_END)
-        whole, mode = new or size <= ONE_PUT, "create" if new else "overwrite"
+        whole, mode, part = new or size <= ONE_PUT, "create" if new else "overwrite", max(PART, -(-size // 10_000))
 
         def send(store: Any) -> None:
             file.seek(0)
             sent = file.read() if whole else file
-            store.put(self.key, sent, mode=mode, use_multipart=not whole, chunk_size=PART, max_concurrency=2)
+            store.put(self.key, sent, mode=mode, use_multipart=not whole, chunk_size=part, max_concurrency=2)
 
         try:
-            self._ask("put", send, 1 if whole else 2 - -size // PART)
+            self._ask("put", send, 1 if whole else 2 - -size // part)
         except FileExistsError:
             file.seek(0)
             if self.read_bytes() != file.read():  # this one it was, where only the answer was lost
@@ -261,13 +256,13 @@ class ObjectLocation(Location):
 
         A folder's own zarr.json is copied last and deleted first. Until all is copied the target has a marker that is
         not empty, and is not there for anybody: who moves something there after this was killed begins anew. The lock
-        of the target keeps others out meanwhile; where it is lost, the move ends."""
+        of the target keeps others out meanwhile; where it is lost, the move ends (UnansweredError)."""
         to = cast(Self, locate(target))
         if self.is_file():
             self._copy("", to)
             self._delete([self.key])
             return to
-        with to.locked(0) as ours:
+        with to.locked(0):
             there = [meta for page in to.listed() for meta in page]
             if not to._moving(there) and any(meta["path"] != f"{to.key}/{_MARKER}" for meta in there):
                 raise FileExistsError(errno.EEXIST, "Is there already", str(to))
@@ -276,15 +271,12 @@ class ObjectLocation(Location):
             (to / _MARKER).put(b"moving")
             to._delete([meta["path"] for meta in there if meta["path"] != f"{to.key}/{_MARKER}"])
 
-            def copy(name: str) -> None:
-                if not ours():
-                    raise FileExistsError(errno.EEXIST, "Another run moves something there", str(to))
-                self._copy(f"/{name}", to)
-
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(pool.map(copy, [name for name in names if name != "zarr.json"]))
+                arrays = [name for name in names if name != "zarr.json"]
+                for done in [pool.submit(copy_context().run, self._copy, f"/{name}", to) for name in arrays]:
+                    done.result()
             for name in {"zarr.json"} & {*names}:
-                copy(name)
+                self._copy(f"/{name}", to)
             (to / _MARKER).put(b"")
         self.remove_tree()
         return to
@@ -296,16 +288,15 @@ class ObjectLocation(Location):
 
     @contextmanager
     def locked(self, seconds: float, *, folder: bool = False) -> Iterator[Callable[[], bool]]:
-        """Hold the lock, of which a storage has none: objects NAME.held.TIME-NONCE say who wants it, one each.
+        """Hold the lock, of which a storage has none: objects NAME.held.NONCE say who wants it, one each.
 
         Who wants it makes its object and then lists: it holds the lock where no other is there, else takes its own
         away and tries again. Of two that want it at once the later listing sees both: never do two hold it. An object
-        that is older than STALE by the storage's clock, against one's own just made, is nobody's, and removed; so a
-        killed holder costs others STALE, and the clocks of machines do not matter. A holder renews its own. From when
-        it sent the last renewal it knows by itself when it may have been overtaken, and never comes back: what it
-        makes then is no longer its. A name is never used twice, so that whoever is late (a renewal, a release, a
-        removal) touches nobody's lock."""
-        held = BucketLock(self, time.monotonic() + max(seconds, STALE + 5))
+        that is `stale` by the storage's clock, against one's own just made, is nobody's, and removed: the clocks of
+        machines do not matter. A holder renews its own. From when it sent the last renewal it knows by itself when it
+        may have been overtaken, and never comes back: what is changed inside the block is asked for only where it ends
+        before (UnansweredError). No name is used twice: who is late (to renew, release, remove) touches nobody's."""
+        held = BucketLock(self, seconds)
         try:
             yield lambda: held.ours() and (not folder or self.exists())
         finally:
@@ -315,10 +306,7 @@ class ObjectLocation(Location):
         def one(name: str) -> tuple[int, int] | None:
             return next(Location.stats(self, [name]))
 
-        if len(names) < 2:
-            yield from map(one, names)
-            return
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # which starts as many as there are names
             yield from pool.map(one, names)
 
     def point(self, number: int, content: bytes) -> bool:

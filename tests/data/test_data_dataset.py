@@ -198,7 +198,7 @@ def test_bad_stores_get_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             open_dataset(tmp_path / name, inputs=inputs, targets=targets)
         assert message in str(caught.value) and name in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(InputError, match=r"hdfs://b/s\.zarr: wanted a local folder, got an address"):
+    with pytest.raises(InputError, match=r"hdfs://b/s\.zarr: no storage is called hdfs://; write s3://BUCKET/PATH"):
         open_dataset("hdfs://b/s.zarr")
     for start, stop in ((-1, 2), (0, 5), (3, 2)):
         with pytest.raises(InputError, match=f"wanted rows between 0 and 4, got {start} to {stop}"):

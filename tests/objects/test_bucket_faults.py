@@ -266,18 +266,17 @@ def test_what_the_storage_refuses_is_one_sentence(
     gateway: Gateway, sea: Location, tmp_path: Path, settle: Settle
 ) -> None:
     file, bucket = written(tmp_path, sea), "s3://tests: "
-    wrong = done("fit", file, code=3, AWS_SECRET_ACCESS_KEY="notitatall")
-    assert f"{bucket}the secret is not that of the access key" in wrong or f"{bucket}access is denied" in wrong
+    assert f"{bucket}the secret is not that of the access key" in done("fit", file, code=3, AWS_SECRET_ACCESS_KEY="no")
     unknown = done("verify", f"{sea}/sea.zarr", code=3, AWS_ACCESS_KEY_ID="NOBODY")
-    assert f"{bucket}the access key is unknown" in unknown or f"{bucket}access is denied" in unknown
+    assert f"{bucket}the access key is unknown" in unknown
     assert "s3://nowhere: there is no such bucket" in done("inspect", "s3://nowhere/a", code=3)
     assert "there is no such bucket" in done("fit", written(tmp_path, locate("s3://nowhere/a")), code=3)
     with Proxy(gateway.port, lambda _: EXPIRED) as proxy:
         said = done("fit", file, code=3, **credentials(proxy.endpoint))
         assert "s3://nowhere: the credentials have expired" in said
-    assert "names no bucket" in done("inspect", "s3://", code=3)
-    for name, code in (("DORFF_STORAGE_SECONDS", 3), ("DORFF_LOCK_SECONDS", 2)):
-        assert f"{name}: wanted seconds" in done("inspect", f"{sea}/sea.zarr", code=code, **{name: "soon"})
+    assert "names no place in a bucket" in done("inspect", "s3://tests", code=3)
+    for name in ("DORFF_STORAGE_SECONDS", "DORFF_LOCK_SECONDS"):
+        assert f"{name}: wanted seconds" in done("inspect", f"{sea}/sea.zarr", code=3, **{name: "soon"})
     skewed = done("inspect", f"{sea}/sea.zarr", code=3, LD_PRELOAD=str(clock_of_another_hour(tmp_path)))
     assert f"{bucket}the clocks of this machine and of the storage differ" in skewed
     for fault in ("wrong secret", "unknown key", "no such bucket", "expired credentials", "clock two hours ahead"):
@@ -382,11 +381,11 @@ def test_many_publish_at_once(sea: Location, tmp_path: Path, settle: Settle) -> 
     done("fit", written(tmp_path, sea))
     root, words = sea / "many", ("python", "-c", PUBLISHER, sea / "many", sea / "model")
     with started(*words) as one, started(*words) as two, started(*words) as three:
-        names, late = [], 0
+        names = []
         for process in (one, two, three):
             out, err = process.communicate(timeout=90)
-            late += "a later version than" in err
-            assert process.returncode == 0 or "a later version than" in err, err
+            late = re.search("a later version than|another may write there now", err)
+            assert process.returncode == 0 or late, err
             names += out.split()
     numbers = [int(one.name[1:]) for one in versions(root)]
     assert len(set(names)) == len(names) and numbers == list(range(1, len(numbers) + 1))
@@ -397,7 +396,7 @@ def test_many_publish_at_once(sea: Location, tmp_path: Path, settle: Settle) -> 
 
 HOLDER = """
 import os, signal, sys
-from dorff.errors import LeaseError
+from dorff.errors import DorffError, LeaseError
 from dorff.storage.location import locate
 from dorff.store import Lease, load_model, number_version, switch_current, write_version
 root, of = map(locate, sys.argv[1:])
@@ -410,7 +409,7 @@ with Lease.take(root / "lease", seconds=2) as lease:
         try:
             switch_current(root, version.name)
             print("switched", flush=True)
-        except LeaseError as error:
+        except DorffError as error:
             print(error, flush=True)
     try:
         lease.check()
@@ -430,7 +429,7 @@ def test_a_holder_that_is_paused_while_it_publishes_is_overtaken(sea: Location, 
         assert current_version(root) == "v000002"
         paused.send_signal(signal.SIGCONT)
         said, _ = paused.communicate(timeout=60)
-    assert "a later version than v000001 is current" in said and "switched" not in said
+    assert "for 4 s, and another may write there now" in said and "switched" not in said
     assert current_version(root) == "v000002" and (root / "current").read_bytes().startswith(b"v000002")
     settle("publisher paused until its lease is stale", "the next one's version stays", rows=(ROWS, rows_used(root)))
 
@@ -596,9 +595,10 @@ def test_an_ingest_that_is_paused_and_overtaken_adds_nothing(
         wait_for(lambda: any("/y/c/7/" in name for name in bucket.below()))  # type: ignore[attr-defined]
         done("ingest", rows, store, *words)
         paused.send_signal(signal.SIGCONT)
-        assert "another run has just written it" in ended(paused, 3)
-    settle("ingest paused and overtaken by another", "exit 3, the other's rows stay", **against(store, rows))
-    assert verify(store) == []
+        assert re.search("another (run has just written it|may write there now)", paused.communicate(timeout=60)[1])
+        assert paused.returncode in (3, 5)
+    settle("ingest paused and overtaken by another", "exit 3 or 5, the other's rows stay", **against(store, rows))
+    assert verify(store) == [] and np.array_equal(open_dataset(store).read(0, ROWS)[0], np.load(rows)["x"])
 
 
 def test_what_is_made_once_is_made_though_the_answer_is_lost(

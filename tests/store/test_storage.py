@@ -16,6 +16,7 @@ from memory_storage import MemoryLocation, forget_all
 from test_store import small_model, some_moments
 
 from dorff.data import ingest, verify
+from dorff.data.metadata import staging
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, LeaseError
 from dorff.fit import fit
@@ -70,9 +71,21 @@ def test_a_location_keeps_its_storage(home: Location) -> None:
     assert not below.exists() and not (home / "a").exists()
 
 
-def test_schemes_that_nobody_registered_are_paths_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemes_that_nobody_knows_and_whole_buckets_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(SCHEMES, "memory", raising=False)
-    assert not is_remote("memory://a") and not is_remote("a/b")
+    for scheme in ("memory", "gcs", "S3", "abfss", "https", "azure", "file", ""):
+        for call in (locate, is_remote):
+            with pytest.raises(InputError, match=rf"^{scheme}://b/a: no storage is called {scheme}://; write s3://"):
+                call(f"{scheme}://b/a")
+        with pytest.raises(InputError, match=r"no storage is called .*; write s3://BUCKET/PATH, gs:// or az://"):
+            ingest(["r.npz"], f"{scheme}://b/sea.zarr", inputs=["x"])
+    for bucket in ("s3://b", "gs://b/", "az://b//", "s3://"):
+        with pytest.raises(InputError, match=rf"^{bucket}: names no place in a bucket; write s3://BUCKET/PATH"):
+            locate(bucket)
+    assert not is_remote("a/b") and not is_remote("./a://b") and list(tmp_path.iterdir()) == []
     monkeypatch.setitem(SCHEMES, "memory", MemoryLocation)
     assert locate("memory://a/b") != Path("/a/b") and Path("/a/b") != locate("memory://a/b")
     assert is_remote("memory://a") and MemoryLocation("/a") != locate("/a") and locate("/a") != MemoryLocation("/a")
@@ -204,7 +217,9 @@ def test_a_storage_of_another_package(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(location, "SCHEMES", {})
-    assert not is_remote("attic://a/b") and locate("a:b") == Location("a:b")
+    with pytest.raises(InputError, match="no storage is called attic://"):
+        locate("attic://a/b")
+    assert locate("a:b") == Location("a:b")
     wine = locate("cellar://a/b")
     assert type(wine).__name__ == "Cellar" and wine.parts[-2:] == ("a", "b") and is_remote("cellar://a")
     wrong = {"lost": "nowhere:Lost cannot be loaded", "odd": "cellar:ODD is no Loc", "int": "builtins:int is no Loc"}
@@ -303,6 +318,39 @@ def test_a_lock_is_of_one_at_a_time(home: Location) -> None:
     assert most == [1]
     with (home / "lock").locked(0) as ours:
         assert ours() and {one.name for one in home.iterdir()} <= {"lock"}
+
+
+def test_a_lock_is_held_for_longer_than_it_takes_to_be_stale(home: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DORFF_LOCK_SECONDS", "2")
+    home.mkdir(parents=True, exist_ok=True)
+    waits, ends = threading.Event(), list[float]()
+
+    def wait() -> None:
+        waits.set()
+        with (home / "lock").locked(30.0):
+            ends.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    with (home / "lock").locked(0) as ours:
+        thread.start()
+        waits.wait()
+        time.sleep(0.1 if home.folders else 6.0)  # a stale one is taken after 4 s, and a part of another
+        assert ours() and not ends
+        write_atomic(home / "file", [b"mine"], sync=True)
+    thread.join()
+    assert ends
+
+
+def test_who_finds_its_files_gone_was_overtaken(home: Location) -> None:
+    (home / "sea.zarr").mkdir(parents=True, exist_ok=True)
+    with (
+        pytest.raises(InputError, match=r"sea\.zarr: another run has just written it; look at it, then run this one"),
+        staging(home / "sea.zarr") as (folder, _),
+    ):
+        remove_tree(home / ".sea.zarr.partial")
+        list(folder.iterdir())
+    with pytest.raises(FileNotFoundError, match="none"), staging(home / "sea.zarr"):
+        (home / "none").read_bytes()
 
 
 def test_current_never_goes_back(home: Location) -> None:
