@@ -27,8 +27,10 @@ from dorff.errors.stopping import stop_requested
 from dorff.spec.cluster import KubernetesCluster, RemoteCluster
 
 Resource = Mapping[str, Any]
+Question = Callable[[Any], Awaitable[Any]]  # of the API server
 START: Final = 600.0  # seconds until scheduler and a worker are there: a node may have to come, and pull the image
 _LOOK: Final = 1.0  # seconds between looks at the pods
+_END: Final = 5.0  # seconds for their end: after a signal there are not many
 _WHOSE: Final = "dask.org/cluster-name"  # the operator's label
 #: No pod that waits for one of these will start.
 _FATAL: Final = re.compile("ImagePullBackOff|InvalidImageName|ErrImageNeverPull|(Create|Run).*Error|CrashLoopBackOff")
@@ -43,17 +45,15 @@ def start_kubernetes(cluster: KubernetesCluster, patience: float) -> DaskEngine:
     try:
         security_for(RemoteCluster(address="tls://scheduler:8786"))
     except InputError as error:
-        files = "CA_FILE, ..._CLIENT__CERT and ..._CLIENT__KEY"
-        where = (
-            f"mount the secret '{cluster.tls}' in its pod and name its files in DASK_DISTRIBUTED__COMM__TLS__{files}"
-        )
+        files = "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..._CLIENT__CERT and ..._CLIENT__KEY"
+        where = f"mount the secret '{cluster.tls}' in its pod and name its files in {files}"
         raise InputError(f"cluster.type kubernetes: the driver has no credentials; {where}") from error
     name = f"dorff-{uuid.uuid4().hex[:10]}"
     with ExitStack() as undo:
         with stopping_on_signals():
             end = partial(_end, cluster, name, patience)
             address = _ask(partial(_start, cluster, name, partial(undo.callback, end)), cluster, patience)
-        engine = connect(RemoteCluster(address=address), patience, on_close=end)
+        engine = connect(RemoteCluster(address=address), patience, wait=START, on_close=end)
         undo.pop_all()
     return engine
 
@@ -79,16 +79,20 @@ async def _start(cluster: KubernetesCluster, name: str, begin: Callable[[], obje
 
 
 def _end(cluster: KubernetesCluster, name: str, patience: float) -> None:
-    """Have scheduler and workers removed, with the resource that they belong to."""
-    try:
-        _ask(lambda api: _call(api, "DELETE", f"daskclusters/{name}"), cluster, patience, gone=True)
-    except DorffError as error:
-        _log.warning("pods may be left: kubectl delete daskcluster %s (%s)", name, error)
+    """Have scheduler and workers removed, with the resource that they belong to; try for `_END` seconds."""
+    until = time.monotonic() + _END
+    while True:
+        try:
+            ask = partial(_call, method="DELETE", url=f"daskclusters/{name}")
+            _ask(ask, cluster, min(patience, _END / 3), gone=True)
+            return
+        except DorffError as error:
+            if isinstance(error, InputError) or time.monotonic() > until:
+                return _log.warning("pods may be left: kubectl delete daskcluster %s (%s)", name, error)
+        time.sleep(_LOOK / 2)
 
 
-def _ask(
-    question: Callable[[Any], Awaitable[Any]], cluster: KubernetesCluster, patience: float, *, gone: bool = False
-) -> Any:
+def _ask(question: Question, cluster: KubernetesCluster, patience: float, *, gone: bool = False) -> Any:
     """Ask the API server, by the kubeconfig or the service account that is there; what is asked for may be `gone`."""
     try:
         import httpx
@@ -101,10 +105,9 @@ def _ask(
             try:
                 api = await asyncio.wait_for(kr8s.asyncio.api(), patience)
             except (TypeError, ValueError, LookupError, FileNotFoundError, yaml.YAMLError) as error:
-                raise InputError(
-                    f"cluster.type kubernetes: there is no API server to ask ({error}); run the driver in a pod with "
-                    "a service account, or name a kubeconfig in KUBECONFIG"
-                ) from error
+                remedy = "run the driver in a pod with a service account, or name a kubeconfig in KUBECONFIG"
+                problem = f"cluster.type kubernetes: there is no API server to ask ({error})"
+                raise InputError(f"{problem}; {remedy}") from error
         api.timeout, api.namespace = patience, cluster.namespace or api.namespace
         return await question(api)
 
@@ -115,7 +118,7 @@ def _ask(
         status = 500 if answer is None else answer.status_code
         if gone and status == 404:
             return None
-        if status < 500:
+        if status < 500 and status != 429:  # too many requests
             remedy = _REMEDIES.get(status, "look at it")
             raise InputError(f"cluster.type kubernetes: the API server refuses ({error}); {remedy}") from error
         raise IncompleteError(f"cluster.type kubernetes: no answer of the API server ({error}); run again") from error
