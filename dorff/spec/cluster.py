@@ -191,10 +191,9 @@ class MPICluster(ClusterSpec):
     interface: _Word = ""
 
 
-_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_DOTTED = rf"{_LABEL}(?:\.{_LABEL})*"
-_Name = Annotated[str, Field(pattern=f"^{_DOTTED}$", max_length=253)]
-_Taint = Annotated[str, Field(pattern=f"^(?:{_DOTTED}/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{{0,61}}[A-Za-z0-9])?$")]
+_Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+_Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+_Taint = Annotated[str, Field(pattern="^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
 
 
 class KubernetesCluster(ClusterSpec):
@@ -209,7 +208,7 @@ class KubernetesCluster(ClusterSpec):
     image: Annotated[str, Field(pattern=r"^\S+$"), BeforeValidator(checks.text("the name of an image"))]
     workers: Annotated[int, Field(ge=1)] = 2
     memory: Bytes = 4 * 2**30
-    namespace: Annotated[str, Field(pattern=f"^{_LABEL}$")] | None = None  # the driver's own
+    namespace: _Namespace | None = None  # the driver's own
     tls: _Name = "dorff-tls"
     claim: _Name | None = None
     env_from: Annotated[tuple[_Name, ...], OneOrMore()] = ()

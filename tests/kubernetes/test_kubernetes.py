@@ -106,7 +106,7 @@ def test_the_operator_makes_pods_of_it_that_are_let_in(options: dict[str, Any]) 
         ("claim", "x.y/z", "should match pattern"),
         ("namespace", "a/b", "should match pattern"),
         ("namespace", "a.b", "should match pattern"),
-        ("tls", "a" * 64, "should match pattern"),
+        ("namespace", "a" * 64, "should match pattern"),
         ("tolerations", ["a/b/c"], "should match pattern"),
         ("image", "dorff:1\n", "should match pattern"),
         ("env_from", ["ok", 3], "valid string"),
