@@ -35,9 +35,7 @@ _NANNY: Final = 128 * 2**20  # bytes of a job beside its worker, which ends at 9
 _SETTINGS: Final = {name: value for name, value in QUIET.items() if name != "distributed.scheduler.worker-ttl"}
 #: Slurm's variables but those that say which Slurm this is, and where jobs go if `cluster` does not: they would change
 #: what its commands do, as SBATCH_WAIT and SQUEUE_STATES.
-_SLURMS: Final = re.compile(
-    "(?!(SLURM_CONF|SLURM_CLUSTERS|SBATCH_ACCOUNT|SBATCH_PARTITION)$)S(LURM|BATCH|QUEUE|CANCEL)_"
-)
+_SLURMS: Final = re.compile("(?!(SLURM_(CONF|CLUSTERS)|SBATCH_(ACCOUNT|PARTITION))$)S(LURM|BATCH|QUEUE|CANCEL)_")
 _log: Final = logging.getLogger(__name__)
 
 

@@ -83,8 +83,7 @@ def _end(cluster: KubernetesCluster, name: str, patience: float) -> None:
     until = time.monotonic() + _END
     while True:
         try:
-            ask = partial(_call, method="DELETE", url=f"daskclusters/{name}")
-            _ask(ask, cluster, min(patience, _END / 3), gone=True)
+            _ask(lambda api: _call(api, "DELETE", f"daskclusters/{name}"), cluster, min(patience, _END / 3), gone=True)
             return
         except DorffError as error:
             if isinstance(error, InputError) or time.monotonic() > until:

@@ -362,10 +362,13 @@ def test_what_the_api_server_refuses_is_said(
 def test_an_end_that_fails_is_tried_again(cluster: Cluster, caplog: pytest.LogCaptureFixture, status: int) -> None:
     cluster.refused["delete", "daskclusters"] = status
     cluster.waiting = waiting("ImagePullBackOff")
-    threading.Timer(2, cluster.refused.clear).start()
+    end = ("delete", "daskclusters")
+    well = threading.Thread(target=lambda: (until(lambda: end in cluster.asked), cluster.refused.clear()))
+    well.start()
     refused(InputError, "ImagePullBackOff")
+    well.join()
     assert cluster.there == {} and "may be left" not in caplog.text
-    assert cluster.asked.count(("delete", "daskclusters")) > 1
+    assert cluster.asked.count(end) > 1
 
 
 def test_an_end_that_nobody_answers_is_not_tried_for_long(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
