@@ -24,6 +24,7 @@ BEYOND = re.compile(
             *("has no effect", "has no manifold terms", "manifold terms do not allow", "cannot choose among"),
             *("a place each", "must be unlabelled where", "leave graph out, or between", "posterior is false"),
             *("two views that are called", "arrays of the kernel's views", "kernels of other views"),
+            *("which dorff sets", "must be a folder that the nodes see"),
             *("must begin below its end", "rows of p numbers", "rows of numbers, all as long", "came (nan|-?inf)"),
             *("leads to", "cannot be followed", "cannot be loaded", "password or a signed query"),
             *(r"came 'a\\x00b'", "has the label True"),

@@ -102,7 +102,7 @@ def test_the_timer_makes_up_for_a_missed_night() -> None:
 def test_the_driver_job_leaves_the_next_try_where_the_fit_is_incomplete_or_held(tmp_path: Path, code: str) -> None:
     """With stand-ins for Slurm's commands, whose real ones are in tests/slurm: 42 is the next try."""
     (tmp_path / "codes").write_text(f"{code}\n")
-    stand_ins = {"dorff": STAND_IN, "sbatch": '#!/bin/sh\necho "$TRY $@" >>next\necho 42\n'}
+    stand_ins = {"dorff": STAND_IN, "sbatch": '#!/bin/sh\necho "$@" >>next\necho 42\n'}
     stand_ins["scancel"] = '#!/bin/sh\necho "$@" >>cancelled\n'
     for name, text in stand_ins.items():
         (tmp_path / name).write_text(text)
@@ -113,7 +113,7 @@ def test_the_driver_job_leaves_the_next_try_where_the_fit_is_incomplete_or_held(
     done = subprocess.run(["/bin/bash", script], env=env, cwd=tmp_path, capture_output=True, timeout=30, check=False)
     assert done.returncode == (137 if code == "kill" else int(code)), done.stderr
     assert (tmp_path / "calls").read_text() == "fit a b.yaml\n"
-    asked = f"2 --parsable --dependency=afternotok:41 --kill-on-invalid-dep=yes {script}\n"
+    asked = f"--parsable --export=ALL,TRY=2 --dependency=afternotok:41 --kill-on-invalid-dep=yes {script}\n"
     assert (tmp_path / "next").read_text() == asked
     cancelled = (tmp_path / "cancelled").read_text() if (tmp_path / "cancelled").exists() else ""
     again = code == "kill" or int(code) in {0, *AGAIN}  # after 0 Slurm removes it

@@ -4,6 +4,7 @@ import ipaddress
 import logging
 import os
 import queue
+import socket
 import ssl
 import threading
 import warnings
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import dask
+import psutil
 from distributed import Client, LocalCluster
 from distributed.security import Security
 from distributed.versions import VersionMismatchWarning
@@ -52,28 +54,25 @@ def security_for(cluster: spec.RemoteCluster) -> Security | None:
     if not cluster.encrypted:
         host = rest.partition("]")[0].removeprefix("[") if rest.startswith("[") else rest.rpartition(":")[0] or rest
         if not (on_loopback(host) or cluster.plain_tcp):
-            raise InputError(
-                f"cluster.address {cluster.address} is not encrypted and lets in everybody who can reach it; start "
-                "the cluster with TLS (dorff credentials DIR) and write tls://HOST:PORT and cluster.tls, or set "
-                "cluster.plain_tcp: true"
-            )
+            problem = f"cluster.address {cluster.address} is not encrypted and lets in everybody who can reach it"
+            tls = "start the cluster with TLS (dorff credentials DIR) and write tls://HOST:PORT and cluster.tls"
+            raise InputError(f"{problem}; {tls}, or set cluster.plain_tcp: true")
         return None
     if protocol == "inproc":
         return None
-    security = Security(require_encryption=True, **_files(cluster.tls))
+    names = {"ca": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
+    files = {names[key]: str(path) for key, path in cluster.tls or ()}
+    security = Security(require_encryption=True, **files)
     ours = security.get_tls_config_for_role("client")
     if not (ours["ca_file"] and ours["cert"]):
-        raise InputError(
-            f"cluster.address {cluster.address}: expected cluster.tls {{ca, cert, key}}, or the same in Dask's own "
-            "configuration (distributed.comm.tls), came neither"
-        )
+        wanted = "cluster.tls {ca, cert, key}, or the same in Dask's own configuration (distributed.comm.tls)"
+        raise InputError(f"cluster.address {cluster.address}: expected {wanted}, came neither")
     try:
         security.get_connection_args("client")
     except (OSError, ssl.SSLError) as error:
         named = ", ".join(ours[part] for part in ("ca_file", "cert", "key") if ours[part])
-        raise InputError(
-            f"cluster.tls: {named} cannot be used ({error}); check that the key is the certificate's"
-        ) from error
+        problem = f"cluster.tls: {named} cannot be used ({error})"
+        raise InputError(f"{problem}; check that the key is the certificate's") from error
     return security
 
 
@@ -87,10 +86,12 @@ def on_loopback(host: str) -> bool:
         return False
 
 
-def _files(tls: spec.TLS | None) -> dict[str, str]:
-    if tls is None:
-        return {}
-    return {"tls_ca_file": str(tls.ca), "tls_client_cert": str(tls.cert), "tls_client_key": str(tls.key)}
+def no_interface(name: str) -> str:
+    """What is wrong where this machine has no such network interface with an IPv4 address; an empty name is any."""
+    every = psutil.net_if_addrs().items()
+    there = [one for one, addresses in every if socket.AF_INET in {each.family for each in addresses}]
+    problem = f"cluster.interface {name}: {socket.gethostname()} has none of that name with an IPv4 address"
+    return f"{problem}; name one of {', '.join(there)}, or leave it out" if name and name not in there else ""
 
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
@@ -161,9 +162,10 @@ def _killing_when_stopped() -> AbstractContextManager[None]:
 
 
 def connect(
-    cluster: spec.RemoteCluster, patience: float, *, on_close: Callable[[], object] = lambda: None
+    cluster: spec.RemoteCluster, patience: float, *, wait: float = 0.0, on_close: Callable[[], object] = lambda: None
 ) -> DaskEngine:
-    """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting."""
+    """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting. Later it
+    may be without a worker for `wait` seconds more than at the start."""
     security = security_for(cluster)
     connected = queue.SimpleQueue[Client | Exception]()
 
@@ -177,10 +179,10 @@ def connect(
     try:
         client = connected.get(timeout=3 * patience + 5)
     except queue.Empty as error:
-        raise IncompleteError(f"cluster.address {cluster.address}: its scheduler does not answer") from error
+        raise IncompleteError(f"cluster {cluster.address}: its scheduler does not answer; run again") from error
     if isinstance(client, Exception):
         raise client
-    return DaskEngine(client, patience=patience, on_close=on_close)
+    return DaskEngine(client, patience=wait + patience, on_close=on_close)
 
 
 def _connected(address: str, security: Security | None, patience: float) -> Client:
@@ -189,15 +191,14 @@ def _connected(address: str, security: Security | None, patience: float) -> Clie
             warnings.simplefilter("ignore", VersionMismatchWarning)  # it is an error, below
             client = Client(address, timeout=patience, security=security)
     except OSError as error:
-        raise IncompleteError(f"cluster.address {address}: no scheduler answers there ({error})") from error
+        raise IncompleteError(f"cluster {address}: no scheduler answers there ({error}); run again") from error
     try:
         client.wait_for_workers(1, timeout=patience)
         check_versions(client, patience)
-    except TimeoutError as error:
+    except BaseException as error:
         client.close()
-        raise IncompleteError(f"cluster.address {address}: no workers after {patience:g} s; start some") from error
-    except BaseException:
-        client.close()
+        if isinstance(error, TimeoutError):
+            raise IncompleteError(f"cluster {address}: no workers after {patience:g} s; start some") from error
         raise
     return client
 

@@ -66,9 +66,11 @@ class DaskEngine(Engine):
             _tell(self._client, forget_spare)  # a cluster may outlive the run
 
     def close(self) -> None:
-        with suppress(TimeoutError):  # of a scheduler that does not answer
-            self._client.close(timeout=10)
-        self._on_close()
+        try:
+            with suppress(TimeoutError):  # of a scheduler that does not answer
+                self._client.close(timeout=_ANSWER)
+        finally:
+            self._on_close()
 
 
 class _Try(NamedTuple):
@@ -107,11 +109,9 @@ class _DaskRun:
                 future.release()  # what nobody wants is not run
         if self._killers and not stop_requested():
             names = ", ".join(map(str, self._killers))
-            raise QuarantineError(
-                f"tasks killed their worker every time they were tried: {names}; all others are done, and kept: give "
-                "workers more memory, or look at their logs, and run the same command again",
-                tuple(task.tag for task in self._killers),
-            )
+            problem = f"tasks killed their worker every time they were tried: {names}; all others are done, and kept"
+            remedy = "give workers more memory, or look at their logs, and run the same command again"
+            raise QuarantineError(f"{problem}: {remedy}", tuple(task.tag for task in self._killers))
 
     def _submit(self) -> None:
         if self._client.status != "running":
@@ -148,10 +148,8 @@ class _DaskRun:
     def _lost(self, attempt: _Try) -> None:
         """The scheduler went away; what was running is sent again to the one that comes back."""
         if attempt.losses + 1 >= LOSSES:
-            raise IncompleteError(
-                f"the cluster lost a task {LOSSES} times ({attempt.task}); what is done is kept: look at the "
-                "scheduler, and run the same command again"
-            )
+            remedy = "what is done is kept: look at the scheduler, and run the same command again"
+            raise IncompleteError(f"the cluster lost a task {LOSSES} times ({attempt.task}); {remedy}")
         self._again(attempt._replace(losses=attempt.losses + 1))
 
     def _failed(self, attempt: _Try, error: Exception) -> None:
@@ -202,10 +200,8 @@ class _Workers:
             self._missed = now
         elif now - self._missed > self._patience or self._client.status == "closed":
             who = "no workers" if threads == 0 else "the cluster's scheduler did not answer"
-            raise IncompleteError(
-                f"{who} for {self._looked - self._missed:.0f} s; what is done is kept: look at the cluster, and run "
-                "the same command again"
-            )
+            remedy = "what is done is kept: look at the cluster, and run the same command again"
+            raise IncompleteError(f"{who} for {self._looked - self._missed:.0f} s; {remedy}")
 
 
 def count_threads(client: Client) -> int | None:

@@ -1,7 +1,9 @@
 """Workers that are jobs of Slurm's: asked for, replaced where they are lost, and cancelled when the fit ends."""
 
+import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from distributed import Client
 from distributed.security import Security
 
 from dorff.engine.base import TRIES, stopping_on_signals
-from dorff.engine.clusters import PAGES, QUIET, check_versions, credentials
+from dorff.engine.clusters import PAGES, QUIET, check_versions, credentials, no_interface
 from dorff.engine.dask import DaskEngine, count_threads
 from dorff.engine.worker import UNTIL
 from dorff.errors import DorffError, IncompleteError, InputError
@@ -27,11 +29,14 @@ from dorff.spec import cluster as spec
 _LOOK: Final = 2.0  # seconds between looks at the queue
 _YOUNG: Final = 90.0  # seconds: a job of a long walltime that is gone sooner does not count as one that worked
 _PAUSE: Final = 30.0  # seconds at most before what went at once is asked for again
+_END: Final = 6.0  # seconds for each answer when jobs are cancelled: after a signal there are not many
 _NANNY: Final = 128 * 2**20  # bytes of a job beside its worker, which ends at 95% of the job's `memory`
 #: Of what quiets a local cluster; elsewhere Dask itself looks for workers that are silent.
 _SETTINGS: Final = {name: value for name, value in QUIET.items() if name != "distributed.scheduler.worker-ttl"}
-#: What jobs take over of the driver's own job: which Slurm this is, and no more.
-_KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
+#: Slurm's variables but those that say which Slurm this is, and where jobs go if `cluster` does not: they would change
+#: what its commands do, as SBATCH_WAIT and SQUEUE_STATES.
+_SLURMS: Final = re.compile("(?!(SLURM_(CONF|CLUSTERS)|SBATCH_(ACCOUNT|PARTITION))$)S(LURM|BATCH|QUEUE|CANCEL)_")
+_log: Final = logging.getLogger(__name__)
 
 
 def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
@@ -42,6 +47,8 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
     for command in ("sbatch", "squeue", "scancel"):
         if shutil.which(command) is None:
             raise InputError(f"cluster.type slurm: there is no {command} here; run dorff where Slurm's commands are")
+    if problem := no_interface(cluster.interface):
+        raise InputError(problem)
     with ExitStack() as undo:
         with stopping_on_signals() as stop:
             folder = undo.enter_context(_folder(cluster.folder))
@@ -52,9 +59,9 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
             jobs.submit(cluster.workers)
             until = time.monotonic() + cluster.wait + _YOUNG
             while not count_threads(client):
-                jobs.look()
                 if stop_requested():
                     raise stop.error()
+                jobs.look()
                 if time.monotonic() > until:
                     raise IncompleteError(f"cluster.type slurm: jobs have run, no worker has come; {jobs.advice}")
                 time.sleep(0.2)
@@ -66,8 +73,6 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
 @contextmanager
 def _folder(parent: Path) -> Iterator[Path]:
     """A new folder for credentials and what jobs print, its owner's alone. After an error what they printed stays."""
-    if re.search(r"\s", str(parent)):
-        raise InputError(f"cluster.folder {parent}: a job's script takes no spaces there; name another")
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="dorff-", dir=parent))
@@ -96,9 +101,8 @@ def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
     job: dict[str, Any] = {name: getattr(cluster, name) or None for name in ("queue", "account", "interface")}
     job |= {"cores": 1, "processes": 1, "memory": cluster.memory, "job_mem": f"{-(-memory // 2**20)}M"}
     job |= {"walltime": cluster.walltime, "job_name": folder.name, "log_directory": str(folder), "death_timeout": 60}
-    # A job that went with its node would come back beside the one that took its place.
-    job |= {"job_extra_directives": ["--no-requeue", *cluster.directives], "job_script_prologue": prologue}
-    job["python"] = f"exec {sys.executable}"  # in the shell's place, which would not tell a signal on
+    job |= {"job_extra_directives": list(cluster.directives), "job_script_prologue": prologue}
+    job["python"] = f"exec {shlex.quote(sys.executable)}"  # in the shell's place, which would not tell a signal on
     job["worker_extra_args"] = ["--name", "$SLURM_JOB_ID", "--dashboard-address", PAGES]
     ca, cert, key = map(str, credentials(folder))
     roles = ("scheduler", "worker", "client")
@@ -115,6 +119,10 @@ class Jobs:
 
     def __init__(self, script: str, folder: Path, cluster: spec.SlurmCluster) -> None:
         self._script, self._folder, self._cluster = script, folder, cluster
+        header = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+        own = " ".join(line for line in header if line not in cluster.directives)
+        # Sbatch takes its own command line first. A job that went with its node would come back beside its successor.
+        self._options = [*shlex.split(own), "--no-requeue"]
         self._began = dict[str, float | None]()  # when each job that is in the queue was first seen to run
         self._early = 0  # jobs in a row that were gone too soon
         self._next = self._running = time.monotonic()  # the next look; when a job was last seen to run
@@ -129,9 +137,11 @@ class Jobs:
         return f"{kept}, and run the same command again"
 
     def submit(self, count: int) -> None:
-        """Ask for jobs. InputError, in Slurm's words, where it refuses them; IncompleteError where it is away."""
+        """Ask for jobs, until told to stop. InputError, in Slurm's words, where it refuses; IncompleteError if away."""
         for _ in range(count):
-            done = _call("sbatch", "--parsable", script=self._script)
+            if stop_requested():
+                return
+            done = _call("sbatch", "--parsable", *self._options, script=self._script)
             if done.returncode:
                 words = " ".join(done.stderr.removeprefix("sbatch: error: ").split())
                 if re.search("contact|timed out|does not answer", words):
@@ -148,10 +158,11 @@ class Jobs:
         if now - self._next > _YOUNG:  # nobody has looked: there was nothing to run
             self._running = now
         self._next = now + _LOOK
-        listed = _call("squeue", "--noheader", f"--name={self._folder.name}", "--format=%A|%T|%r")
+        listed = _call("squeue", "--all", "--noheader", f"--name={self._folder.name}", "--format=%A|%T|%r")
         if listed.returncode:
             return
-        self._take_note(dict(line.strip().split("|", 1) for line in listed.stdout.splitlines()), now)
+        rows = (line.strip().partition("|") for line in listed.stdout.splitlines())
+        self._take_note({job: state for job, _, state in rows}, now)
         if self._early > self._cluster.workers + TRIES:
             raise IncompleteError(f"{self._early} jobs of Slurm's in a row ended soon after they began; {self.advice}")
         if now - self._running > self._cluster.wait:
@@ -175,15 +186,26 @@ class Jobs:
                 self._reason = reason
 
     def cancel(self) -> None:
-        """End all jobs, those too whose number did not come back."""
-        _call("scancel", "--quiet", f"--name={self._folder.name}")
+        """End all jobs, those too whose number did not come back, and whoever insists meanwhile."""
+        try:
+            self._cancel()
+        except KeyboardInterrupt:
+            self._cancel()
+            raise
+
+    def _cancel(self) -> None:
+        ids, name = list(self._began), f"--name={self._folder.name}"
+        for which in (ids, [name]) if ids else ([name],):
+            done = _call("scancel", "--quiet", *which, seconds=_END)
+            if ids and done.returncode:
+                return _log.warning("jobs may be left: scancel %s (%s)", " ".join(ids), done.stderr.strip())
 
 
-def _call(*words: str, script: str = "") -> subprocess.CompletedProcess[str]:
+def _call(*words: str, script: str = "", seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
     """One of Slurm's commands, which Ctrl-C does not reach."""
-    env = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("SLURM_")}
+    env = {name: value for name, value in os.environ.items() if not _SLURMS.match(name)}
     pipes: dict[str, Any] = {"input": script, "capture_output": True, "text": True, "start_new_session": True}
     try:
-        return subprocess.run(words, env=env, timeout=30, check=False, **pipes)
+        return subprocess.run(words, env=env, timeout=seconds, check=False, **pipes)
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(words, 1, "", f"{words[0]} does not answer")

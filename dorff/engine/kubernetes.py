@@ -27,8 +27,10 @@ from dorff.errors.stopping import stop_requested
 from dorff.spec.cluster import KubernetesCluster, RemoteCluster
 
 Resource = Mapping[str, Any]
+Question = Callable[[Any], Awaitable[Any]]  # of the API server
 START: Final = 600.0  # seconds until scheduler and a worker are there: a node may have to come, and pull the image
 _LOOK: Final = 1.0  # seconds between looks at the pods
+_END: Final = 5.0  # seconds for their end: after a signal there are not many
 #: No pod that waits for one of these will start.
 _FATAL: Final = re.compile("ImagePullBackOff|InvalidImageName|ErrImageNeverPull|(Create|Run).*Error|CrashLoopBackOff")
 _REMEDIES: Final = {
@@ -53,7 +55,7 @@ def start_kubernetes(cluster: KubernetesCluster, patience: float) -> DaskEngine:
         with stopping_on_signals():
             end = partial(_end, cluster, name, patience)
             address = _ask(partial(_start, cluster, name, partial(undo.callback, end)), cluster, patience)
-        engine = connect(RemoteCluster(address=address), patience, on_close=end)
+        engine = connect(RemoteCluster(address=address), patience, wait=START, on_close=end)
         undo.pop_all()
     return engine
 
@@ -79,16 +81,19 @@ async def _start(cluster: KubernetesCluster, name: str, begin: Callable[[], obje
 
 
 def _end(cluster: KubernetesCluster, name: str, patience: float) -> None:
-    """Have scheduler and workers removed, with the resource that they belong to."""
-    try:
-        _ask(lambda api: _call(api, "DELETE", f"daskclusters/{name}"), cluster, patience, gone=True)
-    except DorffError as error:
-        _log.warning("pods may be left: kubectl delete daskcluster %s (%s)", name, error)
+    """Have scheduler and workers removed, with the resource that they belong to; try for `_END` seconds."""
+    until = time.monotonic() + _END
+    while True:
+        try:
+            _ask(lambda api: _call(api, "DELETE", f"daskclusters/{name}"), cluster, min(patience, _END / 3), gone=True)
+            return
+        except DorffError as error:
+            if isinstance(error, InputError) or time.monotonic() > until:
+                return _log.warning("pods may be left: kubectl delete daskcluster %s (%s)", name, error)
+        time.sleep(_LOOK / 2)
 
 
-def _ask(
-    question: Callable[[Any], Awaitable[Any]], cluster: KubernetesCluster, patience: float, *, gone: bool = False
-) -> Any:
+def _ask(question: Question, cluster: KubernetesCluster, patience: float, *, gone: bool = False) -> Any:
     """Ask the API server, by the kubeconfig or the service account that is there; what is asked for may be `gone`."""
     try:
         import httpx
@@ -101,10 +106,9 @@ def _ask(
             try:
                 api = await asyncio.wait_for(kr8s.asyncio.api(), patience)
             except (TypeError, ValueError, LookupError, FileNotFoundError, yaml.YAMLError) as error:
-                raise InputError(
-                    f"cluster.type kubernetes: there is no API server to ask ({error}); run the driver in a pod with "
-                    "a service account, or name a kubeconfig in KUBECONFIG"
-                ) from error
+                remedy = "run the driver in a pod with a service account, or name a kubeconfig in KUBECONFIG"
+                problem = f"cluster.type kubernetes: there is no API server to ask ({error})"
+                raise InputError(f"{problem}; {remedy}") from error
         api.timeout, api.namespace = patience, cluster.namespace or api.namespace
         return await question(api)
 
@@ -115,7 +119,7 @@ def _ask(
         status, why = getattr(getattr(error, "response", None), "status_code", 500), str(error).partition("\n")[0]
         if gone and status == 404:
             return None
-        if status < 500:
+        if status < 500 and status != 429:  # too many requests
             remedy = _REMEDIES.get(status, "look at it")
             raise InputError(f"cluster.type kubernetes: the API server refuses ({why}); {remedy}") from error
         raise IncompleteError(f"cluster.type kubernetes: no answer of the API server ({why}); run again") from error

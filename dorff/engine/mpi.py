@@ -3,7 +3,9 @@
 import atexit
 import logging
 import os
+import re
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +17,14 @@ from dorff.spec.reader import load_job
 
 #: Where mpirun of Open MPI, of MPICH and srun tell a process its rank.
 _RANKS: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_MPIS: Final = r"(?m)^[^#\n]*\btype\W+mpi\b"  # a job of this kind, though it may be wrong
+_SPEAKS: Final = 4.0  # seconds for the first rank to speak: mpirun ends all when one has failed
 
 
 def served(job: Path) -> bool:
     """Whether this process is a rank of a job `cluster: {type: mpi}` that is not the driver's: it has served it then.
 
-    InputError where the job cannot be read or run so, which the first rank alone says."""
+    InputError where the job cannot be read or run so, which of such a job's ranks the first alone says."""
     rank = next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), None)
     if rank is None:
         return False
@@ -28,8 +32,9 @@ def served(job: Path) -> bool:
         cluster = load_job(job).cluster
         return isinstance(cluster, spec.MPICluster) and not _started(cluster)
     except DorffError:
-        if rank:
+        if rank and job.is_file() and re.search(_MPIS, job.read_text(errors="replace")):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            time.sleep(_SPEAKS)
         raise
 
 
@@ -41,12 +46,14 @@ def _started(cluster: spec.MPICluster) -> bool:
     except (ImportError, RuntimeError) as error:
         problem = f"cluster.type mpi: dask-mpi, mpi4py or the MPI that it wants is missing ({error})"
         raise InputError(f"{problem}; pip install 'dorff[mpi]'") from error
-    from dorff.engine.clusters import PAGES
+    from dorff.engine.clusters import PAGES, no_interface
 
     world = MPI.COMM_WORLD
     if world.size < 3:
         came = f"cluster.type mpi: wanted a scheduler, the driver and a worker, came processes that see {world.size}"
         raise InputError(f"{came}; use mpirun -n 4 dorff fit JOB.yaml, or srun --mpi=KIND that its MPI knows")
+    if problem := next(filter(None, world.allgather(no_interface(cluster.interface))), ""):
+        raise InputError(problem)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised in the driver
     _share_credentials(world)
     if world.rank != 1:
@@ -85,12 +92,9 @@ def _end() -> None:
 def start_mpi(cluster: spec.MPICluster, patience: float) -> Engine:
     """The engine of the workers among this MPI job's processes. InputError where this process is no rank of one."""
     import dask
-    from distributed import Client
 
-    from dorff.engine.dask import DaskEngine
+    from dorff.engine.clusters import connect
 
-    if dask.config.get("scheduler_address", None) is None:
+    if (address := dask.config.get("scheduler_address", None)) is None:
         raise InputError("cluster.type mpi: no mpirun has started this; write mpirun -n 4 dorff fit JOB.yaml")
-    client = Client(timeout=patience)
-    client.wait_for_workers(1, timeout=patience)
-    return DaskEngine(client, patience=patience)
+    return connect(spec.RemoteCluster(address=address), patience)

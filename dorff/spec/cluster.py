@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from dorff.spec import checks
 from dorff.spec.part import FilePath, Idle, OneOrMore, Part, Positive
 from dorff.spec.registry import CLUSTERS, Entry, Word, lazily
+from dorff.storage.location import is_remote
 
 _TEXT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"}
 _BYTES = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TEXT]})
@@ -125,14 +126,38 @@ def _walltime(value: object) -> str:
 
 
 _SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_WALLTIME}$"})
-_Word = Annotated[str, Field(pattern=r"^\S*$")]
-_Directives = Annotated[tuple[Annotated[str, Field(pattern=r"^-\S.*$")], ...], OneOrMore()]
+_Word = Annotated[str, Field(pattern=r"^(\w[\w.,:@+-]*)?$")]
+#: Options of sbatch that dorff sets, with their short forms: by the key of the cluster that says them, where one does.
+_OWN = {"walltime": "time t", "memory": "mem mem-per-cpu mem-per-gpu", "queue": "partition p", "account": "account A"}
+_OWN |= {"folder": "output o error e", "workers": "array a ntasks n cpus-per-task c"}
+_OWN |= {"": "job-name J requeue no-requeue wait W clusters M test-only"}
+
+
+def _directive(value: str) -> str:
+    for option in value.split():
+        long = option[2:].partition("=")[0] if option.startswith("--") else ""
+        for key, names in _OWN.items():  # sbatch takes the beginning of a long name for it
+            if any(option[:2] == f"-{name}" or (long and name.startswith(long)) for name in names.split()):
+                raise checks.Refusal(
+                    f"has {option}, which dorff sets; {f'use cluster.{key}' if key else 'take it out'}"
+                )
+    return value
+
+
+def _shared(value: Path) -> Path:
+    if is_remote(value) or re.search(r"[^\w./+=@,:-]", str(value.absolute())):
+        wanted = "a folder that the nodes see, whose path has but letters, digits and ./_+=@,:-"
+        raise checks.Refusal(f"must be {wanted}; came '{value}'; name another")
+    return value
+
+
+_Directive = Annotated[str, Field(pattern=r"^-\S.*$"), AfterValidator(_directive)]
 
 
 class SlurmCluster(ClusterSpec):
     """Jobs of Slurm's, one worker of one core each, which the driver asks for, replaces where they are lost and
     cancels at the end. `memory` is bytes a job, `walltime` as Slurm writes it: a worker ends before it, at a block's
-    end, and another goes on. `directives` are more options of sbatch. All speak by TLS, over `interface`. `folder`,
+    end, and another goes on. `directives` are other options of sbatch. All speak by TLS, over `interface`. `folder`,
     which the nodes see too, holds the credentials while a fit runs, and what failed jobs printed. `wait`: seconds that
     a fit is without a running job before it gives up."""
 
@@ -143,9 +168,9 @@ class SlurmCluster(ClusterSpec):
     walltime: Annotated[str, BeforeValidator(_walltime), _SCHEMA] = "01:00:00"
     queue: _Word = ""
     account: _Word = ""
-    directives: _Directives = ()
+    directives: Annotated[tuple[_Directive, ...], OneOrMore()] = ()
     interface: _Word = ""
-    folder: Annotated[FilePath, Field(validate_default=True)] = Path("slurm")
+    folder: Annotated[FilePath, Field(validate_default=True), AfterValidator(_shared)] = Path("slurm")
     wait: Positive = 600.0
 
     @property
@@ -167,8 +192,9 @@ class MPICluster(ClusterSpec):
     interface: _Word = ""
 
 
-_Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9./-]{0,251}[a-z0-9])?$")]
-_Names = Annotated[tuple[_Name, ...], OneOrMore()]
+_Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+_Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+_Taint = Annotated[str, Field(pattern="^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
 
 
 class KubernetesCluster(ClusterSpec):
@@ -180,16 +206,16 @@ class KubernetesCluster(ClusterSpec):
 
     on_this_machine: ClassVar[bool] = False
     type: Literal["kubernetes"] = "kubernetes"
-    image: Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of an image"))]
+    image: Annotated[str, Field(pattern=r"^\S+$"), BeforeValidator(checks.text("the name of an image"))]
     workers: Annotated[int, Field(ge=1)] = 2
     memory: Bytes = 4 * 2**30
-    namespace: _Name | None = None  # the driver's own
+    namespace: _Namespace | None = None  # the driver's own
     tls: _Name = "dorff-tls"
     claim: _Name | None = None
-    env_from: _Names = ()
+    env_from: Annotated[tuple[_Name, ...], OneOrMore()] = ()
     service_account: _Name | None = None
     priority_class: _Name | None = None
-    tolerations: _Names = ()
+    tolerations: Annotated[tuple[_Taint, ...], OneOrMore()] = ()
 
 
 Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local")]

@@ -13,10 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 from processes import LOOPBACK, scheduler, until, worker
 
 from dorff.engine import Engine, Task, open_engine
+from dorff.engine.dask import DaskEngine
 from dorff.errors import IncompleteError, StoppedError
 from dorff.errors.stopping import stop_requested
 from dorff.spec import cluster as spec
@@ -44,6 +45,53 @@ def test_a_scheduler_that_never_speaks_is_said_so(tmp_path: Path) -> None:
             open_engine(spec.RemoteCluster(address=address), patience=1.0),
         ):
             pass
+
+
+def test_an_engine_is_closed_whatever_its_client_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is to be done at the end is done in the few seconds that a signal leaves, though the scheduler hangs; and
+    where the client fails or is interrupted."""
+    closed = list[float]()
+    with scheduler(tmp_path) as (started, address):
+        os.kill(started.pid, signal.SIGCONT)
+        engine = DaskEngine(Client(address), on_close=lambda: closed.append(time.monotonic()))
+        os.kill(started.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        engine.close()
+        assert closed[0] - began < 5
+        os.kill(started.pid, signal.SIGCONT)
+        with Client(address) as client:
+            engine = DaskEngine(client, on_close=lambda: closed.append(time.monotonic()))
+
+            def interrupted(timeout: float) -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(client, "close", interrupted)
+                engine.close()
+            assert len(closed) == 2
+
+
+def slow(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@pytest.mark.slow
+def test_workers_of_an_adaptive_cluster_come_and_go_in_a_run() -> None:
+    """None at first; more while there is much to do, fewer at the end, and not all tasks are one worker's."""
+    with LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=None) as cluster:
+        cluster.adapt(minimum=0, maximum=3, interval="200ms", wait_count=2, target_duration="1s")
+        cluster.scale(1)
+        counts = set[int]()
+        with open_engine(spec.RemoteCluster(address=cluster.scheduler_address)) as engine:
+            thread = threading.Thread(
+                target=lambda: [counts.add(engine.threads) or time.sleep(0.2) for _ in range(200)]
+            )
+            thread.start()
+            pids = run(engine, *(Task(slow, (1.0,)) for _ in range(24)))
+            assert len(pids) == 24 and len(set(pids)) > 1
+            thread.join()
+        assert max(counts) > 1
 
 
 @pytest.fixture

@@ -30,15 +30,14 @@ def test_slurm_needs_dask_jobqueue(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list((tmp_path / "slurm").iterdir()) == []
 
 
-def test_slurm_needs_a_folder_that_a_script_can_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_needs_a_folder_that_can_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sbatch", "squeue", "scancel"):
         (tmp_path / name).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "file").touch()
-    for folder, problem in (("a folder", "takes no spaces there"), ("file", "name one that the nodes see too")):
-        cluster = SlurmCluster(type="slurm", folder=tmp_path / folder)
-        with pytest.raises(InputError, match=problem), open_engine(cluster):
-            pass
+    cluster = SlurmCluster(type="slurm", folder=tmp_path / "file")
+    with pytest.raises(InputError, match="name one that the nodes see too"), open_engine(cluster):
+        pass
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -60,3 +59,19 @@ def test_a_job_of_another_kind_is_no_business_of_mpis(tmp_path: Path, monkeypatc
     """As a driver that is a job of Slurm's: it has a rank."""
     monkeypatch.setenv("SLURM_PROCID", "0")
     assert not served(write_job(tmp_path / "job.yaml", cluster={"type": "local"}))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cluster": {"type": "local", "worker": 2}}, {"cluster": "local"}, {"cluster": None}]
+)
+def test_a_wrong_job_of_another_kind_is_said_by_every_rank(
+    wrong: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    with pytest.raises(InputError, match="cluster"):
+        served(write_job(tmp_path / "job.yaml", **wrong))
+    (tmp_path / "job.yaml").write_text("cluster: {type: [")
+    with pytest.raises(InputError, match="correct the YAML"):
+        served(tmp_path / "job.yaml")
+    print("heard", file=sys.__stderr__, flush=True)
+    assert "heard" in capfd.readouterr().err

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,13 @@ import dask
 import numpy as np
 import pytest
 from api_server import NAMESPACE, Cluster, api_server, deployments
-from command_line import DORFF, field, run, write_csv, write_job
+from command_line import CURL, DORFF, field, run, write_csv, write_job
 from manifests import KUBERNETES, Document, amount, build, identity, missed_in_pod, problems
 from processes import until
 from table import Trial
 
 from dorff import load_model
+from dorff.data import ingest
 from dorff.engine import Task, credentials, kubernetes, open_engine
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.spec.cluster import KubernetesCluster
@@ -30,7 +32,7 @@ from dorff.spec.cluster import KubernetesCluster
 FULL = {
     "image": "registry.example.org/dorff:1", "workers": 3, "memory": "2GiB", "namespace": "there", "tls": "ours",
     "claim": "rows", "env_from": ["s3", "more"], "service_account": "worker",
-    "priority_class": "low", "tolerations": ["cloud.google.com/gke-spot", "spot"],
+    "priority_class": "low", "tolerations": ["cloud.google.com/gke-spot", "CriticalAddonsOnly", "example.com/gpu_type"],
 }  # fmt: skip
 
 
@@ -102,6 +104,12 @@ def test_the_operator_makes_pods_of_it_that_are_let_in(options: dict[str, Any]) 
         ("image", "", "the name of an image"),
         ("tls", "Not_A_Name", "should match pattern"),
         ("claim", "a b", "should match pattern"),
+        ("claim", "x.y/z", "should match pattern"),
+        ("namespace", "a/b", "should match pattern"),
+        ("namespace", "a.b", "should match pattern"),
+        ("namespace", "a" * 64, "should match pattern"),
+        ("tolerations", ["a/b/c"], "should match pattern"),
+        ("image", "dorff:1\n", "should match pattern"),
         ("env_from", ["ok", 3], "valid string"),
         ("workers", 0, "greater than or equal to 1"),
         ("memory", "2Gigs", "2Gigs"),
@@ -205,6 +213,86 @@ def test_a_driver_that_is_told_to_end_while_pods_start_leaves_none(
         trial.settle(f"driver ended by {number.name} while pods start", "exit 5", left=cluster.left)
 
 
+def long_fit(folder: Path, **job: Any) -> None:
+    """A job of four leaves of some seconds each."""
+    np.save(folder / "rows.npy", field(4 * 16384))
+    ingest([folder / "rows.npy"], folder / "sea.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+    pods = {"type": "kubernetes", "image": "dorff", "workers": 2, "memory": "1GiB"}
+    write_job(folder / "job.yaml", kernel=CURL, features={"count": 1000}, cluster=pods, **job)
+
+
+def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
+    words = [DORFF, "fit", "job.yaml", "--json"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(words, cwd=folder, env=os.environ | environment, **pipes)
+
+
+def finish(folder: Path, **environment: str) -> None:
+    """The same command goes on from what is done."""
+    done = run("fit", "job.yaml", "--json", cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["coverage"] == 1 and report["leaves_reused"] >= 1
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_driver_that_is_told_to_end_in_a_fit_leaves_no_pods(tmp_path: Path, tls: Path) -> None:
+    """The API server fails at first."""
+    long_fit(tmp_path)
+    with api_server(tmp_path, tls) as (cluster, kubeconfig):
+        driver = start(tmp_path, **environment(tls, kubeconfig))
+        until(lambda: list(tmp_path.glob("runs/sea/*/receipts/*.json")))
+        cluster.refused["delete", "daskclusters"] = 503
+        driver.send_signal(signal.SIGTERM)
+        until(lambda: ("delete", "daskclusters") in cluster.asked)
+        cluster.refused.clear()
+        _, complained = driver.communicate(timeout=40)
+        assert driver.returncode == 5 and "what is done is kept" in complained, complained
+        assert "pods may be left" not in complained and "Traceback" not in complained, complained
+        assert cluster.there == {} and len(cluster.made) == 1
+        until(lambda: not cluster.processes)
+        finish(tmp_path, **environment(tls, kubeconfig))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_what_a_killed_driver_leaves_is_its_pods_to_remove(tmp_path: Path, tls: Path) -> None:
+    """By its owner, or by the operator, which is told after how long: the stand-in does neither. The next fit has pods
+    of its own, and goes on."""
+    long_fit(tmp_path)
+    with api_server(tmp_path, tls) as (cluster, kubeconfig):
+        pod = {"DORFF_POD_NAME": "now-x7", "DORFF_POD_UID": "0-1"}
+        driver = start(tmp_path, **environment(tls, kubeconfig), **pod)
+        until(lambda: list(tmp_path.glob("runs/sea/*/receipts/*.json")))
+        driver.kill()
+        driver.communicate()
+        (left,) = cluster.there.values()
+        assert left["metadata"]["ownerReferences"][0]["uid"] == "0-1" and left["spec"]["idleTimeout"] == 4 * 3600
+        until(lambda: cluster.asks_scheduler("/api/v1/check_idle") == 200)
+        cluster.delete(left["metadata"]["name"])
+        until(lambda: not cluster.processes)
+        finish(tmp_path, **environment(tls, kubeconfig))
+        assert cluster.there == {} and len(cluster.made) == 2
+
+
+@pytest.mark.process
+def test_workers_that_all_go_are_waited_for_as_at_the_start(cluster: Cluster) -> None:
+    """A spot node is taken, and another one has to come: longer than a cluster's own patience."""
+    results: list[Any] = []
+    with open_engine(spec(workers=1, memory="1GiB"), patience=8) as engine:
+        (name,) = (name for name in cluster.processes if "worker" in name)
+        cluster.processes[name].kill()
+        cluster.processes[name].wait()
+        until(lambda: engine.threads == 1 and not engine._client.nthreads())  # type: ignore[attr-defined]
+        again = deployments(cluster.made[0])[name]["spec"]["template"]["spec"]
+        timer = threading.Timer(12, lambda: cluster.processes.update({name: cluster._run(again)}))
+        timer.start()
+        engine.run([Task(add, (1, 2))], lambda _, result: results.append(result) or ())
+        timer.join()
+    assert results == [3]
+
+
 def refused(error: type[Exception], match: str, *, patience: float = 20.0, **options: Any) -> None:
     with pytest.raises(error, match=match), open_engine(spec(**options), patience=patience):
         pass
@@ -283,6 +371,28 @@ def test_what_the_api_server_refuses_is_said(
     refused(error, match, workers=1)
     assert "may be left" not in caplog.text
     trial.settle(f"API server answers {status} to {' '.join(what)}", "ended, with the reason", left=cluster.left)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_end_that_fails_is_tried_again(cluster: Cluster, caplog: pytest.LogCaptureFixture, status: int) -> None:
+    cluster.refused["delete", "daskclusters"] = status
+    cluster.waiting = waiting("ImagePullBackOff")
+    end = ("delete", "daskclusters")
+    well = threading.Thread(target=lambda: (until(lambda: end in cluster.asked), cluster.refused.clear()))
+    well.start()
+    refused(InputError, "ImagePullBackOff")
+    well.join()
+    assert cluster.there == {} and "may be left" not in caplog.text
+    assert cluster.asked.count(end) > 1
+
+
+def test_an_end_that_nobody_answers_is_not_tried_for_long(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    began = time.monotonic()
+    kubernetes._end(spec(), "dorff-1", 45.0)  # gone
+    cluster.silent = True
+    kubernetes._end(spec(), "dorff-1", 45.0)
+    assert 5 < time.monotonic() - began < 12
+    assert "pods may be left: kubectl delete daskcluster dorff-1 (" in caplog.text
 
 
 def test_an_end_that_is_refused_says_what_is_left(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

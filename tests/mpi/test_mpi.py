@@ -102,6 +102,65 @@ def test_the_drivers_exit_code_is_that_of_all(place: Path) -> None:
     assert fitted.returncode == 3 and "sea.zarr" in sentence
 
 
+def test_an_interface_that_a_rank_lacks_is_named_once(place: Path) -> None:
+    write_job(place / "job.yaml", cluster={"type": "mpi", "interface": "nope0"})
+    _, err = (fitted := start(place, 3)).communicate(timeout=60)
+    (sentence,) = sentences(err)
+    assert fitted.returncode == 3 and "cluster.interface nope0: " in sentence and "name one of lo" in sentence
+
+
+#: A driver that waits two seconds for its cluster, of which one rank does not come up.
+LAME = """
+import os, signal, sys, asyncio, psutil, distributed
+from dorff.engine import mpi, open_engine
+from dorff.errors import IncompleteError
+from dorff.spec.reader import load_job
+from pathlib import Path
+
+
+class Never(distributed.Worker):
+    async def start_unsafe(self):
+        await asyncio.sleep(60)
+
+
+def ranks():
+    for one in psutil.Process().parent().children(recursive=True):
+        yield one, one.environ().get("OMPI_COMM_WORLD_RANK")
+
+
+if sys.argv[1] == "worker":
+    distributed.Worker = Never
+if not mpi.served(Path("job.yaml")):
+    if sys.argv[1] == "scheduler":
+        [one.suspend() for one, rank in ranks() if rank == "0"]
+    try:
+        with open_engine(load_job(Path("job.yaml")).cluster, patience=2.0):
+            pass
+    except IncompleteError as error:
+        print(error, flush=True)
+    finally:
+        [one.kill() for one, rank in ranks() if rank != "1"]
+"""
+
+
+@pytest.mark.parametrize(("whom", "problem"), [("scheduler", "scheduler"), ("worker", "no workers after 2 s")])
+def test_a_rank_that_does_not_come_up_is_said(place: Path, whom: str, problem: str) -> None:
+    out, err = start(place, 3, sys.executable, "-c", LAME, whom).communicate(timeout=60)
+    assert out.startswith("cluster tls://127.0.0.1:") and problem in out and out.count("\n") == 1, out + err
+
+
+def test_a_worker_with_other_packages_is_refused(place: Path, tmp_path: Path) -> None:
+    """In its environment NumPy says that it is version 1.0."""
+    (tmp_path / "packages" / "numpy-1.0.dist-info").mkdir(parents=True)
+    about = "Metadata-Version: 2.1\nName: numpy\nVersion: 1.0\n"
+    (tmp_path / "packages" / "numpy-1.0.dist-info" / "METADATA").write_text(about)
+    paths = f"{tmp_path / 'packages'}:{os.environ.get('PYTHONPATH', '')}"
+    other = [":", "-n", "1", "--oversubscribe", "env", f"PYTHONPATH={paths}", DORFF, "fit", "job.yaml"]
+    _, err = (fitted := start(place, 2, DORFF, "fit", "job.yaml", *other)).communicate(timeout=100)
+    (sentence,) = sentences(err)
+    assert fitted.returncode == 3 and f"numpy is 1.0 there and {np.__version__} in the driver" in sentence
+
+
 def test_without_mpirun_there_is_no_fit(place: Path) -> None:
     done = run("fit", "job.yaml", cwd=place)
     (sentence,) = done.stderr.splitlines()

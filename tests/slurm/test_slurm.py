@@ -312,6 +312,99 @@ def test_without_slurm_there_is_no_fit(place: Place) -> None:
     refused(place, "no sbatch", 3, "there is no sbatch here; run dorff where Slurm's commands are", PATH="/nowhere")
 
 
+def commands(place: Place, **scripts: str) -> str:
+    """A PATH on which these scripts come before Slurm's commands of their names, which they call."""
+    there = place.folder / "commands"
+    there.mkdir()
+    for name, lines in scripts.items():
+        (there / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (there / name).chmod(0o755)
+    return f"{there}:{os.environ['PATH']}"
+
+
+def test_jobs_go_whatever_the_environment_says(place: Place) -> None:
+    """Of jobs, of their queue and of their end; and SBATCH_ACCOUNT is where they go if the job does not say."""
+    place.environment |= {"SBATCH_JOB_NAME": "mine", "SBATCH_REQUEUE": "1", "SBATCH_TIMELIMIT": "3", "SBATCH_WAIT": "1"}
+    place.environment |= {"SBATCH_ARRAY_INX": "1-3", "SBATCH_OUTPUT": "/nowhere/x", "SCANCEL_STATE": "SUSPENDED"}
+    place.environment |= {"SQUEUE_STATES": "RUNNING", "SQUEUE_FORMAT": "%j", "SBATCH_ACCOUNT": "sea"}
+    place.job(workers=8)  # nodes have two cores each, for now all wait
+    for node in ("n1", "n2", "n3"):
+        place.slurm.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+    try:
+        fitted = place.start()
+        until(lambda: len(place.slurm.jobs()) == 8)
+        time.sleep(5)  # it looks at the queue, twice
+        assert len(place.slurm.jobs()) == 8, "jobs that wait are seen"
+        shown = place.slurm.call("scontrol", "show", "job", place.slurm.jobs()[0])
+        for word in ("JobName=dorff-", "Requeue=0", "TimeLimit=01:00:00", f"StdOut={place.folder}/slurm/dorff-"):
+            assert word in shown, shown
+        assert "Account=sea" in shown and "ArrayJobId" not in shown
+        fitted.send_signal(signal.SIGTERM)
+        _, err = fitted.communicate(timeout=40)
+        assert fitted.returncode == 5, err
+        place.empty()
+    finally:
+        for node in ("n1", "n2", "n3"):
+            place.slurm.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def test_a_signal_while_jobs_are_asked_for_leaves_none(place: Place) -> None:
+    """Asking for all of them would take longer than a process has after a signal."""
+    place.job(workers=40)
+    sbatch = f'sleep 1; exec {shutil.which("sbatch")} "$@"'
+    fitted = place.start("env", f"PATH={commands(place, sbatch=sbatch)}", DORFF, "fit", "job.yaml")
+    until(lambda: len(place.slurm.jobs()) >= 2)
+    fitted.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    _, err = fitted.communicate(timeout=60)
+    assert fitted.returncode == 5 and "what is done is kept" in err, err
+    assert time.monotonic() - began < 20
+    place.empty()
+
+
+@pytest.mark.slow
+def test_a_signal_that_comes_twice_leaves_no_job(place: Place) -> None:
+    """The second one while jobs are cancelled, which takes a while; those that wait cannot start and end instead."""
+    place.job(workers=4, directives=["--nodelist=n1"])
+    scancel = f'echo "$@" >>{place.folder}/called; sleep 2; exec {shutil.which("scancel")} "$@"'
+    fitted = place.start("env", f"PATH={commands(place, scancel=scancel)}", DORFF, "fit", "job.yaml")
+    computing(place)
+    place.slurm.call("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test")
+    try:
+        fitted.send_signal(signal.SIGTERM)
+        until((place.folder / "called").exists)
+        fitted.send_signal(signal.SIGTERM)
+        _, err = fitted.communicate(timeout=40)
+        assert fitted.returncode == 5, err
+        place.empty()
+    finally:
+        place.slurm.call("scontrol", "update", "NodeName=n1", "State=RESUME")
+
+
+def test_jobs_that_cannot_be_cancelled_are_named(place: Place) -> None:
+    place.job(queue="closed", wait=3.0)
+    done = place.fit(PATH=commands(place, scancel="echo no permission >&2; exit 1"))
+    jobs = " ".join(place.slurm.jobs())
+    assert done.returncode == 5 and len(jobs.split()) == 2
+    assert f"jobs may be left: scancel {jobs} (no permission)\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interface_that_is_not_there_is_named(place: Place) -> None:
+    place.job(interface="nope0")
+    refused(place, 3, r"cluster.interface nope0: \S+ has none of that name with an IPv4 address; name one of .*lo")
+
+
+def test_a_python_whose_path_has_a_space_works(place: Place) -> None:
+    place.job()
+    python = place.folder / "a python"
+    shutil.copytree(Path(DORFF).parents[1], python, symlinks=True, ignore=shutil.ignore_patterns("lib", "lib64"))
+    for name in ("lib", "lib64"):
+        (python / name).symlink_to(Path(DORFF).parents[1] / "lib")
+    words = [str(python / "bin" / "python"), "-c", "from dorff.cli import main; main()", "fit", "job.yaml", "--json"]
+    place.check(place.start(*words))
+
+
 def test_what_sbatch_says_is_passed_on(place: Place) -> None:
     place.job(queue="nowhere")
     refused(place, "unknown queue", 3, "sbatch refuses the job: .*[Ii]nvalid partition.*; correct")
@@ -377,16 +470,25 @@ exit "$code"
 
 
 @pytest.mark.parametrize(
-    ("codes", "calls"),
-    [(["5", "7", "0"], 3), (["killed", "lost", "0"], 3), (["3"], 1), (["5"] * 9, 5)],
-    ids=["incomplete or held", "killed, and the script with it", "bad input", "never done"],
+    ("codes", "calls", "export"),
+    [
+        (["5", "7", "0"], 3, "ALL"),
+        (["killed", "lost", "0"], 3, "ALL"),
+        (["3"], 1, "ALL"),
+        (["5"] * 9, 5, "ALL"),
+        (["5"] * 9, 5, "NONE"),
+    ],
+    ids=["incomplete or held", "killed, and the script with it", "bad input", "never done", "a site exports nothing"],
 )
-def test_a_driver_that_is_a_job_is_tried_again_until_it_is_done(place: Place, codes: list[str], calls: int) -> None:
+def test_a_driver_that_is_a_job_is_tried_again_until_it_is_done(
+    place: Place, codes: list[str], calls: int, export: str
+) -> None:
+    place.environment["SBATCH_EXPORT"] = export
     stand_in = place.folder / "dorff"
     stand_in.write_text(STAND_IN)
     stand_in.chmod(0o755)
     (place.folder / "codes").write_text("\n".join(codes) + "\n")
-    submit(place, str(stand_in))
+    submit(place, str(stand_in), "--export=ALL")
     until(lambda: not place.slurm.jobs(), 60)
     assert (place.folder / "calls").read_text().splitlines() == [f"fit {place.folder / 'job.yaml'}"] * calls
 

@@ -16,7 +16,7 @@ from dorff.spec.cluster import SlurmCluster
 from dorff.spec.reader import load_job
 
 
-def read(folder: Path, **cluster: Any) -> SlurmCluster:
+def read(folder: Path, /, **cluster: Any) -> SlurmCluster:
     job = load_job(write_job(folder / "job.yaml", cluster={"type": "slurm"} | cluster))
     assert isinstance(job.cluster, SlurmCluster)
     return job.cluster
@@ -49,11 +49,43 @@ def test_what_is_left_out_is_beside_the_job(tmp_path: Path) -> None:
         ({"directives": ["qos=low"]}, r"cluster.directives\[0\]"),
         ({"directives": ["--qos=low\nrm -r /"]}, r"cluster.directives\[0\]"),
         ({"workers": 0}, "cluster.workers"),
+        ({"directives": "--job-name=mine"}, r"cluster.directives.* has --job-name=mine, which dorff sets; take it out"),
+        (
+            {"directives": ["--qos=x", "--qos=y -t 5"]},
+            r"directives\[1\] has -t, which dorff sets; use cluster.walltime",
+        ),
+        ({"directives": "-t5"}, "has -t5, which dorff sets; use cluster.walltime"),
+        ({"directives": "--ti=5"}, "has --ti=5, which dorff sets; use cluster.walltime"),
+        ({"directives": "--mem 5G"}, "has --mem, which dorff sets; use cluster.memory"),
+        ({"directives": "--array=1-3"}, "use cluster.workers"),
+        ({"directives": "--output=/x"}, "use cluster.folder"),
+        ({"directives": "-pbig"}, "use cluster.queue"),
+        ({"directives": "--requeue"}, "has --requeue, which dorff sets; take it out"),
+        ({"interface": "`id`"}, "cluster.interface must match pattern"),
+        ({"account": "-x"}, "cluster.account must match pattern"),
+        ({"folder": "R&D_$x"}, r"cluster.folder must be a folder .*letters, digits and \./_.*came '.*R&D_\$x'; name"),
+        ({"folder": "a folder"}, "cluster.folder must be a folder that the nodes see"),
+        (
+            {"folder": "s3://bucket/slurm"},
+            r"cluster.folder must be a folder that the nodes see.*came 's3://bucket/slurm'",
+        ),
     ],
 )
 def test_what_sbatch_would_misread_is_refused(tmp_path: Path, cluster: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         read(tmp_path, **cluster)
+
+
+def test_other_options_of_sbatch_are_passed_on(tmp_path: Path) -> None:
+    """Those whose names begin as one that dorff sets, too."""
+    others = (
+        "--time-min=10 --comment='-t'",
+        "--exclude=n9",
+        "-C fast",
+        "--mem-bind=local",
+        "--ntasks-per-core=1",
+    )
+    assert read(tmp_path, directives=list(others)).directives == others
 
 
 def test_workers_elsewhere_need_no_memory_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

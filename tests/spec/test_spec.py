@@ -680,7 +680,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         (
             {"cluster": {"type": "kubernetes", "image": "dorff", "tls": "Not A"}},
-            "cluster.tls must match pattern '^[a-z0-9]([a-z0-9./-]{0,251}[a-z0-9])?$', came 'Not A'; correct it",
+            "cluster.tls must match pattern '^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$', came 'Not A'; correct it",
         ),
         (
             {"cluster": {"address": "tcp://n:1", "workers": 2}},
