@@ -9,7 +9,8 @@ import numpy.typing as npt
 import scipy.linalg
 
 from dorff.errors import InputError
-from dorff.kernels import BoolArray, Decomposable, FloatArray, OperatorKernel, ScalarKernel
+from dorff.kernels import Decomposable, FloatArray, OperatorKernel, ScalarKernel
+from dorff.kernels.scalar import BoolArray
 
 #: What a block of the kernel's values and their temporaries may take (about eight arrays of its size).
 BLOCK_BYTES = 64 << 20

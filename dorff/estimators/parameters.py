@@ -17,17 +17,8 @@ from dorff.estimators.arrays import Deal, Flags, Rows, dealt_by
 from dorff.features import FeatureMap, with_lengthscale
 from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
 from dorff.frequencies import Sampler
-from dorff.kernels import (
-    MultiView,
-    OperatorKernel,
-    Output,
-    ScalarKernel,
-    Sum,
-    from_config,
-    median_lengthscale,
-    scalar_from_config,
-)
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import MultiView, OperatorKernel, Output, ScalarKernel, Sum, from_config, scalar_from_config
+from dorff.kernels.scalar import FloatArray, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.plan.sampled import held_out_multiple, left_out_runs, look, sample_runs
 from dorff.solvers import LeftOut, Setting

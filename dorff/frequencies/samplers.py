@@ -16,7 +16,8 @@ from numpy.polynomial.hermite_e import hermegauss
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.transforms import HADAMARD_FROM, Dense, Frequencies, HadamardChain, IntArray, settled, uniform
-from dorff.kernels import FloatArray, Gaussian, Isotropic, Measure, Spectral, whole
+from dorff.kernels import FloatArray, Gaussian, Isotropic, Measure, Spectral
+from dorff.kernels.scalar import whole
 from dorff.spec.part import OneOf, Typed, within
 from dorff.spec.registry import SAMPLERS, Entry
 
