@@ -145,8 +145,7 @@ def named_kernel(name: str, X: FloatArray | None = None, weights: FloatArray | N
     """The kernel that a word of JOB.yaml stands for: a scalar one, or an operator-valued one over a Gaussian. Its
     length-scale is the median distance of scaled inputs X (n, d) of `weights` (n,); 1 where there are none. InputError
     for a word that there is not, or that needs more."""
-    absolute = name == "laplacian"
-    return _built(name, 1.0 if X is None else median_lengthscale(X, absolute=absolute, weights=weights))
+    return _built(name, 1.0 if X is None else median_lengthscale(X, absolute=name == "laplacian", weights=weights))
 
 
 def _built(name: str, lengthscale: float) -> Kernel:

@@ -110,8 +110,7 @@ class ViewSpec(Part):
         if not isinstance(value, dict) or value.get("name") is not None:
             return value
         given = value.get("inputs")
-        arrays = given if isinstance(given, list | tuple) else (given,)
-        return {**value, "name": "+".join(map(str, arrays))}
+        return {**value, "name": "+".join(map(str, given if isinstance(given, list | tuple) else (given,)))}
 
     @property
     def arrays(self) -> tuple[str, ...]:
