@@ -264,7 +264,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def _deal(self, Y: array_sums.Targets, groups: Any, rule: FoldRule, *, semi: bool) -> Deal:
         """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
         a fifth alone where rows are held out once."""
-        if groups is not None or not (self._cv is None or isinstance(self._cv, numbers.Integral)):
+        by_number = self._cv is None or isinstance(self._cv, numbers.Integral)
+        if groups is not None or not by_number:
             if semi or (self.calibrate and not isinstance(Y, class_labels.OneHot)):
                 raise InputError("cv: groups and splits need X and y in memory, or calibrate=False, and no manifold")
             codes = _codes(Y) if isinstance(Y, class_labels.OneHot) else None
