@@ -111,8 +111,7 @@ class ORFFEstimator(Nested, ABC):
             raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Parameters that are not left at their defaults and change nothing, with the reason. `idle` says so of the
-        draw's."""
+        """Parameters that are not left at their defaults and change nothing, and why; `idle` says so of the draw's."""
         if self.sampler is not None and "sampler" in idle:
             yield "sampler", idle["sampler"]
         deals = self._cv is not None or getattr(self, "calibrate", False)
@@ -313,8 +312,7 @@ class ORFFEstimator(Nested, ABC):
             )
 
     def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
-        """What scikit-learn demands of X, without reading what lies in Zarr or Dask. Only the columns `read` (d,) are
-        looked at where it is given; others are zeros."""
+        """What scikit-learn demands of X, Zarr and Dask unread; of the columns `read` (d,) alone if given, others zeros."""
         if isinstance(X, StoredRows | da.Array):
             validate_data(self, X, skip_check_array=True, reset=reset)
             return X

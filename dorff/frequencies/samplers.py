@@ -214,9 +214,7 @@ class _HadamardSampler(Sampler):
 
     def flops(self, d: int, count: int) -> float:
         n = padded(d)
-        if d < HADAMARD_FROM:
-            return super().flops(d, count)
-        return self.blocks * -(-count // n) * n * (2 + math.log2(n))
+        return self.blocks * -(-count // n) * n * (2 + math.log2(n)) if d >= HADAMARD_FROM else super().flops(d, count)
 
 
 class _Rademacher(_HadamardSampler):

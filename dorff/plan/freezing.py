@@ -264,8 +264,7 @@ _Looked = tuple[_Kernels, FoldRule | None, FirstLook | None]  # with how rows ar
 
 
 def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
-    """The kernels: the median of distances between the sample's rows for its word, then length-scales of most evidence
-    for theirs."""
+    """The kernels: medians of the sample's distances for their word, then length-scales of most evidence for theirs."""
     spec = plan.spec
     if not any(spec.words):
         return _Kernels(None, None)
