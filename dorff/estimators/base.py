@@ -312,7 +312,7 @@ class ORFFEstimator(Nested, ABC):
             )
 
     def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
-        """What scikit-learn demands of X, Zarr and Dask unread; of the columns `read` (d,) alone if given, others zeros."""
+        """What scikit-learn demands of X, Zarr and Dask unread; only the columns `read` (d,) if given, others zeros."""
         if isinstance(X, StoredRows | da.Array):
             validate_data(self, X, skip_check_array=True, reset=reset)
             return X

@@ -147,7 +147,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def _coded(
         self, labels: class_labels.AnyLabels, weights: FloatArray | None, classes: class_labels.Labels | None
     ) -> tuple[class_labels.AnyLabels, class_labels.Labels]:
-        """Labels (n,), those in memory as numbers, and what stands in them for each class (K,): `classes`, where known."""
+        """Labels (n,), those in memory as numbers, and what stands for each class (K,): `classes`, where known."""
         if classes is not None:
             self.class_weight_ = self._weights(np.ones(len(classes)))
             return labels, classes
