@@ -9,7 +9,8 @@ import numpy.typing as npt
 import scipy.linalg
 
 from dorff.errors import InputError
-from dorff.kernels import BoolArray, Decomposable, FloatArray, OperatorKernel, ScalarKernel
+from dorff.kernels import Decomposable, FloatArray, OperatorKernel, ScalarKernel
+from dorff.kernels.scalar import BoolArray
 
 #: What a block of the kernel's values and their temporaries may take (about eight arrays of its size).
 BLOCK_BYTES = 64 << 20
@@ -95,8 +96,7 @@ class ExactRidge:
                 values[start:stop] = scalar.gram(X[start:stop], self.X) @ right
         else:
             for start, stop in _blocks(len(X), len(self.X) * self.dual.shape[1] ** 2):
-                gram = self.kernel.gram(X[start:stop], self.X)
-                values[start:stop] = np.einsum("nkpq,kq->np", gram, self.dual)
+                values[start:stop] = np.einsum("nkpq,kq->np", self.kernel.gram(X[start:stop], self.X), self.dual)
         values += self.intercept
         return values
 
@@ -149,8 +149,7 @@ def _separable(kernel: OperatorKernel) -> tuple[ScalarKernel, FloatArray] | None
 
 def _clusters(values: npt.NDArray[np.floating[Any]]) -> list[npt.NDArray[np.intp]]:
     """Places of eigenvalues, in order of size, that are equal to rounding."""
-    apart = np.diff(values) > 1e-13 * np.abs(values).max()
-    return np.split(np.arange(len(values)), np.flatnonzero(apart) + 1)
+    return np.split(np.arange(len(values)), np.flatnonzero(np.diff(values) > 1e-13 * np.abs(values).max()) + 1)
 
 
 def _cholesky(K: FloatArray) -> FloatArray:

@@ -136,8 +136,7 @@ def quadrature_uniform(d: int, ratio: float, epsilon: float, frequencies: int) -
         left = (1 - share) * epsilon
         return cover + math.log(2) - n * max(2 * (left / M) ** 2, bennett(variance, M, left))
 
-    minimum = minimize_scalar(log_bound, bounds=(1e-3, 0.999), method="bounded")
-    return total(float(minimum.fun))
+    return total(float(minimize_scalar(log_bound, bounds=(1e-3, 0.999), method="bounded").fun))
 
 
 def ridge_deviation(gram: float, cross: float, *, ridge: float, rows: int, rms: float, kernel: float = 1.0) -> float:

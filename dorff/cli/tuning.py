@@ -118,8 +118,7 @@ def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
 
 
 def _warnings(tuned: TuneResult, *, auto: bool) -> Iterator[str]:
-    """Where the best is the last that was tried on its side, or rounding may have chosen it. Ridges that are `auto`
-    go on while the best is at an end."""
+    """Where the best is at an end of what was tried (`auto` ridges go on past it), or rounding may have chosen it."""
     best = tuned.trial
     if best.digits is not None and best.digits < FEW_DIGITS:
         yield (

@@ -143,8 +143,7 @@ class Grid:
         step, rest = max(1, rows // inner), tuple(slice(0, n) for n in self.shape[axis + 1 :])
         for outer in np.ndindex(*self.shape[:axis]):
             for start in range(0, self.shape[axis], step):
-                run = slice(start, min(start + step, self.shape[axis]))
-                yield (*(slice(i, i + 1) for i in outer), run, *rest)
+                yield (*(slice(i, i + 1) for i in outer), slice(start, min(start + step, self.shape[axis])), *rest)
 
     @classmethod
     def of(cls, path: str, variables: Mapping[str, Variable], asked: Collection[str]) -> "Grid | None":

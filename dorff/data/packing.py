@@ -43,8 +43,7 @@ USUAL: Final = _usual()
 
 
 def _is_usual(value: float) -> bool:
-    near = abs(value) >= LARGE and any(math.isclose(value, one, rel_tol=DIGITS) for one in USUAL)
-    return near or value in USUAL
+    return (abs(value) >= LARGE and any(math.isclose(value, one, rel_tol=DIGITS) for one in USUAL)) or value in USUAL
 
 
 class FillValues:

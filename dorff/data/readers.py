@@ -165,8 +165,7 @@ def side_by_side(columns: Sequence[npt.NDArray[Any]], rows: int) -> Numbers:
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
     """float32 where it holds all the values exactly as they come, else float64."""
-    short = all(t.kind == "f" and t.itemsize <= 4 for t in dtypes)
-    return np.dtype(np.float32 if short else np.float64)
+    return np.dtype(np.float32 if all(t.kind == "f" and t.itemsize <= 4 for t in dtypes) else np.float64)
 
 
 class ArrayInfo(NamedTuple):

@@ -219,8 +219,7 @@ def pin_worker() -> None:
 def _merged(left: Folds, right: Folds) -> Folds:
     """Fold by fold sums, in new memory: a Dask task may not write over what another may ask for again."""
     check_patterns(left.keys() | right.keys())
-    both = {fold: left[fold] + right[fold] for fold in left.keys() & right.keys()}
-    return left | right | both
+    return left | right | {fold: left[fold] + right[fold] for fold in left.keys() & right.keys()}
 
 
 def sampled_runs(n: int) -> list[tuple[int, int]]:
@@ -305,8 +304,7 @@ class ArrayReader:
 
 def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Iterator[tuple[int, int]]:
     """Runs of rows by which to read: whole chunks of the inputs, or of the targets where only they are stored."""
-    targets = Y.labels if isinstance(Y, OneHot) else Y
-    for rows in (X, targets):
+    for rows in (X, Y.labels if isinstance(Y, OneHot) else Y):
         if isinstance(rows, StoredRows | StoredLabels):
             return runs_of(len(rows), rows.unit_rows)
     step = PART_ROWS

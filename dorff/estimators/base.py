@@ -17,42 +17,13 @@ from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
 from sklearn.utils.validation import validate_data
 
+import dorff.estimators.array_sums as array_sums
+import dorff.estimators.arrays as arrays
+import dorff.estimators.parameters as parameters
 from dorff.errors import InputError, QualityWarning
-from dorff.estimators.array_sums import (
-    FOLDS,
-    Drawing,
-    Look,
-    RowsRead,
-    Stream,
-    Targets,
-    sample,
-    sampled_runs,
-    sampled_weights,
-)
-from dorff.estimators.arrays import (
-    Deal,
-    Flags,
-    GivenFolds,
-    Rows,
-    StoredRows,
-    check_memory,
-    choose_by_splits,
-    enough_memory,
-    finite_in,
-    unwrap,
-)
-from dorff.estimators.parameters import (
-    TOO_LARGE,
-    Nested,
-    in_python,
-    is_auto,
-    looked_at,
-    named_kernel,
-    runs_read,
-    seed_of,
-    told_by_folds,
-    tuned,
-)
+from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, Targets, sample, sampled_runs
+from dorff.estimators.arrays import Deal, Flags, GivenFolds, Rows, StoredRows, enough_memory, finite_in, unwrap
+from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
 from dorff.features import Recipe
@@ -140,8 +111,7 @@ class ORFFEstimator(Nested, ABC):
             raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Parameters that are not left at their defaults and change nothing, with the reason. `idle` says so of the
-        draw's."""
+        """Parameters that are not left at their defaults and change nothing, and why; `idle` says so of the draw's."""
         if self.sampler is not None and "sampler" in idle:
             yield "sampler", idle["sampler"]
         deals = self._cv is not None or getattr(self, "calibrate", False)
@@ -212,7 +182,7 @@ class ORFFEstimator(Nested, ABC):
         looks = self._cv is not None and inputs is None and (is_auto(self.cv) or not free_scale)
         read = RowsRead.of(X, Y, runs_read(n, tunes=self._unsaid, looks=looks), partial=partial)
         some_x, some_y = read[sampled_runs(n)]
-        w = sampled_weights(weights, len(some_x))
+        w = array_sums.sampled_weights(weights, len(some_x))
         if w is not None:
             some_x, some_y, w = some_x[w > 0], some_y[w > 0], w[w > 0]
         own = w
@@ -229,14 +199,14 @@ class ORFFEstimator(Nested, ABC):
             if self._unsaid:
                 kernel = tuned(kernel, read, scaled, n=n, seed=seed, observe=observe, weights=weights)
             if looks:
-                looked = looked_at(kernel, read, scaled, weights, n=n, seed=seed)
+                looked = parameters.looked_at(kernel, read, scaled, weights, n=n, seed=seed)
                 run = run_length(looked[0], n, FOLDS) if is_auto(self.cv) else 1
             deal = dealing(FoldRule(by_rows=True, seed=seed, run=run))
             if self._unsaid and looked is not None:
-                kernel = told_by_folds(setting_of(kernel, search_size(n)[1]), looked, deal, seed, count)
+                kernel = parameters.told_by_folds(setting_of(kernel, search_size(n)[1]), looked, deal, seed, count)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
-            check_memory(recipe.m, Y.shape[1])
+            arrays.check_memory(recipe.m, Y.shape[1])
             return (kernel, looked, deal), recipe
 
         tied = (given.tied(d) if isinstance(given, OperatorKernel) else ()) if self._scales else None
@@ -297,7 +267,7 @@ class ORFFEstimator(Nested, ABC):
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
         settings = [drawing.setting] if penalties is None else penalties.settings(drawing.setting)
         if isinstance(deal, GivenFolds) and deal.uses is not None:
-            choice = choose_by_splits(deal.uses, sums, settings, self._ridges())
+            choice = arrays.choose_by_splits(deal.uses, sums, settings, self._ridges())
         else:
             choice = choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
         self._keep(choice, penalties)
@@ -342,8 +312,7 @@ class ORFFEstimator(Nested, ABC):
             )
 
     def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
-        """What scikit-learn demands of X, without reading what lies in Zarr or Dask. Only the columns `read` (d,) are
-        looked at where it is given; others are zeros."""
+        """What scikit-learn demands of X, Zarr and Dask unread; only the columns `read` (d,) if given, others zeros."""
         if isinstance(X, StoredRows | da.Array):
             validate_data(self, X, skip_check_array=True, reset=reset)
             return X

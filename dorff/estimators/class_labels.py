@@ -143,8 +143,7 @@ def _is_gap(label: Any) -> bool:
 def labelled(labels: Labels) -> npt.NDArray[np.bool_]:
     """Which of labels (n,) in memory are not UNLABELLED. InputError where all are, and where '-1' is text, which would
     be a label like others but can hardly be meant as one."""
-    text = labels.dtype.kind in "OU"
-    if text and np.any(labels == str(UNLABELLED)):
+    if labels.dtype.kind in "OU" and np.any(labels == str(UNLABELLED)):
         raise InputError(
             "y has '-1' as text; a row without a label has the number -1, which text labels need dtype object for: "
             "np.array(labels, dtype=object)"
@@ -226,8 +225,7 @@ def _merged(parts: Iterable[tuple[Labels, npt.NDArray[np.int64]]]) -> tuple[Labe
     for own, some in parts:
         if not len(own):
             continue
-        every = own if classes is None else np.concatenate([classes, own])
-        classes, place = np.unique(every, return_inverse=True)
+        classes, place = np.unique(own if classes is None else np.concatenate([classes, own]), return_inverse=True)
         counts = np.bincount(place, np.concatenate([counts, some])).astype(np.int64)
         _check_number(classes)
     if classes is None:

@@ -17,21 +17,10 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dorff.estimators.array_sums as array_sums
+import dorff.estimators.arrays as arrays
 import dorff.estimators.class_labels as class_labels
 from dorff.errors import InputError
-from dorff.estimators.arrays import (
-    Deal,
-    GivenFolds,
-    Rows,
-    StoredRows,
-    dealt,
-    dealt_by,
-    enough_memory,
-    row_weights,
-    together,
-    unwrap,
-    with_rows,
-)
+from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, unwrap, with_rows
 from dorff.estimators.base import ORFFEstimator, reads_once, unchanged
 from dorff.estimators.semi import Penalties, in_memory_where
 from dorff.fit import Fitted
@@ -136,18 +125,18 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if terms:
             class_labels.refuse_gaps(y)
         X, labels = self._validated(X, y, reset=self._stream is None)
-        rows, seen, weights = X, None, row_weights(sample_weight, X.shape[0])
+        rows, seen, weights = X, None, arrays.row_weights(sample_weight, X.shape[0])
         if terms:
             assert isinstance(labels, np.ndarray)
             seen = class_labels.labelled(labels)
             X, labels = X[seen], class_labels.plain_type(labels[seen])
-            weights = None if weights is None else row_weights(weights[seen], len(X))
+            weights = None if weights is None else arrays.row_weights(weights[seen], len(X))
         coded, classes = self._coded(labels, weights, classes)
         X = with_rows(X, "X")
         if isinstance(X, da.Array) and not isinstance(coded, da.Array):
             coded = da.from_array(coded, chunks=(X.chunks[0] if len(X) == len(coded) else -1,))
         X, Y = together(X, class_labels.target_rows(coded, classes))
-        with enough_memory(self._remedy), array_sums.one_thread():
+        with arrays.enough_memory(self._remedy), array_sums.one_thread():
             self._fit(X, Y, terms, None if seen is None else rows, weights, groups)
         self.__dict__.pop("transduction_", None)  # of an earlier fit
         if seen is not None:
@@ -158,8 +147,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def _coded(
         self, labels: class_labels.AnyLabels, weights: FloatArray | None, classes: class_labels.Labels | None
     ) -> tuple[class_labels.AnyLabels, class_labels.Labels]:
-        """Labels (n,), those in memory as numbers, and what stands for each class (K,) among them: `classes` where
-        they are known before."""
+        """Labels (n,), those in memory as numbers, and what stands for each class (K,): `classes`, where known."""
         if classes is not None:
             self.class_weight_ = self._weights(np.ones(len(classes)))
             return labels, classes

@@ -17,17 +17,8 @@ from dorff.estimators.arrays import Deal, Flags, Rows, dealt_by
 from dorff.features import FeatureMap, with_lengthscale
 from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
 from dorff.frequencies import Sampler
-from dorff.kernels import (
-    MultiView,
-    OperatorKernel,
-    Output,
-    ScalarKernel,
-    Sum,
-    from_config,
-    median_lengthscale,
-    scalar_from_config,
-)
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels import MultiView, OperatorKernel, Output, ScalarKernel, Sum, from_config, scalar_from_config
+from dorff.kernels.scalar import FloatArray, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.plan.sampled import held_out_multiple, left_out_runs, look, sample_runs
 from dorff.solvers import LeftOut, Setting
@@ -154,8 +145,7 @@ def named_kernel(name: str, X: FloatArray | None = None, weights: FloatArray | N
     """The kernel that a word of JOB.yaml stands for: a scalar one, or an operator-valued one over a Gaussian. Its
     length-scale is the median distance of scaled inputs X (n, d) of `weights` (n,); 1 where there are none. InputError
     for a word that there is not, or that needs more."""
-    absolute = name == "laplacian"
-    return _built(name, 1.0 if X is None else median_lengthscale(X, absolute=absolute, weights=weights))
+    return _built(name, 1.0 if X is None else median_lengthscale(X, absolute=name == "laplacian", weights=weights))
 
 
 def _built(name: str, lengthscale: float) -> Kernel:

@@ -13,20 +13,10 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+import dorff.estimators.arrays as arrays
 from dorff.errors import InputError
 from dorff.estimators.array_sums import ArraySums, Stream, one_thread
-from dorff.estimators.arrays import (
-    Deferred,
-    dealt,
-    dealt_by,
-    enough_memory,
-    finite,
-    observed_by,
-    row_weights,
-    together,
-    unwrap,
-    with_rows,
-)
+from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, unwrap, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once, unchanged
 from dorff.estimators.parameters import left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
@@ -199,11 +189,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         views = isinstance(self.kernel, MultiView)
         self._one_output = y.ndim == 1 and (views or observe is None or observe.shape[1] == 1)
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
-        weights, inputs, seen = row_weights(sample_weight, X.shape[0]), None, None
+        weights, inputs, seen = arrays.row_weights(sample_weight, X.shape[0]), None, None
         if terms:
             inputs, seen = X, with_targets(Y, partial=self._partial)
             X, Y = X[seen], Y[seen]
-            weights = None if weights is None else row_weights(weights[seen], len(X))
+            weights = None if weights is None else arrays.row_weights(weights[seen], len(X))
         with enough_memory(self._remedy), one_thread():
             if stream is None:
                 drawing = self._draw(
@@ -344,7 +334,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             if self.observe is not None:
                 raise InputError("observe: with a MultiView kernel it is the mean of the views; leave observe out")
             return self._average(q)
-        return None if self.observe is None else observed_by(self.observe, q)
+        return None if self.observe is None else arrays.observed_by(self.observe, q)
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""

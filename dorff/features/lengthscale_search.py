@@ -13,7 +13,8 @@ from scipy.linalg import lapack
 
 from dorff.errors import InputError
 from dorff.features.projected import UnitFeatures, with_lengthscale
-from dorff.kernels import FloatArray, Laplacian, OperatorKernel, median_lengthscale, whole
+from dorff.kernels import FloatArray, Laplacian, OperatorKernel, median_lengthscale
+from dorff.kernels.scalar import whole
 
 _BLOCK: Final = 512  # rows whose features are in memory at a time
 

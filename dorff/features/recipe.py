@@ -174,15 +174,13 @@ class Recipe:
     def numbers(self) -> int:
         """Numbers of 8 bytes that the map holds and works with, besides F."""
         if self._own:
-            degree = getattr(self.scalar, "degree", 1)
-            return self.m * (self.d + 256) * degree
+            return self.m * (self.d + 256) * getattr(self.scalar, "degree", 1)
         return self._cost.numbers + 256 * (self.frequencies + self.d)
 
     @property
     def flops(self) -> float:
         """Operations of the map for one row, besides the activation."""
-        degree = getattr(self.scalar, "degree", 1)
-        return 2.0 * self.m * self.d * degree if self._own else self._cost.flops
+        return 2.0 * self.m * self.d * getattr(self.scalar, "degree", 1) if self._own else self._cost.flops
 
     def question(self) -> Config:
         """All that the draw depends on besides the seed, as plain JSON."""

@@ -50,8 +50,7 @@ def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
 
 def r2_of(plan: Plan) -> R2:
     """What R2 is of for all kernels of the job, and for the models that come of it."""
-    classes = plan.dataset.labels is not None
-    return R2.of([*plan.candidates, *plan.sources()], plan.observe, classes=classes)
+    return R2.of([*plan.candidates, *plan.sources()], plan.observe, classes=plan.dataset.labels is not None)
 
 
 def penalties(plan: Plan, terms: Sequence[Moments], weights: Sequence[float]) -> tuple[Penalty, ...]:
@@ -74,8 +73,7 @@ def left_out_rows(plan: Plan) -> LeftOut:
     """Rows of the pass that are left out one at a time: all where they are not too many, else runs spread evenly.
     There are fewer where nothing is chosen by them."""
     dataset, frozen = plan.dataset, plan.frozen()
-    most = most_left_out(plan.job)
-    runs = left_out_runs(dataset.first, dataset.n, dataset.d + dataset.q, most)
+    runs = left_out_runs(dataset.first, dataset.n, dataset.d + dataset.q, most_left_out(plan.job))
     rows = RowBlock.joined([usable(dataset, frozen, dataset.block(*run))[0] for run in runs])
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     if (of_class := frozen.constants.class_weight) is not None:

@@ -143,8 +143,7 @@ def quality_of(
 
 
 def _linear(sample: LeftOut | None, q: int) -> tuple[Each, Seen]:
-    """Of a linear model to rows of the sample that have all targets: R2 of each, and of how many rows it is; how far
-    these are alike is not asked."""
+    """R2 of a linear model of each target, from the sample's rows that have all targets, and how many these are."""
     if sample is None:
         return (None,) * q, (0, None, None)
     some = np.flatnonzero(np.isfinite(sample.Y).all(axis=1))[:: math.ceil(len(sample.X) / (RUNS * RUN_ROWS))]

@@ -57,8 +57,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
 
 @dataclass(frozen=True, eq=False)
 class _FitRun:
-    """A fit under way: its plan, where it runs, who is told, and the lease on its state. `engine` is the caller's own;
-    without one it runs on `cluster`."""
+    """A fit under way: its plan, who is told, its state's lease; it runs on the caller's `engine`, or on `cluster`."""
 
     plan: Plan
     engine: Engine | None
@@ -128,8 +127,7 @@ class Solved:
 
 
 def _solved(run: _FitRun) -> Solved | FitReport:
-    """Pass and solve; once more by the QR of the features where the Gram matrix has lost the digits. The report alone
-    where the pass finds that nothing is new."""
+    """Pass and solve, again by the features' QR where the Gram matrix lost digits; the report where nothing is new."""
     plan, peak = run.plan, run.peak
     if plan.costs.route == "streaming":
         return _streamed(run)

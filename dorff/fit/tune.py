@@ -197,8 +197,7 @@ def best_job(plan: Plan, trial: Trial) -> Job:
 
 
 def _fits_a_worker(plan: Plan) -> bool:
-    """Whether a worker could hold what a task may take: a direct solve, which the peak of all processes covers, or a
-    path of ridges."""
+    """Whether a worker could hold a task's direct solve, which the peak of all processes covers, or path of ridges."""
     cluster, costs, q = plan.job.cluster, plan.costs, plan.dataset.q
     if not cluster.on_this_machine:
         return False

@@ -138,8 +138,7 @@ class Sampler(ABC):
         written = 2 * D * d  # with the copy that the product wants
         if len(laws) > 1:
             return Cost(D, written + max(self.numbers(d, size) for size in sizes), 2.0 * D * d)
-        density = written if self._weighed(laws) else 0
-        return Cost(D, max(self.numbers(d, D), density), self.flops(d, D))
+        return Cost(D, max(self.numbers(d, D), written if self._weighed(laws) else 0), self.flops(d, D))
 
     @final
     def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:

@@ -16,7 +16,8 @@ from numpy.polynomial.hermite_e import hermegauss
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.transforms import HADAMARD_FROM, Dense, Frequencies, HadamardChain, IntArray, settled, uniform
-from dorff.kernels import FloatArray, Gaussian, Isotropic, Measure, Spectral, whole
+from dorff.kernels import FloatArray, Gaussian, Isotropic, Measure, Spectral
+from dorff.kernels.scalar import whole
 from dorff.spec.part import OneOf, Typed, within
 from dorff.spec.registry import SAMPLERS, Entry
 
@@ -213,9 +214,7 @@ class _HadamardSampler(Sampler):
 
     def flops(self, d: int, count: int) -> float:
         n = padded(d)
-        if d < HADAMARD_FROM:
-            return super().flops(d, count)
-        return self.blocks * -(-count // n) * n * (2 + math.log2(n))
+        return self.blocks * -(-count // n) * n * (2 + math.log2(n)) if d >= HADAMARD_FROM else super().flops(d, count)
 
 
 class _Rademacher(_HadamardSampler):

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels import BoolArray, FloatArray, MultiView
+from dorff.kernels import FloatArray, MultiView
+from dorff.kernels.scalar import BoolArray
 from dorff.loops import butterfly_rules, hadamard_chain
 
 IntArray = npt.NDArray[np.integer[Any]]

@@ -9,17 +9,7 @@ from dorff.kernels.multi_view import MultiView, View, mean_of
 from dorff.kernels.nonstationary import ENTRIES, ArcCosine, Mercer, Pointwise, Polynomial
 from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
-from dorff.kernels.scalar import (
-    Activation,
-    BoolArray,
-    FloatArray,
-    GaussianWeighted,
-    Measure,
-    ScalarKernel,
-    Spectral,
-    median_lengthscale,
-    whole,
-)
+from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKernel, Spectral, median_lengthscale
 from dorff.kernels.signature import FromSignature
 from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product

@@ -46,8 +46,7 @@ def log_kve(order: float, z: FloatArray) -> FloatArray:
 def _uniform(order: float, z: FloatArray) -> FloatArray:
     root = np.hypot(1.0, z / order)
     excess = (z / order) ** 2 / (1 + root)  # root - 1, without cancellation
-    scaled = [u * (-1.0 / order) ** k for k, u in enumerate(_debye_polynomials())]
-    series = sum(scaled, Polynomial([0.0]))
+    series = sum([u * (-1.0 / order) ** k for k, u in enumerate(_debye_polynomials())], Polynomial([0.0]))
     ratio = np.log(series(1 / root)) - np.log(series(1.0))
     return np.asarray(-order * (excess - np.log1p(excess / 2)) - 0.5 * np.log(root) + ratio)
 

@@ -70,8 +70,7 @@ class MultiView(OperatorKernel):
     def outputs(self) -> int:
         """p, the outputs of each view; InputError before `fix` where they are known only with the targets."""
         terms = ((view, base) for view in self.views for _, base in view.kernel.terms())
-        sizes = {base.output.p if isinstance(base, Decomposable) else view.d for view, base in terms}
-        known = sizes - {None}
+        known = {base.output.p if isinstance(base, Decomposable) else view.d for view, base in terms} - {None}
         if not known:
             raise InputError("the outputs of the views are known only with the targets; use kernel.fix(d, V p) first")
         return int(next(iter(known)) or 0)
@@ -139,8 +138,7 @@ class MultiView(OperatorKernel):
         self.check_inputs(d)
         if p % self.V:
             raise InputError(f"a kernel of {self.V} views has {self.V} times as many outputs as targets, not {p}")
-        fixed = [(view.columns, view.kernel.fix(view.d, p // self.V)) for view in self.views]
-        return MultiView(fixed, self.names)
+        return MultiView([(view.columns, view.kernel.fix(view.d, p // self.V)) for view in self.views], self.names)
 
     def config(self) -> Config:
         views = [{"columns": list(one.columns), "name": one.name, "kernel": one.kernel.config()} for one in self.views]
@@ -158,12 +156,10 @@ class InView(BaseKernel):
 
     def __post_init__(self) -> None:
         measure = self.base.measures[0] if self.base.measure is None else self.base.measure
-        vector_field = self.base.vector_field
-        vars(self).update(scalar=self.base.scalar, measure=measure, vector_field=vector_field, V=self.views)
+        vars(self).update(scalar=self.base.scalar, measure=measure, vector_field=self.base.vector_field, V=self.views)
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "InView":
-        fixed = self.base.fix(len(self.columns), p // self.views)
-        ((_, base),) = fixed.terms()
+        ((_, base),) = self.base.fix(len(self.columns), p // self.views).terms()
         return InView(base, self.columns, self.number, self.views)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:

@@ -8,18 +8,9 @@ from typing import Annotated, Final
 
 import numpy as np
 
+import dorff.kernels.scalar as scalars
 from dorff.errors import InputError
-from dorff.kernels.scalar import (
-    Activation,
-    FloatArray,
-    Function,
-    GaussianWeighted,
-    IntArray,
-    ScalarKernel,
-    Split,
-    positive_number,
-    whole,
-)
+from dorff.kernels.scalar import Activation, FloatArray, Function, GaussianWeighted, IntArray, ScalarKernel, Split
 from dorff.spec.part import NotNegative, OneOf, Positive, Typed, within
 from dorff.spec.registry import Config, Entry, lazily
 
@@ -47,7 +38,7 @@ class Polynomial(ScalarKernel):
     def __init__(self, degree: int, *, offset: float = 1.0, scale: float = 1.0) -> None:
         if isinstance(degree, bool) or not isinstance(degree, int | np.integer) or degree < 1:
             raise InputError(f"degree must be a whole number of at least 1, not {degree!r}")
-        offset, scale = positive_number("offset", offset, or_zero=True), positive_number("scale", scale)
+        offset, scale = scalars.positive_number("offset", offset, or_zero=True), scalars.positive_number("scale", scale)
         if degree > MOST_DEGREE or not max(scale, offset, 1.0) < 10.0 ** (300 / degree) / 2:
             raise InputError(
                 f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64; use a degree of "
@@ -121,7 +112,7 @@ class Mercer(ScalarKernel):
     @classmethod
     def named(cls, system: str, count: int) -> "Mercer":
         """The first `count` eigenpairs of a named system."""
-        pairs = whole("count", count, 1, MOST_PAIRS)
+        pairs = scalars.whole("count", count, 1, MOST_PAIRS)
         return cls(SYSTEMS[system].eigenvalues(pairs) if system in SYSTEMS else (1.0,), system)
 
     def functions(self, X: FloatArray, indices: IntArray) -> FloatArray:

@@ -314,8 +314,7 @@ class DivergenceFree(VectorField):
         v[:, 0] += sign * norms
         scale = np.sum(v**2, axis=1)
         safe = np.where(scale > 0, scale, 1.0)
-        p = omega.shape[1]
-        reflection = np.eye(p) - 2.0 * v[:, :, None] * v[:, None, :] / safe[:, None, None]
+        reflection = np.eye(omega.shape[1]) - 2.0 * v[:, :, None] * v[:, None, :] / safe[:, None, None]
         return np.asarray(norms[:, None, None] * reflection[:, 1:, :])
 
     def trace(self, d: int, p: int) -> float:

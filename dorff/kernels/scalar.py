@@ -156,8 +156,7 @@ class Spectral(ScalarKernel):
 
     def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
         """Independent frequencies (count, d) of the measure's law; InputError for a measure it does not have."""
-        uniforms = rng.random((count, self.dims(d, measure)))
-        return self.quantiles(np.maximum(uniforms, 2.0**-54), d, measure)
+        return self.quantiles(np.maximum(rng.random((count, self.dims(d, measure))), 2.0**-54), d, measure)
 
     def check_measure(self, measure: Measure) -> None:
         """Does nothing if the kernel has the measure, else raises the InputError that says why not."""

@@ -210,8 +210,7 @@ class SampledSignature:
         for axis, (count, step, width) in enumerate(zip(self.shape, self.steps, self.widths, strict=True)):
             mean = np.sinc(nodes(count, step) * width / (2 * np.pi))
             masses = masses * np.expand_dims(mean, tuple(other for other in range(masses.ndim) if other != axis))
-        spectrum = _transformed(masses)[..., 0]
-        return Tabulated(np.maximum(spectrum, 0.0), tuple(self.widths))
+        return Tabulated(np.maximum(_transformed(masses)[..., 0], 0.0), tuple(self.widths))
 
 
 def sampled(

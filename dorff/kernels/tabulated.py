@@ -120,8 +120,7 @@ class Tabulated(Spectral):
         nearest = np.rint(omega / np.asarray(self.widths))
         inside = np.all(np.abs(nearest) <= half, axis=1)
         cells = np.where(inside[:, None], nearest + half, 0).astype(np.intp)
-        density = np.log(self.masses[tuple(cells.T)]) - np.sum(np.log(self.widths))
-        return np.where(inside, density, -np.inf)
+        return np.where(inside, np.log(self.masses[tuple(cells.T)]) - np.sum(np.log(self.widths)), -np.inf)
 
     def config(self) -> Config:
         raise InputError("a spectrum on a grid cannot be stored; it lives in memory only")

@@ -51,8 +51,7 @@ def cache_directory() -> Path | None:
     key = _key(Path(__file__).parent)
     for root in _roots() if key else ():
         try:
-            mine = _private(root / f"dorff-{_user()}")
-            return _private(mine / key)
+            return _private(_private(root / f"dorff-{_user()}") / key)
         except OSError as error:
             _log.info("compiled loops cannot be kept under %s: %s", root, error)
     _log.warning("compiled loops are not kept: no cache directory is usable; set DORFF_CACHE_DIR to one")

@@ -80,8 +80,7 @@ def collect(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     entries = [_weighed(spec, np.empty(0, LISTED), (rows, scales))]
     if new:  # what its rows list; both_ways then has what lists them at their own places too
         named = spec.numbers(own_lists, SHARDS)[0]
-        parts = spec.read(own_lists, range(LISTS, LISTS + len(named)))
-        for shard, part in zip(named.tolist(), parts, strict=True):
+        for shard, part in zip(named.tolist(), spec.read(own_lists, range(LISTS, LISTS + len(named))), strict=True):
             entries.append(_weighed(spec, np.frombuffer(part, LISTED), own_scales(layout, shard, task.generation)))
     for source, number in sources:
         if not new or source != own_lists:
@@ -163,8 +162,7 @@ def cuts_of(spec: GraphSpec, files: Iterable[BuildTask], part: int, count: int) 
     held = np.zeros(count, np.int64)
     for one in files:
         held[spec.numbers(one, part)[0]] += 1
-    block = (np.cumsum(held) - held) // MOST
-    return np.append(0, np.flatnonzero(np.diff(block)) + 1)
+    return np.append(0, np.flatnonzero(np.diff((np.cumsum(held) - held) // MOST)) + 1)
 
 
 def turned(
@@ -201,8 +199,7 @@ def screen(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write which rows (rows,) of a shard have finite inputs; the digest is of the inputs."""
     start, stop = map(int, spec.runs(0)[task.number, :2])
     X = build_spec.read_inputs(spec, dataset, start, stop)
-    good = np.isfinite(X).all(axis=1)
-    digest = write_parts(spec.path(task), [good.astype("u1")])
+    digest = write_parts(spec.path(task), [np.isfinite(X).all(axis=1).astype("u1")])
     return f"{digest}{zlib.crc32(X.data):08x}", ()
 
 

@@ -83,8 +83,7 @@ def nearest(x: FloatArray, L: FloatArray, count: int) -> IntArray:
 @lru_cache(maxsize=2)
 def _landmarks(directory: Path) -> FloatArray:
     spec = load_spec(directory)
-    raw = spec.read(BuildTask("landmarks", 0, 0), (0,))[0]
-    return np.frombuffer(raw).reshape(-1, len(spec.columns))
+    return np.frombuffer(spec.read(BuildTask("landmarks", 0, 0), (0,))[0]).reshape(-1, len(spec.columns))
 
 
 def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:

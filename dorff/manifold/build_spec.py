@@ -363,8 +363,7 @@ def load_layout(directory: Path, generation: int) -> Layout:
     if not isinstance(spec.graph, KNN):
         return Layout(spec, generation, runs, np.empty((0, 5), np.int64), np.array([0, len(runs)]))
     groups = [spec.numbers(BuildTask("groups", one, 0), 0)[0].reshape(-1, 5) for one in range(generation + 1)]
-    ends = np.cumsum([0, *map(len, groups)])
-    return Layout(spec, generation, runs, np.concatenate(groups), ends)
+    return Layout(spec, generation, runs, np.concatenate(groups), np.cumsum([0, *map(len, groups)]))
 
 
 @lru_cache(maxsize=16)

@@ -166,8 +166,7 @@ class Stages:
 
         self._told(words, len(tree.receipts), len(leaves))
         if tree.missing():
-            tasks = [replace(task, name=f"{words} ({task.tag[1]})") for task in tree.start()]
-            self._engine.run(tasks, done)
+            self._engine.run([replace(task, name=f"{words} ({task.tag[1]})") for task in tree.start()], done)
         receipts = [tree.receipts[leaf.number] for leaf in leaves]
         if files.step.reads is not None:
             self._reading.append(tree)

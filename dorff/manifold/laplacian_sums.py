@@ -21,8 +21,7 @@ from dorff.plan.graph_sizes import GROUP_ROWS, Form, Places, TermRecipe, differe
 def entries(W: sparse.csr_array, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
     """(i, j, weight) of the entries in these rows of W, each (edges,): row by row, as they lie."""
     some = W[rows] if len(rows) < W.shape[0] else W
-    i = np.repeat(rows, np.diff(some.indptr))
-    return i, some.indices.astype(np.int64), some.data
+    return np.repeat(rows, np.diff(some.indptr)), some.indices.astype(np.int64), some.data
 
 
 def edge_runs(i: IntArray, j: IntArray, limit: int) -> Iterator[tuple[slice, IntArray]]:
@@ -273,8 +272,7 @@ def _joined(
     the places of their other ends, and their weights times the row's scale."""
     i, j, w = entries(W, rows)
     at, b = np.searchsorted(around, rows), np.searchsorted(around, j)
-    starts = np.append(0, np.cumsum(np.diff(W.indptr)[rows]))
-    return at, starts, b, w if scale is None else w * scale[i]
+    return at, np.append(0, np.cumsum(np.diff(W.indptr)[rows])), b, w if scale is None else w * scale[i]
 
 
 def _cuts(count: int, step: int) -> Iterator[slice]:

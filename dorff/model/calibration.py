@@ -70,8 +70,7 @@ class Calibration:
 
         def excess(log_slope: float) -> float:
             """Derivative of the mean negative log-likelihood by the slope; it grows with the slope."""
-            expected = np.einsum("nk,nk->n", softmax(np.exp(log_slope) * f, axis=1), f)
-            return float(w @ expected) - target
+            return float(w @ np.einsum("nk,nk->n", softmax(np.exp(log_slope) * f, axis=1), f)) - target
 
         low = np.log(FLATTEST / spread)
         high = low + 10.0

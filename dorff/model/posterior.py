@@ -91,8 +91,7 @@ class SeparableBlock(PosteriorBlock):
         L = self.loading if C is None else self.loading @ C.T
         if self.spread.ndim == 3:
             return np.asarray(np.tensordot(along, L.T @ self.spread @ L, 1))
-        of_columns = along @ self.spread * self.variance
-        return np.asarray(np.einsum("nj,jp,jq->npq", of_columns, L, L, optimize=True))
+        return np.asarray(np.einsum("nj,jp,jq->npq", along @ self.spread * self.variance, L, L, optimize=True))
 
     def variances(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
         L = self.loading if C is None else self.loading @ C.T
@@ -222,8 +221,7 @@ class Posterior:
         blocks: list[PosteriorBlock] = []
         while block := _block(arrays, f"posterior_{len(blocks)}_", shape):
             blocks.append(block)
-        p = shape[2]
-        for name, size in (("posterior_intercept", p), ("posterior_noise", q)):
+        for name, size in (("posterior_intercept", shape[2]), ("posterior_noise", q)):
             check_array(name, arrays.get(name), (size, size))
             if np.any(np.diag(arrays[name]) < 0):
                 raise InputError(f"array {name} has variances below 0")

@@ -88,8 +88,7 @@ def _routine(name: str) -> Any:
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     signature = named(capsule)
-    arguments = [ctypes.c_void_p] * signature.count(b"*")
-    return ctypes.CFUNCTYPE(None, *arguments)(pointer(capsule, signature))
+    return ctypes.CFUNCTYPE(None, *([ctypes.c_void_p] * signature.count(b"*")))(pointer(capsule, signature))
 
 
 @lru_cache(maxsize=1)

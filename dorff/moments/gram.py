@@ -127,8 +127,7 @@ class Accumulator(PackedAdder):
         return packed_columns(self.square)
 
     def moments(self) -> Moments:
-        packed = np.concatenate(list(self.pieces()))
-        return Moments(self.m, self.q, self.n, self.y0, packed, self.observed, self.unit)
+        return Moments(self.m, self.q, self.n, self.y0, np.concatenate(list(self.pieces())), self.observed, self.unit)
 
 
 Folds = dict[Part, Moments]

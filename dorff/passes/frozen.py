@@ -353,8 +353,7 @@ def _read(directory: Path, text: bytes) -> tuple[PassSpec, FrozenConstants]:
     if body.pop("check") != seal_of(body, directory) or hashlib.sha256(raw).hexdigest() != body["arrays"]:
         raise InputError("its checksum is wrong, or it is another plan's or of another version of dorff")
     arrays, words = read_npz(raw), body["question"]
-    constants = FrozenConstants.of(words, features_from(body["features"], arrays), arrays)
-    return PassSpec.from_config(words), constants
+    return PassSpec.from_config(words), FrozenConstants.of(words, features_from(body["features"], arrays), arrays)
 
 
 def _check_arrays(arrays: Arrays, features: FeatureMap) -> None:

@@ -179,8 +179,7 @@ def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
     x = scaled(rows.X)
     sampled = look(_chosen(plan, kernels)[0], x, rows.Y, rows.numbers, spec.seed)
     if spec.folds.run in (AS_SAMPLED, IN_BLOCKS):
-        run = run_length(sampled, dataset.rows, rule.count, always=spec.folds.run == IN_BLOCKS)
-        rule = replace(rule, run=run)
+        rule = replace(rule, run=run_length(sampled, dataset.rows, rule.count, always=spec.folds.run == IN_BLOCKS))
     elif rule.run == GROUPED and any(one.key == "solve.folds.by" for one in plan.resolved):
         # Groups that the job names are dealt by their keys alone, whatever rows are there.
         rule = rule.even(np.concatenate([block.groups for block in blocks if block.groups is not None]))
@@ -265,8 +264,7 @@ _Looked = tuple[_Kernels, FoldRule | None, FirstLook | None]  # with how rows ar
 
 
 def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
-    """The kernels: the median of distances between the sample's rows for its word, then length-scales of most evidence
-    for theirs."""
+    """The kernels: medians of the sample's distances for their word, then length-scales of most evidence for theirs."""
     spec = plan.spec
     if not any(spec.words):
         return _Kernels(None, None)

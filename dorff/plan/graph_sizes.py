@@ -208,8 +208,7 @@ class Degrees:
 
     def most(self, rows: int) -> int:
         """The most edges that so many rows have."""
-        earlier = np.cumsum(self.counts) - self.counts
-        return int(np.clip(rows - earlier, 0, self.counts) @ self.degrees)
+        return int(np.clip(rows - (np.cumsum(self.counts) - self.counts), 0, self.counts) @ self.degrees)
 
     def within(self, n: int, hops: int) -> int:
         """The most of n rows that are within `hops` edges of one: it and, again and again, the ends of as many edges

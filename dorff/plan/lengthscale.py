@@ -157,8 +157,7 @@ def _replaced(value: Any, name: str, put: Any) -> Any:
 
 
 def _mapped(value: Any, put: Callable[[str, Any], Any]) -> Any:
-    """The same configuration with what `put` makes of a key and its item, which it gives back where it has no other;
-    such items are gone through in turn."""
+    """The same with what `put` makes of a key and its item; items that it gives back are gone through in turn."""
     if isinstance(value, dict):
         return {key: _mapped(item, put) if (other := put(key, item)) is item else other for key, item in value.items()}
     return [_mapped(item, put) for item in value] if isinstance(value, list | tuple) else value
@@ -193,8 +192,7 @@ def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) ->
 
 
 def _with_numbers(value: Any, number: Callable[[Config, Sequence[int]], Any], columns: Sequence[int]) -> Any:
-    """The same configuration, each length-scale that is a word replaced by what `number` makes of its scalar kernel
-    and the columns that this sees."""
+    """The same, each length-scale that is a word replaced by `number` of its scalar kernel and the columns it sees."""
     if isinstance(value, dict):
         columns = value.get("columns", columns)
         replaced = {key: _with_numbers(item, number, columns) for key, item in value.items()}

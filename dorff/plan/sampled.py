@@ -119,8 +119,7 @@ def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, floa
 
 
 def _without(roots: FloatArray, left: FloatArray) -> FloatArray:
-    """The errors (..., k, q) of rows with rows of the hat matrix's root (..., k, m) and residuals `left`, where all k
-    are left out."""
+    """Errors (..., k, q) of rows, all k left out, by the hat matrix's root there (..., k, m) and residuals `left`."""
     rest = (1.0 + _TINY) * np.eye(roots.shape[-2]) - roots @ np.swapaxes(roots, -1, -2)
     return np.asarray(np.linalg.solve(rest, left))
 

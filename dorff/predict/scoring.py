@@ -110,8 +110,7 @@ def score(
         return ()
 
     shared = (str(version), content(version), dataset, levels, sight)
-    tasks = [Task(score_rows, (*shared, range(start, stop)), start) for start, stop in dataset.cuts(step)]
-    engine.run(tasks, done)
+    engine.run([Task(score_rows, (*shared, range(start, stop)), start) for start, stop in dataset.cuts(step)], done)
     scored = sum(part.rows for part in parts.values())
     if not scored:
         raise InputError(f"{store}: no row has finite inputs and a target to score; name rows that have")

@@ -57,8 +57,7 @@ class ModelInputs:
 
 
 def _arrays(model: Model, views: Sequence[str] | None) -> dict[int, tuple[str, int]]:
-    """By first column in X: the arrays that some views see, and where each ends; all arrays if None, and none where
-    the model does not say."""
+    """By first column in X: the arrays that the views see (all if None), and their ends; {} if the model says none."""
     kernel, kept = model.kernel, model.info.get("data", {}).get("views")
     if not isinstance(kernel, MultiView) or kept is None:
         return {}

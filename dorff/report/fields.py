@@ -111,8 +111,7 @@ def _arrows(axes: Axes, plane: Plane, doubt: "_Doubt", unit: str | None) -> None
     if subject.data is not None:
         X, Y = _thinned(subject.data, subject)
         axes.plot(*subject.data[0].T, ".", ms=1.6, color=ACCENT, alpha=0.6)
-        seen = axes.quiver(*X.T, *Y.T, color=ACCENT, alpha=0.9, **style)
-        _key(seen, reference, unit, 0.32, "observed", ACCENT)
+        _key(axes.quiver(*X.T, *Y.T, color=ACCENT, alpha=0.9, **style), reference, unit, 0.32, "observed", ACCENT)
 
 
 def derivative_plots(subject: Subject, whole: bool) -> bytes:
@@ -129,8 +128,7 @@ def derivative_plots(subject: Subject, whole: bool) -> bytes:
         doubt.veil(axes)
         plane.prepare(axes, title=name)
         axes.label_outer()
-    bar = figure.colorbar(image, ax=list(panels), shrink=0.9, pad=0.015, extend="both")
-    bar.set_label(unit.unit, color=INK)
+    figure.colorbar(image, ax=list(panels), shrink=0.9, pad=0.015, extend="both").set_label(unit.unit, color=INK)
     return png(figure)
 
 

@@ -305,8 +305,7 @@ def trial_plot(
     if min(scores) > 0 and max(scores) > 10 * min(scores):
         axes.set_yscale("log")
     _scale(axes, [ridge for points in paths.values() for ridge, _ in points])
-    label = criterion.axis + (f" ({unit})" if unit and criterion.in_units else "")
-    label_axes(axes, ColumnLabel("ridge"), label)
+    label_axes(axes, ColumnLabel("ridge"), criterion.axis + (f" ({unit})" if unit and criterion.in_units else ""))
     axes.margins(y=0.12)
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)
     _legend(axes, colours, styles)

@@ -59,8 +59,7 @@ class SplitProblem(NamedTuple):
                 return None
             (a, U, V), columns = turn, np.arange(turn[1].shape[1])
         shares = [np.ones(len(a)) if Q is None else np.einsum("pj,pq,qj->j", *[V, Q, V])[columns] for Q in outputs]
-        directions = V if noise is None else None
-        return cls(views, a, U, columns, root.T @ U, np.reshape(shares, (-1, len(a))).T, directions)
+        return cls(views, a, U, columns, root.T @ U, np.reshape(shares, (-1, len(a))).T, V if noise is None else None)
 
     def blocks(
         self, weights: OperatorWeights, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm], *, intercept: bool
@@ -103,8 +102,7 @@ def untouched(root: FloatArray) -> bool:
 
 def targets_apart(weights: OperatorWeights, observe: FloatArray | None) -> bool:
     """Whether each target has a problem of its own: a diagonal output matrix, targets the outputs, or views' means."""
-    one = len(weights.root) == 1 and _views_seen(weights, observe) is not None
-    return one and untouched(weights.root[0])
+    return len(weights.root) == 1 and _views_seen(weights, observe) is not None and untouched(weights.root[0])
 
 
 def output_directions(root: FloatArray) -> FloatArray:

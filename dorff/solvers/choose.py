@@ -88,12 +88,11 @@ def choose(
             if only and ridges is not None and criterion_of(by).of_fit is not None:
                 (single,) = setting.solve(pooled(parts), ridges)
                 return Choice(0, single, (), setting.m)
-            trials = _trials(parts, setting, ridges, by, per_output=per_output, common=common)
-            for score, fit in trials:
+            for score, fit in _trials(parts, setting, ridges, by, per_output=per_output, common=common):
                 table.append(replace(score, candidate=number))
                 if best is None or score.least < best.least:
                     best, fitted = table[-1], fit
-            del trials, fit  # before the next setting's
+            del fit  # before the next setting's
     assert best is not None
     if fitted is None:
         parts, setting = of_first(folds, candidates[best.candidate], best.m)
@@ -123,8 +122,7 @@ def setting_scores(
 
     Without `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the
     best is there, as far as LAST; then two between the best and its neighbours."""
-    trials = _trials(folds, setting, ridges, by, per_output=per_output, common=Common())
-    return [score for score, _ in trials]
+    return [score for score, _ in _trials(folds, setting, ridges, by, per_output=per_output, common=Common())]
 
 
 def _trials(
@@ -297,8 +295,7 @@ def _neighbours(folds: Sequence[Moments], setting: Setting) -> bool:
     if setting.observe is not None or setting.penalties or learned_term(setting.kernel) is not None:
         return False
     weights = setting.weights(setting.fixed([folds[0]]))
-    unknowns = setting.m if weights.separable else int(np.prod(weights.shape[:2]))
-    return unknowns >= LARGE
+    return (setting.m if weights.separable else int(np.prod(weights.shape[:2]))) >= LARGE
 
 
 def _check_apart(folds: Folds, setting: Setting) -> None:

@@ -133,8 +133,7 @@ def about_mean(W: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]
 
 def squared_size(moments: Solvable, W: FloatArray, bias: FloatArray) -> float:
     """The summed squares of F W + bias about 1 / q."""
-    V = np.vstack([W, bias - 1.0 / len(bias), np.zeros((moments.q, moments.q))])
-    return float(np.sum(moments.squares(V)))
+    return float(np.sum(moments.squares(np.vstack([W, bias - 1.0 / len(bias), np.zeros((moments.q, moments.q))]))))
 
 
 def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatArray:

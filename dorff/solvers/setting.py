@@ -259,8 +259,7 @@ class Setting:
         assert block.rotation is not None
         values, _ = block.spectrum
         # Both of the kernel k0 I, be the weight in the root or not.
-        size = float(problem.weights.root[0, 0, 0])
-        seen = block.rotated @ block.rotation.T / size
+        seen = block.rotated @ block.rotation.T / float(problem.weights.root[0, 0, 0])
         rotated = seen if self.observe is None else seen @ np.linalg.pinv(self.observe)
         learned = learn_output(values, rotated, problem.l, ridge / weight, penalty=output.penalty, observe=self.observe)
         kernel: OperatorKernel = Decomposable(base.scalar, Factor(learned.factor))

@@ -104,8 +104,7 @@ class Block:
         """Eigenvalues (k,) and vectors (k, k) of G, or `given`; those that rounding made negative count as zero."""
         if self.given is not None:
             return self.given
-        driver = "evd" if len(self.G) <= LARGEST_EVD else "evr"
-        values, vectors = scipy.linalg.eigh(self.G, driver=driver)
+        values, vectors = scipy.linalg.eigh(self.G, driver="evd" if len(self.G) <= LARGEST_EVD else "evr")
         return np.maximum(values, 0.0), vectors
 
     @cached_property
@@ -235,8 +234,7 @@ class Penalty:
         if self.shift > 0 and T[m, m] <= 2.0 * lift:
             T[m] = T[:, m] = 0.0
         views = np.eye(weights.count) if self.views is None else self.views
-        outputs = np.eye(p) if self.outputs is None else self.outputs
-        return PenaltyTerm(T, views, outputs, f0, self.sums.unit)
+        return PenaltyTerm(T, views, np.eye(p) if self.outputs is None else self.outputs, f0, self.sums.unit)
 
 
 class PenaltyTerm(NamedTuple):

@@ -145,8 +145,7 @@ def _block(problem: Problem, block: Block, ridge: float | FloatArray, about: _No
         turned = np.einsum("ai,ijl,jr->aril", basis, _roots(spread, variance), into, optimize=True)
         feature, row = np.repeat(np.arange(k), r), np.tile(np.arange(r), k)
         return _coupled(problem, turned.reshape(k * r, -1), feature, row, gain[feature, None] * root[0][row])
-    loading = into @ root[0] * scale
-    return SeparableBlock(basis, spread, variance, gain, gain * _centre(problem, block), loading, into)
+    return SeparableBlock(basis, spread, variance, gain, gain * _centre(problem, block), into @ root[0] * scale, into)
 
 
 def _columns(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> Iterator[CoupledBlock]:

@@ -2,15 +2,8 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    SerializerFunctionWrapHandler,
-    Tag,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic.functional_serializers import SerializerFunctionWrapHandler, model_serializer
 
 from dorff.spec import checks
 from dorff.spec.part import GAUSSIAN, Idle, Names, NotNegative, Part, Positive, Rows, Share, Square, Typed, ViewName
@@ -117,8 +110,7 @@ class ViewSpec(Part):
         if not isinstance(value, dict) or value.get("name") is not None:
             return value
         given = value.get("inputs")
-        arrays = given if isinstance(given, list | tuple) else (given,)
-        return {**value, "name": "+".join(map(str, arrays))}
+        return {**value, "name": "+".join(map(str, given if isinstance(given, list | tuple) else (given,)))}
 
     @property
     def arrays(self) -> tuple[str, ...]:

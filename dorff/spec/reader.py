@@ -119,8 +119,7 @@ def job_schema() -> Config:
 
     schema = Job.model_json_schema()
     parts = schema.pop("$defs", {})
-    whole = put_words(schema)
-    return {"$schema": DIALECT, "title": "A dorff job", **whole, "$defs": put_words(parts) | definitions}
+    return {"$schema": DIALECT, "title": "A dorff job", **put_words(schema), "$defs": put_words(parts) | definitions}
 
 
 def _of_options(entry: Entry, definitions: Config, put_words: Callable[[Any], Any]) -> Config:

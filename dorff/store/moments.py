@@ -96,8 +96,7 @@ def _whole(file: BinaryIO, section: _Section, of: type[S]) -> S:
         raise InputError(f"a file holds sums of kind {section['kind']}, wanted {of.kind}; run the job again")
     values = np.empty(section["length"])
     list(_decoded(file, _cut(section, values)))
-    y0 = np.array(section["y0"], dtype=np.float64)
-    return of.read(section, y0, values)
+    return of.read(section, np.array(section["y0"], dtype=np.float64), values)
 
 
 def undamaged(path: Path) -> bool:

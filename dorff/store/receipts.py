@@ -158,8 +158,7 @@ class Checkpoint(LeafRecord):
     def _sums(self, directory: Path) -> Path:
         # The same rows have the same sums to the bit, whoever wrote them.
         what = [self.plan, self.start, self.stop, self.row, self.stamp, self.checksums]
-        name = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-        return directory / f"{self.number:06d}-{name}.sums"
+        return directory / f"{self.number:06d}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]}.sums"
 
 
 HISTORY: Final = "history.jsonl"
