@@ -5,9 +5,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -90,10 +92,13 @@ def _folder(parent: Path) -> Iterator[Path]:
 @contextmanager
 def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
     """A scheduler that lets in who has the new credentials, and what knows the script of its workers' jobs."""
+    interrupted = signal.getsignal(signal.SIGINT)
     try:
         from dask_jobqueue import SLURMCluster
     except ImportError as error:
         raise InputError("cluster.type slurm: dask-jobqueue is missing; pip install 'dorff[slurm]'") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupted)  # which dask-jobqueue has taken for itself
     memory = max(cluster.memory, cluster.memory * 95 // 100 + _NANNY)
     names = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in _SETTINGS.items()}
     life = f"$(date +%s) + {cluster.lifetime} - RANDOM % {1 + cluster.lifetime // 10}"  # not all workers at once

@@ -323,7 +323,6 @@ def test_usage_errors(place: Path, words: list[str]) -> None:
         ["fit", "s3://b/job.yaml"],
         ["fit", "job.yaml", "--metrics", "s3://b/x.prom"],
         ["report", "models/sea", "-o", "gs://b/sea.html"],
-        ["inspect", "S3://b/models"],
         ["inspect", "s3:/b/models"],
         ["credentials", "abfss://b/tls"],
     ],

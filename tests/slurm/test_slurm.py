@@ -381,6 +381,17 @@ def test_a_signal_that_comes_twice_leaves_no_job(place: Place) -> None:
         place.slurm.call("scontrol", "update", "NodeName=n1", "State=RESUME")
 
 
+def test_an_interrupt_while_jobs_wait_is_no_bug(place: Place) -> None:
+    place.job(queue="closed", wait=60.0)
+    fitted = place.start()
+    until(lambda: len(place.slurm.jobs()) == 2)
+    fitted.send_signal(signal.SIGINT)
+    _, err = fitted.communicate(timeout=40)
+    assert fitted.returncode == 5, err
+    place.trial.settle("driver interrupted while jobs wait", "exit 5", left=place.jobs_left)
+    place.empty()
+
+
 def test_jobs_that_cannot_be_cancelled_are_named(place: Place) -> None:
     place.job(queue="closed", wait=3.0)
     done = place.fit(PATH=commands(place, scancel="echo no permission >&2; exit 1"))
@@ -392,7 +403,12 @@ def test_jobs_that_cannot_be_cancelled_are_named(place: Place) -> None:
 
 def test_an_interface_that_is_not_there_is_named(place: Place) -> None:
     place.job(interface="nope0")
-    refused(place, 3, r"cluster.interface nope0: \S+ has none of that name with an IPv4 address; name one of .*lo")
+    refused(
+        place,
+        "no such interface",
+        3,
+        r"cluster.interface nope0: \S+ has none of that name with an IPv4 address; name one of .*lo",
+    )
 
 
 def test_a_python_whose_path_has_a_space_works(place: Place) -> None:
