@@ -301,6 +301,7 @@ def test_an_option_is_given_once(place: Path, words: tuple[str, ...]) -> None:
     assert call("ingest", "sea.csv", "new.zarr", "--inputs", "a", "--also", "k=b", "--also", "l=b").exit_code == 0
 
 
+@pytest.mark.slow
 def test_far_more_features_than_rows_are_warned_of(place: Path) -> None:
     write_job(place / "job.yaml", data={"store": "sea.zarr", "nan": "drop"}, features={"count": 2402})
     result = call("plan", "job.yaml", "--json")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import slow
 from sklearn import datasets
 from sklearn.metrics import r2_score
 
@@ -237,7 +238,7 @@ def honest_tables() -> Iterator[tuple[str, Table]]:
 HONEST = dict(honest_tables())
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("name", [*list(HONEST)[::2], *slow(*list(HONEST)[1::2])])
 def test_good_data_are_not_warned_of(name: str, tmp_path: Path) -> None:
     """A job of three lines."""
     X, Y, more = HONEST[name]

@@ -727,6 +727,7 @@ def estimated(kind: type, options: dict[str, Any], *, gaps: bool = False) -> tup
     return json.dumps([model, shown]), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PARAMETERS)
 def test_every_parameter_of_an_estimator_counts_or_is_warned_of(kind: type) -> None:
     choices = PARAMETERS[kind]
