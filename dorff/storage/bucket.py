@@ -145,7 +145,10 @@ def _meant(error: Exception, place: str, scheme: str, bucket: str) -> Exception:
     if why is not None:
         return RefusedError(errno.EACCES, f"{bucket}: {why}")
     did = f"answered with status {status}" if status else "did not answer"
-    return UnansweredError(errno.EIO, f"{place}: the storage {did} for {patience():g} s; {_AGAIN}")
+    where = re.search(r"Error performing \w+ (https?://[^/\s@]+)[/\s]", text)
+    cause = re.search(r'\b(?:message|error): "([^"]+)"', str(error))  # the system's words, below its library's
+    more = f" ({cause[1] if cause else 'nothing more is known'}, at {where[1]})" if where and not status else ""
+    return UnansweredError(errno.EIO, f"{place}: the storage {did} for {patience():g} s{more}; {_AGAIN}")
 
 
 @lru_cache

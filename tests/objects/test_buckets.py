@@ -127,9 +127,10 @@ def test_the_environment_wins_over_the_files_and_they_fill_in_the_rest(
     ],
 )
 def test_a_key_says_nothing_of_what_went_wrong(key: str, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in credentials(f"http://127.0.0.1:{free_port()}").items():
+    for name, value in credentials(endpoint := f"http://127.0.0.1:{free_port()}").items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UnansweredError, match=r"the storage did not answer for 0\.3 s; run the same command again"):
+    why = rf"the storage did not answer for 0\.3 s \(Connection refused, at {endpoint}\); run the same command again"
+    with pytest.raises(UnansweredError, match=why):
         locate(f"s3://b/{key}").read_bytes()
 
 
