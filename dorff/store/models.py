@@ -69,10 +69,13 @@ def write_version(model: Model, root: Path) -> Path:
 
 
 def _discard(version: Path) -> None:
-    """Remove a version that is not to be; Zarr's threads may still write arrays, so it may take several tries."""
+    """Remove a version that is not to be; Zarr's threads may still write arrays, and make its folder again: it takes
+    several tries, and has to be gone twice."""
+    gone = 0
     for _ in range(20):
         files.rmtree(version, ignore_errors=True)
-        if not version.exists():
+        gone = 0 if version.exists() else gone + 1
+        if gone == 2:
             return
         time.sleep(0.05)
 
