@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from dorff.store import (
     switch_current,
     write_version,
 )
+from dorff.store.models import _discard
 
 RULE = Publish()
 
@@ -182,3 +185,21 @@ def test_history_tells_of_every_version_that_became_current(tmp_path: Path, leas
     history = read_history(tmp_path)
     assert [line["version"] for line in history] == ["v000001", "v000002", "v000003", "v000004"]
     assert [line.get("mended", False) for line in history] == [False, True, False, False]
+
+
+def test_a_version_that_a_late_thread_makes_again_goes_too(tmp_path: Path) -> None:
+    """As Zarr's do, whose arrays are written side by side: one fails, and the others have not heard of it."""
+    version = tmp_path / ".new-1"
+    version.mkdir()
+
+    def late() -> None:
+        while version.exists():
+            time.sleep(0.001)
+        time.sleep(0.01)
+        (version / "y").mkdir(parents=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(late)
+        _discard(version)
+        made.result()
+    assert not version.exists()
