@@ -261,10 +261,14 @@ def test_a_node_that_goes_down_loses_nothing(place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_controller_that_is_away_is_waited_for(place: Place) -> None:
-    """A job is lost meanwhile: it is replaced when the controller is back."""
-    place.job()
+    """Its one job is lost meanwhile: it is replaced when the controller is back. A controller that is killed before it
+    has saved that a job runs would give its number to another one, and the node would be drained for that."""
+    place.job(workers=1)
     fitted = place.start()
     job = computing(place)
+    began = place.processes(job)[0].create_time()
+    saved = place.slurm.folder / "state" / "job_state"
+    until(lambda: saved.exists() and saved.stat().st_mtime > began)
     place.slurm.kill("slurmctld")
     for one in place.processes(job):
         with suppress(psutil.NoSuchProcess):
