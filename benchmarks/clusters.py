@@ -1,10 +1,13 @@
-"""Seconds that a fit takes by Slurm's jobs and by MPI, over one with local workers on as many cores of one machine.
+"""Seconds that a fit takes by Slurm's jobs, by MPI and in containers, over one with local workers on the same cores.
 
-    python benchmarks/clusters.py [--repeats 5] [--leaves 16] [--out benchmarks/results]
+    python benchmarks/clusters.py [--repeats 3] [--leaves 4 16] [--without containers] [--out benchmarks/results]
 
-Each fit has two workers, COUNT features and that many leaves of 16,384 rows; the three take turns, each once before it
-counts. Slurm is that of tests/slurm, three nodes on this machine: its daemons share the cores. Wall seconds of whole
-commands, medians and worst; `ratio` is over local. What differs is the start: a queue, jobs that import dorff.
+Each fit has two workers, COUNT features and that many leaves of 16,384 rows; the four take turns, each once before it
+counts. Slurm is that of tests/slurm, three nodes on this machine: its daemons share the cores; containers are those of
+deploy/image (scheduler, two workers, driver). Wall seconds of whole commands, from nothing running to the end.
+`ratio` is the median over that of local, `worst_ratio` the worst over the median of local. What differs is the start (a
+queue, jobs or containers that import dorff) and what a leaf costs: `more_a_leaf` is the share by which each further
+leaf takes longer than by local workers, from the medians of the two sizes.
 """
 
 from __future__ import annotations
@@ -18,15 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 TESTS: Final = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "slurm")]
+sys.path[:0] = [str(TESTS / name) for name in (".", "slurm", "kubernetes")]
 
 from command_line import CURL, DORFF, field, write_job  # noqa: E402
+from everywhere import Fleet, fleet  # noqa: E402
 from slurm_nodes import slurm_nodes  # noqa: E402
 
 from dorff.data import ingest  # noqa: E402
@@ -40,49 +45,64 @@ CLUSTERS: Final[dict[str, dict[str, Any]]] = {
 MPIRUN: Final = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4")
 
 
-def fit(folder: Path, name: str, environment: dict[str, str]) -> float:
+def fit(folder: Path, leaves: int, name: str, environment: dict[str, str], containers: Fleet | None) -> float:
     """Wall seconds of one fit, from nothing."""
-    place = folder / name
+    place = folder / f"{name}-{leaves}"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    store = str(folder / "sea.zarr")
-    write_job(place / "job.yaml", data={"store": store}, kernel=CURL, features={"count": COUNT}, cluster=CLUSTERS[name])
+    here = "/srv/dorff" if name == "containers" else str(folder)
+    cluster = containers.cluster if containers and name == "containers" else CLUSTERS[name]
+    paths = {"state": f"{here}/{place.name}/state", "model": f"{here}/{place.name}/model"}
+    data = {"store": f"{here}/sea-{leaves}.zarr"}
+    write_job(place / "job.yaml", data=data, kernel=CURL, features={"count": COUNT}, cluster=cluster, **paths)
+    if containers and name == "containers":
+        return containers.fit(place)
     words = [*(MPIRUN if name == "mpi" else ()), DORFF, "fit", "job.yaml"]
     began = time.perf_counter()
     subprocess.run(words, cwd=place, env=environment, capture_output=True, check=True)
     return time.perf_counter() - began
 
 
-def measure(repeats: int, leaves: int) -> dict[str, Any]:
-    seconds: dict[str, list[float]] = {name: [] for name in CLUSTERS}
-    with tempfile.TemporaryDirectory() as name, slurm_nodes() as slurm:
-        folder = Path(name)
-        np.save(folder / "rows.npy", field(16_384 * leaves))
-        ingest([folder / "rows.npy"], folder / "sea.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+def measure(repeats: int, sizes: list[int], without: list[str]) -> dict[str, Any]:
+    names = [name for name in [*CLUSTERS, "containers"] if name not in without]
+    seconds: dict[int, dict[str, list[float]]] = {leaves: {name: [] for name in names} for leaves in sizes}
+    with tempfile.TemporaryDirectory() as at, slurm_nodes() as slurm, ExitStack() as stack:
+        folder = Path(at)
+        folder.chmod(0o755)  # containers are another user
+        for leaves in sizes:
+            np.save(folder / "rows.npy", field(16_384 * leaves))
+            ingest([folder / "rows.npy"], folder / f"sea-{leaves}.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+        containers = stack.enter_context(fleet(folder)) if "containers" in names else None
         environment = os.environ | slurm.environment
         for turn in range(repeats + 1):
-            for cluster in CLUSTERS:
-                took = fit(folder, cluster, environment)
-                print(f"{turn} {cluster} {took:.1f} s", flush=True)
-                seconds[cluster] += [took] if turn else []
-    usual = statistics.median(seconds["local"])
-    figures: dict[str, Any] = {
-        cluster: {
-            "median": statistics.median(all_of), "worst": max(all_of), "seconds": all_of,
-            "ratio": statistics.median(all_of) / usual,
-        }
-        for cluster, all_of in seconds.items()
-    }  # fmt: skip
-    return {"rows": 16_384 * leaves, "features": COUNT, "workers": 2, "load": os.getloadavg()[0], **figures}
+            for leaves in sizes:
+                for name in names:
+                    took = fit(folder, leaves, name, environment, containers)
+                    print(f"{turn} {name} {leaves} leaves {took:.1f} s", flush=True)
+                    seconds[leaves][name] += [took] if turn else []
+    result: dict[str, Any] = {"features": COUNT, "workers": 2, "load": os.getloadavg()[0], "leaves": {}}
+    usual = {leaves: {name: statistics.median(taken) for name, taken in seconds[leaves].items()} for leaves in sizes}
+    for leaves in sizes:
+        result["leaves"][leaves] = {
+            name: {
+                "seconds": taken, "ratio": usual[leaves][name] / usual[leaves]["local"],
+                "worst_ratio": max(taken) / usual[leaves]["local"],
+            }
+            for name, taken in seconds[leaves].items()
+        }  # fmt: skip
+    few, many = min(sizes), max(sizes)
+    slopes = {name: usual[many][name] - usual[few][name] for name in names}
+    return result | {"more_a_leaf": {name: slope / slopes["local"] - 1 for name, slope in slopes.items() if many > few}}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--leaves", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--leaves", type=int, nargs="+", default=[4, 16])
+    parser.add_argument("--without", action="append", default=[], choices=["containers"])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
-    result = measure(arguments.repeats, arguments.leaves)
+    result = measure(arguments.repeats, arguments.leaves, arguments.without)
     (arguments.out / "clusters.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

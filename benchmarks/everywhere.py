@@ -1,6 +1,6 @@
 """One job file, fitted everywhere: the model's bits in each place, over a fit by one process.
 
-    python benchmarks/places.py [--leaves 4] [--without containers] [--out benchmarks/results]
+    python benchmarks/everywhere.py [--leaves 4] [--without containers] [--out benchmarks/results]
 
 One process, local workers, Slurm's jobs, MPI, MPI in an allocation of Slurm's, pods by a stand-in for Kubernetes'
 API server, containers of the image of deploy/image (scheduler, two workers and driver, by TLS), each with its files in
@@ -81,7 +81,7 @@ class Places:
         if done.returncode:
             raise SystemExit(f"{place.name}: exit {done.returncode}: {done.stderr[-2000:]}")
 
-    def note(self, name: str, fit: Callable[[], None], model: str, bucket: tuple[str, ...] = ()) -> None:
+    def note(self, name: str, fit: Callable[[], object], model: str, bucket: tuple[str, ...] = ()) -> None:
         """Fit, and write down what came of it."""
         began = time.perf_counter()
         fit()
@@ -119,38 +119,54 @@ def pods(places: Places) -> None:
         places.fit("pods-by-a-stand-in", PODS, KUBECONFIG=str(kubeconfig), **files)
 
 
-def in_containers(places: Places) -> None:
-    """Scheduler, workers and driver as overlays/workers has them."""
-    objects, port, folder = build(KUBERNETES / "overlays" / "workers"), free_port(), places.folder
+class Fleet:
+    """Scheduler, two workers and driver as overlays/workers has them, in containers that see `folder` as /srv/dorff."""
 
-    def spec(kind: str, name: str) -> Document:
-        (pod,) = (pod_of(one) for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name))
+    def __init__(self, built: str, folder: Path) -> None:
+        port = free_port()
+        self.cluster = {"address": f"tls://dorff-scheduler:{port}"}
+        self._built, self._folder = built, folder
+        self._objects = build(KUBERNETES / "overlays" / "workers")
+        self._replaced = {"dorff-scheduler:8786": f"dorff-scheduler:{port}", "--port=8786": f"--port={port}"}
+        self._replaced |= {":8787": f"127.0.0.1:{free_port()}", "--memory-limit=4GiB": "--memory-limit=640MiB"}
+        if not (folder / "tls").exists():
+            write_credentials(folder / "tls")
+
+    def _spec(self, kind: str, name: str) -> Document:
+        (pod,) = (pod_of(one) for one in self._objects if (one["kind"], one["metadata"]["name"]) == (kind, name))
         assert pod is not None
         return dict(pod["spec"])
 
-    place = places.job("containers", {"address": f"tls://dorff-scheduler:{port}"}, at="/srv/dorff")
-    for path in (folder / "tls", place):
-        for one in (path, *path.rglob("*")):
-            os.chown(one, USER, USER)
-    replaced = {"dorff-scheduler:8786": f"dorff-scheduler:{port}", "--port=8786": f"--port={port}"}
-    replaced |= {":8787": f"127.0.0.1:{free_port()}", "/etc/dorff/job/job.yaml": "/srv/dorff/containers/job.yaml"}
-    replaced |= {"/srv/dorff/sea/": "/srv/dorff/containers/", "--memory-limit=4GiB": "--memory-limit=640MiB"}
-    options = [f"--volume={folder}/tls:/etc/dorff/tls:ro", f"--volume={folder}:/srv/dorff"]
-    options += ["--add-host=dorff-scheduler:127.0.0.1"]
-    (folder / "image").mkdir()
-    with image(folder / "image") as built, ExitStack() as stack:
+    def fit(self, place: Path) -> float:
+        """All four are started for this; returns the seconds until the driver's end."""
+        for path in (self._folder / "tls", place):
+            for one in (path, *path.rglob("*")):
+                os.chown(one, USER, USER)
+        there = f"/srv/dorff/{place.name}/"
+        replaced = self._replaced | {"/etc/dorff/job/job.yaml": f"{there}job.yaml", "/srv/dorff/sea/": there}
+        options = [f"--volume={self._folder}/tls:/etc/dorff/tls:ro", f"--volume={self._folder}:/srv/dorff"]
+        options += ["--add-host=dorff-scheduler:127.0.0.1"]
+        with ExitStack() as stack:
 
-        def start(kind: str, name: str) -> Any:
-            return stack.enter_context(running(built, spec(kind, name), "1g", replaced, *options))
+            def start(kind: str, name: str) -> Any:
+                spec = self._spec(kind, name)
+                return stack.enter_context(running(self._built, spec, "1g", replaced, *options))
 
-        def fit() -> None:
+            began = time.perf_counter()
+            for name in ("dorff-scheduler", "dorff-worker", "dorff-worker"):
+                start("Deployment", name)
             driver = start("CronJob", "dorff-fit-sea")
             if code := driver.wait():
-                raise SystemExit(f"containers: exit {code}: {driver.log()[-2000:]}")
+                raise SystemExit(f"{place.name}: exit {code}: {driver.log()[-2000:]}")
+            return time.perf_counter() - began
 
-        for kind in ("dorff-scheduler", "dorff-worker", "dorff-worker"):
-            start("Deployment", kind)
-        places.note("containers", fit, f"{place}/model")
+
+@contextmanager
+def fleet(folder: Path) -> Iterator[Fleet]:
+    """Builds the image for it."""
+    (folder / "image").mkdir()
+    with image(folder / "image") as built:
+        yield Fleet(built, folder)
 
 
 def measure(leaves: int, without: list[str]) -> list[dict[str, Any]]:
@@ -170,7 +186,9 @@ def measure(leaves: int, without: list[str]) -> list[dict[str, Any]]:
         places.fit("mpi-in-slurm", MPI, *SRUN)
         pods(places)
         if "containers" not in without:
-            in_containers(places)
+            with fleet(folder) as containers:
+                place = places.job("containers", containers.cluster, at="/srv/dorff")
+                places.note("containers", lambda: containers.fit(place), f"{place}/model")
         places.fit("local-state-in-a-bucket", LOCAL, bucket=("state",))
         places.fit("local-all-in-a-bucket", LOCAL, bucket=everything)
         places.fit("slurm-all-in-a-bucket", SLURM, bucket=everything)
@@ -187,7 +205,7 @@ def main() -> int:
     rows = measure(arguments.leaves, arguments.without)
     same = len({row["digest"] for row in rows}) == 1
     result = {"rows": 16_384 * arguments.leaves, "features": COUNT, "same": same, "places": rows}
-    (arguments.out / "places.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (arguments.out / "everywhere.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return int(not same)
 
 
