@@ -44,6 +44,9 @@ _KEPT: Final = {
     "digits": "Decimal digits of the fitted values that rounding leaves.",
     "ridge": "The ridge that was chosen.",
     "peak_bytes": "Peak memory of the job, where it was measured.",
+    "bucket_requests": "Requests made of buckets.",
+    "bucket_bytes_read": "Bytes read from buckets.",
+    "bucket_bytes_written": "Bytes written to buckets.",
     "plan_peak_bytes": "Peak memory that the plan promised.",
     "trials": "Trials of the grid.",
     "reads": "How often the rows were read.",
@@ -86,6 +89,7 @@ def of_fit(report: FitReport) -> Figures:
     """The figures of a fit."""
     figures: Figures = {name: getattr(report, name) for name in _KEPT if hasattr(report, name)}
     figures["leaves_rewritten"] = len(report.rewritten)
+    figures |= {f"bucket_{name}": value for name, value in report.buckets.items()}
     if report.outcome == "published":
         figures["last_published_timestamp_seconds"] = time.time()
     return figures

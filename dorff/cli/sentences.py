@@ -31,12 +31,17 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
         f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
-        f"{report.seconds:.1f} s, {share}; {peak} of {size(report.plan_peak_bytes)} planned; {report.m:,} features, "
-        f"condition {report.condition:.2g} ({report.rung}, {report.status}), "
+        f"{report.seconds:.1f} s, {share}; {_buckets(report)}{peak} of {size(report.plan_peak_bytes)} planned; "
+        f"{report.m:,} features, condition {report.condition:.2g} ({report.rung}, {report.status}), "
         f"ridge {report.ridge:.3g}"
         f"{_winner(report)}{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}{_guessed(report)}{f'; {crowd}' if crowd else ''}"
     )
+
+
+def _buckets(report: FitReport) -> str:
+    read = size(report.buckets.get("bytes_read", 0))
+    return f"{report.buckets['requests']:,} requests of buckets, {read} read; " if report.buckets else ""
 
 
 def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from dorff.engine.base import PATIENCE, TRIES, Done, Engine, Stop, Task, forget_
 from dorff.engine.worker import HUNG, NOTICE, Call, HungWorkers, own_versions, run_call, stop_run
 from dorff.errors import IncompleteError, InputError, QuarantineError, StoppedError
 from dorff.errors.stopping import stop_requested
+from dorff.storage.bucket import count
 
 LOSSES: Final = 10  # of a task whose scheduler was lost
 _TICK: Final = 0.2  # seconds between looks at signals
@@ -130,7 +131,7 @@ class _DaskRun:
     def _take(self, future: Future[Any]) -> None:
         attempt = self._running[future]
         try:
-            result = future.result(timeout=_ANSWER)
+            result, asked = future.result(timeout=_ANSWER)
         except CancelledError:
             self._lost(attempt)
         except Exception as error:
@@ -141,6 +142,7 @@ class _DaskRun:
                 return
             self._failed(attempt, error)
         else:
+            count(**asked)
             self._waiting.extendleft(map(_Try, self._done(attempt.task, result)))
         del self._running[future]
         future.release()

@@ -22,6 +22,7 @@ from distributed.versions import get_package_info
 from dorff.errors import InputError, StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.moments.blas import pin
+from dorff.storage.bucket import take_counts
 
 PACKAGES: Final = ("dorff", "numpy", "scipy", "zarr", "numba", "numcodecs", "dask", "distributed")
 Versions = Mapping[str, str | None]
@@ -77,8 +78,9 @@ class _Here:
 _here: Final = _Here()
 
 
-def run_call(call: Call) -> Any:
-    """Do a task. InputError where this worker's packages are others, StoppedError where it or the run is to stop."""
+def run_call(call: Call) -> tuple[Any, dict[str, int]]:
+    """Do a task; what it returns, and what this process asked of buckets since it last said so. InputError where this
+    worker's packages are others, StoppedError where it or the run is to stop."""
     worker = get_worker()
     refuse_others(worker.address, call.versions, own_versions())
     if _NAME not in worker.plugins:
@@ -90,7 +92,7 @@ def run_call(call: Call) -> Any:
         _here.busy += 1
     try:
         pin()
-        return call.function(*call.arguments)
+        return call.function(*call.arguments), take_counts()
     finally:
         with _here.lock:
             _here.busy -= 1

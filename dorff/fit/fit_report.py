@@ -42,7 +42,8 @@ class FitReport:
     that of their one-hot rows at the best scale of f. `r2_of` says what an R2 is of (`solvers.R2`). `warnings` say
     what the job asks for in vain, and what is wrong with the fit. `quality` is that of held-out rows (`fit.quality`),
     None where none were, and of classes that are not calibrated; `choices` are the keys that the job left out, what
-    they came to and why. `in_driver` says that the fit had no workers: its job has none, or little was to do."""
+    they came to and why. `in_driver` says that the fit had no workers: its job has none, or little was to do.
+    `buckets` are the requests that this run made, bytes read and written; some of lost workers are not in it."""
 
     rows_used: int
     rows_dropped: int
@@ -87,6 +88,7 @@ class FitReport:
     choices: list[dict[str, Any]] = field(default_factory=list)
     table: list[dict[str, Any]] = field(default_factory=list)
     in_driver: bool = False
+    buckets: dict[str, int] = field(default_factory=dict)
 
 
 def made(plan: Plan) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A whole fit: plan, run or resume the pass, choose, solve, publish."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
@@ -25,6 +26,7 @@ from dorff.solvers import Choice, LeftOut, Score
 from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
 from dorff.spec.job import Job
+from dorff.storage.bucket import COUNTS, asked_since
 from dorff.storage.location import locate
 from dorff.store import LEASE, Lease, resolve_model
 
@@ -38,7 +40,7 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
 
     Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again), LeaseError (another run is at
     it) and GateError: the new model is not good enough, or rows cannot be read, and the current one stays."""
-    began = time.perf_counter()
+    spent = partial(_spent, time.perf_counter(), COUNTS.copy())
     plan = make_plan(job)
     report = None if (current := nothing_new(plan)) is None else _unchanged(plan, current, None)
     if report is None:
@@ -51,8 +53,12 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
                 solved = _solved(run)
             except QuarantineError as error:
                 raise refuse_coverage(again, error) from error
-            report = solved if isinstance(solved, FitReport) else _published(run, solved, root, began)
-    return replace(report, seconds=time.perf_counter() - began)
+            report = solved if isinstance(solved, FitReport) else _published(run, solved, root, spent)
+    return spent(report)
+
+
+def _spent(began: float, before: Counter[str], report: FitReport) -> FitReport:
+    return replace(report, seconds=time.perf_counter() - began, buckets=asked_since(before))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +73,7 @@ class _FitRun:
     cluster: ClusterSpec
 
 
-def _published(run: _FitRun, solved: "Solved", lease: Lease, began: float) -> FitReport:
+def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[FitReport], FitReport]) -> FitReport:
     job = run.plan.job
     if run.plan.dataset.labels is None:  # the noise of classes is told only where it comes for nothing
         with pinned():
@@ -78,7 +84,7 @@ def _published(run: _FitRun, solved: "Solved", lease: Lease, began: float) -> Fi
     report = _report(solved, quality, warnings, run.peak.bytes if job.cluster.on_this_machine else None)
     since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
     report = replace(report, rewritten=sorted(since.union(report.rewritten)), in_driver=run.cluster.in_driver)
-    report = replace(report, seconds=time.perf_counter() - began)
+    report = spent(report)
     info = {**model.info, "made": solved.made, "report": asdict(report)}
     model = replace(model, info=info, held=model.held if job.publish.sample else None)
     kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")

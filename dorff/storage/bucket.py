@@ -124,6 +124,22 @@ def count(**what: int) -> None:
         COUNTS.update(what)
 
 
+def take_counts() -> dict[str, int]:
+    """What this process has counted since the last call: it is the caller's now."""
+    with _lock:
+        taken = dict(COUNTS)
+        COUNTS.clear()
+    return taken
+
+
+def asked_since(before: Counter[str]) -> dict[str, int]:
+    """Requests and bytes since COUNTS was `before`; empty where there were none."""
+    with _lock:
+        did = COUNTS - before
+    requests = sum(number for kind, number in did.items() if not kind.startswith("bytes"))
+    return {"requests": requests, "bytes_read": did["bytes_in"], "bytes_written": did["bytes_out"]} if did else {}
+
+
 def _meant(error: Exception, place: str, scheme: str, bucket: str) -> Exception:
     """By what no key can say: texts have the request's address in them, in which a space or a < is written otherwise,
     and begin with what was asked."""

@@ -18,11 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 from between import BUSY, DENIED, HELD, LONG, STUCK, TRICKLED, Asked, Proxy
+from distributed import Client, LocalCluster
 from gateway import Gateway, credentials, free_port, make_bucket
 from memory_storage import forget_all
 from test_bucket_faults import done, ended, job, started, wait_for
 
+from dorff.cli.metrics import of_fit
+from dorff.cli.sentences import fit_text
 from dorff.data import ingest, open_dataset, verify
+from dorff.engine import DaskEngine, Engine
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.plan import make_plan
@@ -405,7 +409,29 @@ def test_the_plan_says_what_is_asked_where_one_thing_is_in_a_bucket(
     wanted = Job.model_validate(job("") | place | {"data": {"store": place["data"]}})
     planned = make_plan(wanted)
     words, before = asked_of_buckets(wanted, planned.dataset, planned.costs), COUNTS.copy()
-    fit(wanted)
+    report = fit(wanted)
     did = COUNTS - before
     requests = sum(count for kind, count in did.items() if not kind.startswith("bytes"))
     assert 1 / 1.5 < requests / words["requests"] < 1.5, (did, words)
+    counted = {"requests": requests, "bytes_read": did["bytes_in"], "bytes_written": did["bytes_out"]}
+    assert report.buckets == counted
+    assert f"; {requests:,} requests of buckets, " in fit_text(report)
+    assert of_fit(report)["bucket_requests"] == requests
+
+
+def test_the_report_counts_what_workers_ask_of_buckets(bucket: Location, tmp_path: Path) -> None:
+    """Two processes ask about what one does for the same rows; two threads of one process say nothing twice."""
+    ingest([some_rows(tmp_path, n=24_000)], bucket / "sea.zarr", inputs=["x"], targets=["y"], shard_rows=1024)
+
+    def asked(name: str, engine: Engine | None = None, **cluster: object) -> dict[str, int]:
+        paths = {"state": str(bucket / f"state-{name}"), "model": str(bucket / f"model-{name}")}
+        wanted = Job.model_validate(job(bucket) | paths | {"cluster": cluster or {"type": "serial"}})
+        return fit(wanted, engine=engine).buckets
+
+    alone, inside = asked("alone"), {"processes": False, "dashboard_address": None}
+    with LocalCluster(n_workers=1, threads_per_worker=2, **inside) as there, Client(there) as client:
+        threads = asked("threads", DaskEngine(client))
+    workers = asked("workers", type="local", workers=2, memory="1GiB", small_jobs="workers")
+    for others in (threads, workers):
+        assert set(others) == set(alone)
+        assert all(0.9 < count / alone[kind] < 1.2 for kind, count in others.items()), (others, alone)
