@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial, wraps
+from logging import INFO, Handler, getLogger
 from pathlib import Path
 from typing import Annotated, Any, Final, ParamSpec, TextIO
 
@@ -309,13 +310,18 @@ def say(message: str, level: str = "info", *, clock: bool = False, **fields: obj
 
 @contextmanager
 def logging(style: Style, command: str) -> Iterator[None]:
-    """Say what is said in this style until the block ends."""
+    """Say what is said in this style until the block ends, and what is logged."""
     global _objects
+    log, handler = getLogger("dorff"), Handler()
+    handler.emit = lambda record: say(record.getMessage(), record.levelname.lower())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    log.setLevel(INFO)
     if style == Style.JSON:
         _objects = _of_process(command) if _is_ours(sys.stderr) else _Objects(None, command)
     try:
         yield
     finally:
+        log.removeHandler(handler)
         _objects = None
 
 

@@ -27,6 +27,8 @@ from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
 from dorff.spec import cluster as spec
 
+_log: Final = logging.getLogger(__name__)
+
 
 def credentials(directory: Path) -> tuple[Path, Path, Path]:
     """Write new credentials that a scheduler, its workers and its clients share: ca.pem, cert.pem, key.pem.
@@ -162,10 +164,15 @@ def _killing_when_stopped() -> AbstractContextManager[None]:
 
 
 def connect(
-    cluster: spec.RemoteCluster, patience: float, *, wait: float = 0.0, on_close: Callable[[], object] = lambda: None
+    cluster: spec.RemoteCluster,
+    patience: float,
+    *,
+    ours: bool = False,
+    wait: float = 0.0,
+    on_close: Callable[[], object] = lambda: None,
 ) -> DaskEngine:
     """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting. Later it
-    may be without a worker for `wait` seconds more than at the start."""
+    may be without a worker for `wait` seconds more than at the start. One that is not `ours` has pages to look at."""
     security = security_for(cluster)
     connected = queue.SimpleQueue[Client | Exception]()
 
@@ -182,6 +189,9 @@ def connect(
         raise IncompleteError(f"cluster {cluster.address}: its scheduler does not answer; run again") from error
     if isinstance(client, Exception):
         raise client
+    with suppress(KeyError):  # there are none
+        if not ours:
+            _log.info("cluster: its dashboard is %s", client.dashboard_link)
     return DaskEngine(client, patience=wait + patience, on_close=on_close)
 
 

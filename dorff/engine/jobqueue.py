@@ -131,6 +131,7 @@ class Jobs:
         self._began = dict[str, float | None]()  # when each job that is in the queue was first seen to run
         self._early = 0  # jobs in a row that were gone too soon
         self._next = self._running = time.monotonic()  # the next look; when a job was last seen to run
+        self._reasons = {"None"}  # those that were said, and Slurm's word before it has looked at a job
         self._reason, self._young = "none", min(_YOUNG, cluster.lifetime / 2)
 
     @property
@@ -189,6 +190,9 @@ class Jobs:
                 self._began[job], self._running = began or now, now
             else:
                 self._reason = reason
+                if reason not in self._reasons and not any(self._began.values()):
+                    self._reasons.add(reason)
+                    _log.info("cluster: Slurm's jobs wait (%s)", reason)
 
     def cancel(self) -> None:
         """End all jobs, those too whose number did not come back, and whoever insists meanwhile."""

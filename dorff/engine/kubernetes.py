@@ -55,7 +55,7 @@ def start_kubernetes(cluster: KubernetesCluster, patience: float) -> DaskEngine:
         with stopping_on_signals():
             end = partial(_end, cluster, name, patience)
             address = _ask(partial(_start, cluster, name, partial(undo.callback, end)), cluster, patience)
-        engine = connect(RemoteCluster(address=address), patience, wait=START, on_close=end)
+        engine = connect(RemoteCluster(address=address), patience, ours=True, wait=START, on_close=end)
         undo.pop_all()
     return engine
 

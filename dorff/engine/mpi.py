@@ -97,4 +97,4 @@ def start_mpi(cluster: spec.MPICluster, patience: float) -> Engine:
 
     if (address := dask.config.get("scheduler_address", None)) is None:
         raise InputError("cluster.type mpi: no mpirun has started this; write mpirun -n 4 dorff fit JOB.yaml")
-    return connect(spec.RemoteCluster(address=address), patience)
+    return connect(spec.RemoteCluster(address=address), patience, ours=True)

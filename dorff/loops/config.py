@@ -53,7 +53,7 @@ def cache_directory() -> Path | None:
         try:
             return _private(_private(root / f"dorff-{_user()}") / key)
         except OSError as error:
-            _log.info("compiled loops cannot be kept under %s: %s", root, error)
+            _log.debug("compiled loops cannot be kept under %s: %s", root, error)
     _log.warning("compiled loops are not kept: no cache directory is usable; set DORFF_CACHE_DIR to one")
     return None
 

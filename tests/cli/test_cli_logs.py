@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import call, field, write_csv, write_job
+
+from dorff.cli.guard import Style, logging
 
 INGEST = ("ingest", "sea.csv", "sea.zarr", "--inputs", "a,b", "--targets", "u,v")
 
@@ -67,6 +70,20 @@ print("after", file=sys.stderr)
     assert ("after", "stderr") in found
     assert ("ours", None) in found and ("tcp://***@node", "stderr") in found and ("no end �", "stderr") in found
     assert any(re.search("UserWarning: theirs", message) for message, _ in found)
+
+
+def test_what_dorff_logs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """While a command runs, in its style; what is for us alone is not."""
+    log = getLogger("dorff.engine.some")
+    for style in Style:
+        with logging(style, "fit"):
+            log.info("jobs %s", "wait")
+            log.warning("jobs may be left")
+            log.debug("of no use")
+    text, json_lines = (lines := capsys.readouterr().err.splitlines(keepends=True))[:2], lines[2:]
+    assert text == ["jobs wait\n", "jobs may be left\n"]
+    said = [(line["level"], line["message"]) for line in objects("".join(json_lines))]
+    assert said == [("info", "jobs wait"), ("warning", "jobs may be left")]
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

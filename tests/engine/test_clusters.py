@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -79,10 +80,13 @@ def test_credentials_are_for_their_owner_alone(tls: spec.TLS) -> None:
 
 
 @pytest.mark.process
-def test_a_job_reaches_its_cluster_by_tls(secured: str, tls: spec.TLS) -> None:
+def test_a_job_reaches_its_cluster_by_tls(secured: str, tls: spec.TLS, caplog: pytest.LogCaptureFixture) -> None:
+    """And where the cluster's pages are is said."""
     assert secured.startswith("tls://")
-    with open_engine(spec.RemoteCluster(address=secured, tls=tls)) as engine:
+    with caplog.at_level("INFO", "dorff"), open_engine(spec.RemoteCluster(address=secured, tls=tls)) as engine:
         assert run(engine, Task(add, (1, 2))) == [3]
+    host = secured.removeprefix("tls://").rpartition(":")[0]
+    assert re.fullmatch(rf"cluster: its dashboard is http://{re.escape(host)}:\d+/status", caplog.messages[0])
 
 
 @pytest.mark.process

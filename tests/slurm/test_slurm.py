@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import psutil
@@ -301,10 +301,13 @@ def test_no_job_stays_however_the_driver_ends(place: Place, number: signal.Signa
     assert report["leaves_reused"] == before >= 1
 
 
+PROGRESS: Final = r"\d\d:\d\d:\d\d fit: |cluster: Slurm's jobs wait \("  # what is no error
+
+
 def refused(place: Place, fault: str, code: int, pattern: str, **environment: str) -> None:
     """The fit ends with this code and one sentence, and no job stays."""
     done = place.fit(**environment)
-    lines = [line for line in done.stderr.splitlines() if not re.match(r"\d\d:\d\d:\d\d fit: ", line)]
+    lines = [line for line in done.stderr.splitlines() if not re.match(PROGRESS, line)]
     assert done.returncode == code and len(lines) == 1, done.stderr
     assert re.search(pattern, lines[0]), lines[0]
     place.trial.settle(fault, f"exit {code} and one sentence", left=place.jobs_left)
@@ -391,7 +394,7 @@ def test_an_interrupt_while_jobs_wait_is_no_bug(place: Place) -> None:
     until(lambda: len(place.slurm.jobs()) == 2)
     fitted.send_signal(signal.SIGINT)
     _, err = fitted.communicate(timeout=40)
-    assert fitted.returncode == 5, err
+    assert fitted.returncode == 5 and err.count("cluster: Slurm's jobs wait (PartitionDown)\n") == 1, err
     place.trial.settle("driver interrupted while jobs wait", "exit 5", left=place.jobs_left)
     place.empty()
 
