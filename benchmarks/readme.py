@@ -262,7 +262,7 @@ def one_pass_lines() -> list[str]:
             "| re-targeting: length-scales reached from one (from a mixture of 2/3 and 5/3 of it); worst error "
             f"accepted over that of fresh features | {', '.join(cells)}; {worst:.2f} | `benchmarks/retarget.py` |"
         )
-    return [*lines, *manifold_lines(), *fault_lines()]
+    return [*lines, *manifold_lines(), *fault_lines(), *cluster_lines()]
 
 
 def manifold_lines() -> list[str]:
@@ -356,6 +356,53 @@ def fault_lines() -> list[str]:
             "| share of a leaf's time that goes to its receipt, sums' file and checks, at d, m "
             f"| {'; '.join(cells)} | `benchmarks/leaf_overhead.py` |"
         )
+    return lines
+
+
+def cluster_lines() -> list[str]:
+    """The same job everywhere: bits, seconds, faults; and how many workers one scheduler serves."""
+    lines = []
+    if everywhere := _read("everywhere.json"):
+        names = ", ".join(row["place"] for row in everywhere["places"])
+        lines.append(
+            f"| one job fitted in {len(everywhere['places'])} kinds of place ({names}): models of other bits "
+            f"| {len({row['digest'] for row in everywhere['places']}) - 1} | `benchmarks/everywhere.py` |"
+        )
+    if objects := _read("objects.json"):
+        lines.append(
+            f"| a leaf whose rows and state are in a bucket (Ceph's gateway, on the same cores) over one in folders: "
+            f"speed, median of {objects['repeats']} (worst) | {objects['share']:.2f} ({objects['worst']:.2f}) "
+            "| `benchmarks/objects.py` |"
+        )
+    if clusters := _read("clusters.json"):
+        for leaves, rows in clusters["leaves"].items():
+            cells = [f"{name} {row['ratio']:.2f} ({row['worst_ratio']:.2f})" for name, row in rows.items()]
+            lines.append(
+                f"| a whole fit of {leaves} leaves by two workers, start and end too: seconds over those by local "
+                f"workers, median (worst) | {', '.join(cells)} | `benchmarks/clusters.py` |"
+            )
+        cells = [f"{name} {more:+.0%}" for name, more in clusters["more_a_leaf"].items() if name != "local"]
+        lines.append(
+            f"| the same: how much longer each further leaf takes | {', '.join(cells)} | `benchmarks/clusters.py` |"
+        )
+    if faults := _read("cluster_faults.json"):
+        totals, tests = faults["totals"], faults["tests"]
+        lines.append(
+            f"| {totals['injected']} faults of Slurm, MPI, containers, Kubernetes' stand-in, buckets and shared file "
+            f"systems by {sum(map(len, tests.values()))} tests: tests that failed or hung; rows lost; rows counted "
+            f"twice; what was left running | {len(tests['failed']) + len(tests['hung'])}; {totals['rows_lost']}; "
+            f"{totals['rows_twice']}; {totals['orphans']} | `benchmarks/fault_table.py --clusters` |"
+        )
+    if many := _read("many_workers.json"):
+        for run in many["runs"]:
+            lost = f", {run['lost_workers']} of them lost on the way" if run["churn"] else ""
+            lines.append(
+                f"| {run['workers']:,} workers in one process{lost}, leaves of {many['leaf_s']:g} s that only wait: "
+                "share of the time that they compute; the scheduler's and driver's processor time a task; shortest "
+                f"leaf that keeps them busy; leaves begun twice | {run['efficiency']:.2f}; "
+                f"{1000 * run['overhead_s']:.1f} ms; {run['shortest_leaf_s']:.1f} s; {run['again']} "
+                "| `benchmarks/many_workers.py` |"
+            )
     return lines
 
 

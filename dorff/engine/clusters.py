@@ -203,7 +203,7 @@ def _connected(address: str, security: Security | None, patience: float) -> Clie
     except OSError as error:
         raise IncompleteError(f"cluster {address}: no scheduler answers there ({error}); run again") from error
     try:
-        client.wait_for_workers(1, timeout=patience)
+        client.submit(int, pure=False).result(patience)  # an adaptive cluster starts no worker before there is a task
         check_versions(client, patience)
     except BaseException as error:
         client.close()

@@ -117,7 +117,7 @@ class _DaskRun:
     def _submit(self) -> None:
         if self._client.status != "running":
             return
-        while self._waiting and len(self._running) < 2 * self._workers.threads:
+        while self._waiting and len(self._running) < max(1, 2 * self._workers.threads):
             self._send(self._waiting.popleft())
         if self._suspects and not self._running:
             self._send(self._suspects.popleft())

@@ -78,19 +78,20 @@ def slow(seconds: float) -> int:
 
 @pytest.mark.slow
 def test_workers_of_an_adaptive_cluster_come_and_go_in_a_run() -> None:
-    """None at first; more while there is much to do, fewer at the end, and not all tasks are one worker's."""
+    """None at first, nor between two runs; more while there is much to do, and not all tasks are one worker's."""
     with LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=None) as cluster:
         cluster.adapt(minimum=0, maximum=3, interval="200ms", wait_count=2, target_duration="1s")
-        cluster.scale(1)
         counts = set[int]()
         with open_engine(spec.RemoteCluster(address=cluster.scheduler_address)) as engine:
             thread = threading.Thread(
-                target=lambda: [counts.add(engine.threads) or time.sleep(0.2) for _ in range(200)]
+                target=lambda: [counts.add(engine.threads) or time.sleep(0.2) for _ in range(100)]
             )
             thread.start()
             pids = run(engine, *(Task(slow, (1.0,)) for _ in range(24)))
             assert len(pids) == 24 and len(set(pids)) > 1
             thread.join()
+            until(lambda: not cluster.scheduler_info["workers"])
+            assert run(engine, Task(slow, (0.0,)))
         assert max(counts) > 1
 
 
