@@ -31,7 +31,7 @@ TESTS: Final = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / name) for name in (".", "slurm", "kubernetes")]
 
 from command_line import CURL, DORFF, field, write_job  # noqa: E402
-from everywhere import Fleet, fleet  # noqa: E402
+from everywhere import Fleet, as_in_containers, fleet  # noqa: E402
 from slurm_nodes import slurm_nodes  # noqa: E402
 
 from dorff.data import ingest  # noqa: E402
@@ -102,6 +102,7 @@ def main() -> None:
     parser.add_argument("--without", action="append", default=[], choices=["containers"])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
+    as_in_containers()
     result = measure(arguments.repeats, arguments.leaves, arguments.without)
     (arguments.out / "clusters.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -161,6 +161,12 @@ class Fleet:
             return time.perf_counter() - began
 
 
+def as_in_containers() -> None:
+    """A BLAS that the environment tells to take this processor for another gives other bits; containers are not told."""
+    for name in [name for name in os.environ if name.startswith("OPENBLAS_")]:
+        del os.environ[name]
+
+
 @contextmanager
 def fleet(folder: Path) -> Iterator[Fleet]:
     """Builds the image for it."""
@@ -202,6 +208,7 @@ def main() -> int:
     parser.add_argument("--without", action="append", default=[], choices=["containers"])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
+    as_in_containers()
     rows = measure(arguments.leaves, arguments.without)
     same = len({row["digest"] for row in rows}) == 1
     result = {"rows": 16_384 * arguments.leaves, "features": COUNT, "same": same, "places": rows}
