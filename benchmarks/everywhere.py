@@ -162,7 +162,7 @@ class Fleet:
 
 
 def as_in_containers() -> None:
-    """A BLAS that the environment tells to take this processor for another gives other bits; containers are not told."""
+    """A BLAS that the environment tells to take this processor for another has other bits; containers are not told."""
     for name in [name for name in os.environ if name.startswith("OPENBLAS_")]:
         del os.environ[name]
 
