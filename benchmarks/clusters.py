@@ -1,13 +1,14 @@
 """Seconds that a fit takes by Slurm's jobs, by MPI and in containers, over one with local workers on the same cores.
 
-    python benchmarks/clusters.py [--repeats 3] [--leaves 4 16] [--without containers] [--out benchmarks/results]
+    python benchmarks/clusters.py [--repeats 3] [--rows 65536 262144] [--without containers] [--out benchmarks/results]
 
-Each fit has two workers, COUNT features and that many leaves of 16,384 rows; the four take turns, each once before it
-counts. Slurm is that of tests/slurm, three nodes on this machine: its daemons share the cores; containers are those of
-deploy/image (scheduler, two workers, driver). Wall seconds of whole commands, from nothing running to the end.
-`ratio` is the median over that of local, `worst_ratio` the worst over the median of local. What differs is the start (a
-queue, jobs or containers that import dorff) and what a leaf costs: `more_a_leaf` is the share by which each further
-leaf takes longer than by local workers, from the medians of the two sizes.
+Each fit has two workers and COUNT features, with which leaves have 16,384 rows or a little more; the four take turns,
+each once before it counts. Slurm is that of tests/slurm, three nodes on this machine: its daemons share the cores;
+containers are those of deploy/image (scheduler, two workers, driver), each of which compiles its loops anew. Wall
+seconds of whole commands, from nothing running to the end. `ratio` is the median over that of local, `worst_ratio` the
+worst over the median of local. What differs is the start (a queue, jobs or containers that import dorff) and what a
+leaf costs: `more_a_row` is the share by which each further row takes longer than by local workers, from the medians of
+the least and the most rows.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from command_line import CURL, DORFF, field, write_job  # noqa: E402
 from everywhere import Fleet, as_in_containers, fleet  # noqa: E402
 from slurm_nodes import slurm_nodes  # noqa: E402
 
+from dorff import load_model  # noqa: E402
 from dorff.data import ingest  # noqa: E402
 
-COUNT: Final = 1400
+COUNT: Final = 2000
 CLUSTERS: Final[dict[str, dict[str, Any]]] = {
     "local": {"type": "local", "workers": 2, "memory": "1GiB", "small_jobs": "workers"},
     "slurm": {"type": "slurm", "workers": 2, "memory": "1GiB", "interface": "lo"},
@@ -45,15 +47,15 @@ CLUSTERS: Final[dict[str, dict[str, Any]]] = {
 MPIRUN: Final = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4")
 
 
-def fit(folder: Path, leaves: int, name: str, environment: dict[str, str], containers: Fleet | None) -> float:
+def fit(folder: Path, rows: int, name: str, environment: dict[str, str], containers: Fleet | None) -> float:
     """Wall seconds of one fit, from nothing."""
-    place = folder / f"{name}-{leaves}"
+    place = folder / f"{name}-{rows}"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     here = "/srv/dorff" if name == "containers" else str(folder)
     cluster = containers.cluster if containers and name == "containers" else CLUSTERS[name]
     paths = {"state": f"{here}/{place.name}/state", "model": f"{here}/{place.name}/model"}
-    data = {"store": f"{here}/sea-{leaves}.zarr"}
+    data = {"store": f"{here}/sea-{rows}.zarr"}
     write_job(place / "job.yaml", data=data, kernel=CURL, features={"count": COUNT}, cluster=cluster, **paths)
     if containers and name == "containers":
         return containers.fit(place)
@@ -65,45 +67,51 @@ def fit(folder: Path, leaves: int, name: str, environment: dict[str, str], conta
 
 def measure(repeats: int, sizes: list[int], without: list[str]) -> dict[str, Any]:
     names = [name for name in [*CLUSTERS, "containers"] if name not in without]
-    seconds: dict[int, dict[str, list[float]]] = {leaves: {name: [] for name in names} for leaves in sizes}
+    seconds: dict[int, dict[str, list[float]]] = {rows: {name: [] for name in names} for rows in sizes}
     with tempfile.TemporaryDirectory() as at, slurm_nodes() as slurm, ExitStack() as stack:
         folder = Path(at)
         folder.chmod(0o755)  # containers are another user
-        for leaves in sizes:
-            np.save(folder / "rows.npy", field(16_384 * leaves))
-            ingest([folder / "rows.npy"], folder / f"sea-{leaves}.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
+        for rows in sizes:
+            np.save(folder / "rows.npy", field(rows))
+            ingest([folder / "rows.npy"], folder / f"sea-{rows}.zarr", inputs=["c0", "c1"], targets=["c2", "c3"])
         containers = stack.enter_context(fleet(folder)) if "containers" in names else None
         environment = os.environ | slurm.environment
         for turn in range(repeats + 1):
-            for leaves in sizes:
+            for rows in sizes:
                 for name in names:
-                    took = fit(folder, leaves, name, environment, containers)
-                    print(f"{turn} {name} {leaves} leaves {took:.1f} s", flush=True)
-                    seconds[leaves][name] += [took] if turn else []
-    result: dict[str, Any] = {"features": COUNT, "workers": 2, "load": os.getloadavg()[0], "leaves": {}}
-    usual = {leaves: {name: statistics.median(taken) for name, taken in seconds[leaves].items()} for leaves in sizes}
-    for leaves in sizes:
-        result["leaves"][leaves] = {
-            name: {
-                "seconds": taken, "ratio": usual[leaves][name] / usual[leaves]["local"],
-                "worst_ratio": max(taken) / usual[leaves]["local"],
-            }
-            for name, taken in seconds[leaves].items()
-        }  # fmt: skip
+                    took = fit(folder, rows, name, environment, containers)
+                    print(f"{turn} {name} {rows} rows {took:.1f} s", flush=True)
+                    seconds[rows][name] += [took] if turn else []
+        reports = {rows: load_model(folder / f"local-{rows}" / "model").info["report"] for rows in sizes}
+    usual = {rows: {name: statistics.median(taken) for name, taken in seconds[rows].items()} for rows in sizes}
+    fits = [
+        {
+            "rows": rows, "leaves": reports[rows]["leaves_computed"],
+            "clusters": {
+                name: {
+                    "seconds": taken, "ratio": usual[rows][name] / usual[rows]["local"],
+                    "worst_ratio": max(taken) / usual[rows]["local"],
+                }
+                for name, taken in seconds[rows].items()
+            },
+        }
+        for rows in sizes
+    ]  # fmt: skip
     few, many = min(sizes), max(sizes)
     slopes = {name: usual[many][name] - usual[few][name] for name in names}
-    return result | {"more_a_leaf": {name: slope / slopes["local"] - 1 for name, slope in slopes.items() if many > few}}
+    more = {name: slope / slopes["local"] - 1 for name, slope in slopes.items() if many > few}
+    return {"features": COUNT, "workers": 2, "load": os.getloadavg()[0], "fits": fits, "more_a_row": more}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--leaves", type=int, nargs="+", default=[4, 16])
+    parser.add_argument("--rows", type=int, nargs="+", default=[65_536, 262_144])
     parser.add_argument("--without", action="append", default=[], choices=["containers"])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
     as_in_containers()
-    result = measure(arguments.repeats, arguments.leaves, arguments.without)
+    result = measure(arguments.repeats, arguments.rows, arguments.without)
     (arguments.out / "clusters.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """One job file, fitted everywhere: the model's bits in each place, over a fit by one process.
 
-    python benchmarks/everywhere.py [--leaves 4] [--without containers] [--out benchmarks/results]
+    python benchmarks/everywhere.py [--rows 65536] [--without containers] [--out benchmarks/results]
 
 One process, local workers, Slurm's jobs, MPI, MPI in an allocation of Slurm's, pods by a stand-in for Kubernetes'
 API server, containers of the image of deploy/image (scheduler, two workers and driver, by TLS), each with its files in
@@ -41,7 +41,7 @@ from dorff.engine import credentials as write_credentials  # noqa: E402
 from dorff.storage.location import locate  # noqa: E402
 from dorff.store import model_arrays  # noqa: E402
 
-COUNT: Final = 512
+COUNT: Final = 2000  # features; leaves are of 16,384 rows then, the first ones
 USER: Final = 10001
 LOCAL: Final = {"type": "local", "workers": 2, "memory": "1GiB", "small_jobs": "workers"}
 SLURM: Final = {"type": "slurm", "workers": 2, "memory": "1GiB", "interface": "lo"}
@@ -90,7 +90,8 @@ class Places:
         digest = hashlib.sha256()
         for key, array in sorted(model_arrays(made).items()):
             digest.update(key.encode() + np.ascontiguousarray(array).tobytes())
-        row = {"place": name, "in_bucket": list(bucket), "rows_used": made.info["report"]["rows_used"]}
+        row = {"place": name, "in_bucket": list(bucket)}
+        row |= {key: made.info["report"][key] for key in ("rows_used", "leaves_computed")}
         self.rows.append(row | {"digest": digest.hexdigest(), "seconds": round(took, 1)})
         same = digest.hexdigest() == self.rows[0]["digest"]
         print(f"{name:28} {digest.hexdigest()[:16]} {'same' if same else 'ANOTHER'} {took:6.1f} s", flush=True)
@@ -175,14 +176,14 @@ def fleet(folder: Path) -> Iterator[Fleet]:
         yield Fleet(built, folder)
 
 
-def measure(leaves: int, without: list[str]) -> list[dict[str, Any]]:
+def measure(rows: int, without: list[str]) -> list[dict[str, Any]]:
     everything = ("data", "state", "model")
     with tempfile.TemporaryDirectory() as name, slurm_nodes() as slurm, a_bucket(Path(name) / "rgw") as keys:
         folder = Path(name)
         folder.chmod(0o755)  # containers are another user
         os.environ.update(keys)
         places = Places(folder, os.environ | slurm.environment)
-        np.save(folder / "rows.npy", field(16_384 * leaves))
+        np.save(folder / "rows.npy", field(rows))
         for store in (folder / "sea.zarr", locate("s3://places/sea.zarr")):
             ingest([folder / "rows.npy"], store, inputs=["c0", "c1"], targets=["c2", "c3"])
         places.fit("one-process", {"type": "serial"})
@@ -204,14 +205,14 @@ def measure(leaves: int, without: list[str]) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--leaves", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=65_536)
     parser.add_argument("--without", action="append", default=[], choices=["containers"])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
     as_in_containers()
-    rows = measure(arguments.leaves, arguments.without)
-    same = len({row["digest"] for row in rows}) == 1
-    result = {"rows": 16_384 * arguments.leaves, "features": COUNT, "same": same, "places": rows}
+    places = measure(arguments.rows, arguments.without)
+    same = len({row["digest"] for row in places}) == 1
+    result = {"rows": arguments.rows, "features": COUNT, "same": same, "places": places}
     (arguments.out / "everywhere.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return int(not same)
 

@@ -364,9 +364,10 @@ def cluster_lines() -> list[str]:
     lines = []
     if everywhere := _read("everywhere.json"):
         names = ", ".join(row["place"] for row in everywhere["places"])
+        leaves = everywhere["places"][0]["leaves_computed"]
         lines.append(
-            f"| one job fitted in {len(everywhere['places'])} kinds of place ({names}): models of other bits "
-            f"| {len({row['digest'] for row in everywhere['places']}) - 1} | `benchmarks/everywhere.py` |"
+            f"| one job of {leaves} leaves in {len(everywhere['places'])} kinds of place ({names}): models of "
+            f"other bits | {len({row['digest'] for row in everywhere['places']}) - 1} | `benchmarks/everywhere.py` |"
         )
     if objects := _read("objects.json"):
         lines.append(
@@ -375,15 +376,15 @@ def cluster_lines() -> list[str]:
             "| `benchmarks/objects.py` |"
         )
     if clusters := _read("clusters.json"):
-        for leaves, rows in clusters["leaves"].items():
-            cells = [f"{name} {row['ratio']:.2f} ({row['worst_ratio']:.2f})" for name, row in rows.items()]
+        for fit in clusters["fits"]:
+            cells = [f"{name} {row['ratio']:.2f} ({row['worst_ratio']:.2f})" for name, row in fit["clusters"].items()]
             lines.append(
-                f"| a whole fit of {leaves} leaves by two workers, start and end too: seconds over those by local "
-                f"workers, median (worst) | {', '.join(cells)} | `benchmarks/clusters.py` |"
+                f"| a whole fit of {fit['leaves']} leaves by two workers, start and end too: seconds over those by "
+                f"local workers, median (worst) | {', '.join(cells)} | `benchmarks/clusters.py` |"
             )
-        cells = [f"{name} {more:+.0%}" for name, more in clusters["more_a_leaf"].items() if name != "local"]
+        cells = [f"{name} {more:+.0%}" for name, more in clusters["more_a_row"].items() if name != "local"]
         lines.append(
-            f"| the same: how much longer each further leaf takes | {', '.join(cells)} | `benchmarks/clusters.py` |"
+            f"| the same: how much longer each further row takes | {', '.join(cells)} | `benchmarks/clusters.py` |"
         )
     if faults := _read("cluster_faults.json"):
         totals, tests = faults["totals"], faults["tests"]
