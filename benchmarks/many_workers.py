@@ -35,6 +35,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, final
@@ -119,6 +120,7 @@ def measure(folder: Path, workers: int, rounds: int, wait: float, churn: float) 
     settings = QUIET | {"distributed.scheduler.allowed-failures": 3, "distributed.comm.timeouts.connect": "600s"}
     settings |= {f"distributed.admin.{name}.interval": "600s" for name in ("tick", "system-monitor")}  # of one process
     with (
+        suppress(TimeoutError),  # of the end: threads of workers that were lost still wait, and end with this process
         dask.config.set(settings),
         LocalCluster(
             n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit=None
