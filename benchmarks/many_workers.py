@@ -117,6 +117,7 @@ def measure(folder: Path, workers: int, rounds: int, wait: float, churn: float) 
     plan = plan_of(home, "rows.zarr", "state", 64, 1)  # the plan counts workers to this machine
     BEGUN.clear()
     before = process.memory_info().rss
+    total = None
     settings = QUIET | {"distributed.scheduler.allowed-failures": 3, "distributed.comm.timeouts.connect": "600s"}
     settings |= {f"distributed.admin.{name}.interval": "600s" for name in ("tick", "system-monitor")}  # of one process
     with (
@@ -147,8 +148,8 @@ def measure(folder: Path, workers: int, rounds: int, wait: float, churn: float) 
         if thread is not None:
             thread.stop()
         total = tree.total(Moments)
+    assert total is not None, "the run was not done in time"
     spent = used.user + used.system - cpu.user - cpu.system
-    assert total is not None
     return {
         "workers": workers, "churn": churn, "leaves": leaves, "tasks": sizes[0], "run_s": seconds,
         "efficiency": leaves * WAIT / workers / seconds, "overhead_s": spent / sizes[0],

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial, wraps
-from logging import INFO, Handler, getLogger
+from logging import INFO, NOTSET, Handler, getLogger
 from pathlib import Path
 from typing import Annotated, Any, Final, ParamSpec, TextIO
 
@@ -322,6 +322,7 @@ def logging(style: Style, command: str) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
+        log.setLevel(NOTSET)
         _objects = None
 
 

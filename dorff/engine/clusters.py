@@ -178,7 +178,7 @@ def connect(
 
     def put() -> None:
         try:
-            connected.put(_connected(cluster.address, security, patience))
+            connected.put(_connected(cluster.address, security, patience, ours))
         except Exception as error:
             connected.put(error)
 
@@ -189,13 +189,10 @@ def connect(
         raise IncompleteError(f"cluster {cluster.address}: its scheduler does not answer; run again") from error
     if isinstance(client, Exception):
         raise client
-    with suppress(KeyError):  # there are none
-        if not ours:
-            _log.info("cluster: its dashboard is %s", client.dashboard_link)
     return DaskEngine(client, patience=wait + patience, on_close=on_close)
 
 
-def _connected(address: str, security: Security | None, patience: float) -> Client:
+def _connected(address: str, security: Security | None, patience: float, ours: bool) -> Client:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VersionMismatchWarning)  # it is an error, below
@@ -203,8 +200,10 @@ def _connected(address: str, security: Security | None, patience: float) -> Clie
     except OSError as error:
         raise IncompleteError(f"cluster {address}: no scheduler answers there ({error}); run again") from error
     try:
-        client.submit(int, pure=False).result(patience)  # an adaptive cluster starts no worker before there is a task
+        _ = client.submit(int, pure=False), client.wait_for_workers(1, timeout=patience)  # adaptive ones want a task
         check_versions(client, patience)
+        if not ours:
+            _log.info("cluster: its dashboard, if it has one, is %s", client.dashboard_link)
     except BaseException as error:
         client.close()
         if isinstance(error, TimeoutError):

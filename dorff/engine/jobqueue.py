@@ -190,7 +190,7 @@ class Jobs:
                 self._began[job], self._running = began or now, now
             else:
                 self._reason = reason
-                if reason not in self._reasons and not any(self._began.values()):
+                if reason not in self._reasons and not any(one.startswith("RUNNING") for one in queued.values()):
                     self._reasons.add(reason)
                     _log.info("cluster: Slurm's jobs wait (%s)", reason)
 

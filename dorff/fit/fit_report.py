@@ -43,7 +43,7 @@ class FitReport:
     what the job asks for in vain, and what is wrong with the fit. `quality` is that of held-out rows (`fit.quality`),
     None where none were, and of classes that are not calibrated; `choices` are the keys that the job left out, what
     they came to and why. `in_driver` says that the fit had no workers: its job has none, or little was to do.
-    `buckets` are the requests that this run made, bytes read and written; some of lost workers are not in it."""
+    `buckets` are the requests that this run made (of workers shared with others theirs too), and bytes."""
 
     rows_used: int
     rows_dropped: int

@@ -201,9 +201,14 @@ def test_a_job_that_is_cancelled_is_replaced_and_its_leaf_goes_on(place: Place) 
     place.job()
     fitted = place.start()
     lost = computing(place)
+    (other,) = (job for job in place.slurm.jobs() if job != lost)
+    until(lambda: place.processes(other))
+    held = place.processes(other)[-1]  # so that all is not done before a job has come
+    held.suspend()
     place.slurm.call("scancel", lost)
     checkpoint = place.checkpoint()
     until(lambda: len([one for one in place.slurm.jobs() if one != lost]) == 2, 30)
+    held.resume()
     place.check(fitted, "job cancelled (scancel)", lambda _: place.taken_up(checkpoint))
 
 
@@ -225,13 +230,16 @@ def test_a_worker_ends_before_its_walltime_and_its_leaf_goes_on(place: Place) ->
 
 
 EATER = """\
-mkdir eaten 2>/dev/null && (sleep 6; exec python3 -c "import time; held = bytearray(b'1') * 10**9; time.sleep(60)") &
+mkdir eaten 2>/dev/null && (
+until ls runs/sea/*/receipts/*.json >/dev/null 2>&1; do sleep 0.2; done
+exec python3 -c "import time; held = bytearray(b'1') * 10**9; time.sleep(60)"
+) &
 """
 
 
 @pytest.mark.slow
 def test_a_job_that_slurm_kills_for_its_memory_is_replaced(place: Place) -> None:
-    place.job()
+    place.job(workers=1)  # more leaves are left than it has time for
     (place.folder / "eater").write_text(EATER)
     place.environment["BASH_ENV"] = str(place.folder / "eater")  # what the job's shell does first
     fitted = place.start()
@@ -392,10 +400,11 @@ def test_a_signal_that_comes_twice_leaves_no_job(place: Place) -> None:
 def test_an_interrupt_while_jobs_wait_is_no_bug(place: Place) -> None:
     place.job(queue="closed", wait=60.0)
     fitted = place.start()
-    until(lambda: len(place.slurm.jobs()) == 2)
+    assert fitted.stderr and fitted.stderr.readline() == "cluster: Slurm's jobs wait (PartitionDown)\n"
+    assert len(place.slurm.jobs()) == 2
     fitted.send_signal(signal.SIGINT)
     _, err = fitted.communicate(timeout=40)
-    assert fitted.returncode == 5 and err.count("cluster: Slurm's jobs wait (PartitionDown)\n") == 1, err
+    assert fitted.returncode == 5, err
     place.trial.settle("driver interrupted while jobs wait", "exit 5", left=place.jobs_left)
     place.empty()
 
