@@ -200,7 +200,8 @@ def _connected(address: str, security: Security | None, patience: float, ours: b
     except OSError as error:
         raise IncompleteError(f"cluster {address}: no scheduler answers there ({error}); run again") from error
     try:
-        _ = client.submit(int, pure=False), client.wait_for_workers(1, timeout=patience)  # adaptive ones want a task
+        _wanted = client.submit(int, pure=False)  # an adaptive cluster starts a worker only for a task
+        client.wait_for_workers(1, timeout=patience)
         check_versions(client, patience)
         if not ours:
             _log.info("cluster: its dashboard, if it has one, is %s", client.dashboard_link)

@@ -131,8 +131,7 @@ class Jobs:
         self._began = dict[str, float | None]()  # when each job that is in the queue was first seen to run
         self._early = 0  # jobs in a row that were gone too soon
         self._next = self._running = time.monotonic()  # the next look; when a job was last seen to run
-        self._reasons = {"None"}  # those that were said, and Slurm's word before it has looked at a job
-        self._reason, self._young = "none", min(_YOUNG, cluster.lifetime / 2)
+        self._reason, self._reasons, self._young = "none", {"None"}, min(_YOUNG, cluster.lifetime / 2)
 
     @property
     def advice(self) -> str:

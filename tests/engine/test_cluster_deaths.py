@@ -95,6 +95,14 @@ def test_workers_of_an_adaptive_cluster_come_and_go_in_a_run() -> None:
         assert max(counts) > 1
 
 
+def test_a_cluster_that_is_busy_with_others_is_waited_for(tmp_path: Path) -> None:
+    """Longer than one without workers is."""
+    with scheduler(tmp_path) as (_, address), worker(address, tmp_path, "--no-nanny"), Client(address) as other:
+        theirs = other.submit(slow, 6.0)
+        with open_engine(spec.RemoteCluster(address=address), patience=2.0) as engine:
+            assert run(engine, Task(slow, (0.0,))) and theirs.done()
+
+
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[str]:
     """The address of a scheduler without workers, that forgives no death."""
