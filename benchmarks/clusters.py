@@ -6,9 +6,8 @@ Each fit has two workers and COUNT features, with which leaves have 16,384 rows 
 each once before it counts. Slurm is that of tests/slurm, three nodes on this machine: its daemons share the cores;
 containers are those of deploy/image (scheduler, two workers, driver), each of which compiles its loops anew. Wall
 seconds of whole commands, from nothing running to the end. `ratio` is the median over that of local, `worst_ratio` the
-worst over the median of local. What differs is the start (a queue, jobs or containers that import dorff) and what a
-leaf costs: `more_a_row` is the share by which each further row takes longer than by local workers, from the medians of
-the least and the most rows.
+worst over the median of local. What differs is mostly the start: a queue, jobs
+or containers that import dorff.
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ def measure(repeats: int, sizes: list[int], without: list[str]) -> dict[str, Any
         }
         for rows in sizes
     ]  # fmt: skip
-    few, many = min(sizes), max(sizes)
-    slopes = {name: usual[many][name] - usual[few][name] for name in names}
-    more = {name: slope / slopes["local"] - 1 for name, slope in slopes.items() if many > few}
-    return {"features": COUNT, "workers": 2, "load": os.getloadavg()[0], "fits": fits, "more_a_row": more}
+    return {"features": COUNT, "workers": 2, "load": os.getloadavg()[0], "fits": fits}
 
 
 def main() -> None:

@@ -382,10 +382,6 @@ def cluster_lines() -> list[str]:
                 f"| a whole fit of {fit['leaves']} leaves by two workers, start and end too: seconds over those by "
                 f"local workers, median (worst) | {', '.join(cells)} | `benchmarks/clusters.py` |"
             )
-        cells = [f"{name} {more:+.0%}" for name, more in clusters["more_a_row"].items() if name != "local"]
-        lines.append(
-            f"| the same: how much longer each further row takes | {', '.join(cells)} | `benchmarks/clusters.py` |"
-        )
     if faults := _read("cluster_faults.json"):
         totals, tests = faults["totals"], faults["tests"]
         lines.append(
