@@ -197,7 +197,7 @@ def test_machine_code_is_vectorised(tmp_path):
 # Where compiled code is kept. Each case is a fresh process, since that is what it is about.
 
 USE = """
-    import logging; logging.basicConfig(level=logging.INFO)
+    import logging; logging.basicConfig(level=logging.DEBUG)
     import numpy as np
     from dorff.loops import cache_directory, rowwise, trig_pairs
     assert not rowwise._trig_rows.signatures and not rowwise._trig_row.signatures, "compiled at import"
