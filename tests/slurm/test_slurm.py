@@ -202,8 +202,8 @@ def test_a_job_that_is_cancelled_is_replaced_and_its_leaf_goes_on(place: Place) 
     fitted = place.start()
     lost = computing(place)
     (other,) = (job for job in place.slurm.jobs() if job != lost)
-    until(lambda: place.processes(other))
-    held = place.processes(other)[-1]  # so that all is not done before a job has come
+    until(lambda: place.processes(other, "spawn_main"))
+    held = place.processes(other, "spawn_main")[0]  # so that all is not done before a job has come
     held.suspend()
     place.slurm.call("scancel", lost)
     checkpoint = place.checkpoint()
@@ -219,7 +219,8 @@ def test_a_worker_ends_before_its_walltime_and_its_leaf_goes_on(place: Place) ->
     fitted = place.start()
     job = computing(place)
     began = place.processes(job)[0].create_time()
-    worker = place.processes(job)[-1]
+    until(lambda: place.processes(job, "spawn_main"))
+    worker = place.processes(job, "spawn_main")[0]  # not a child that is soon gone
     worker.suspend()
     until(lambda: time.time() - began > 37)
     worker.resume()
