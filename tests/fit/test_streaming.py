@@ -55,7 +55,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def rows() -> tuple[FloatArray, FloatArray]:
     rng = np.random.default_rng(5)
     X = rng.standard_normal((ROWS, 2))
-    return X, np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2 + 3.0]) + 0.1 * rng.standard_normal((ROWS, 2))
+    Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2 + 3.0]) + 0.1 * rng.standard_normal((ROWS, 2))
+    X.flags.writeable = Y.flags.writeable = False  # all tests of this file share them
+    return X, Y
 
 
 @pytest.fixture(scope="module")
@@ -371,7 +373,7 @@ def test_the_commonest_patterns_are_tried(tmp_path: Path) -> None:
 
 
 def test_infinite_targets_are_missing_ones(tmp_path: Path, rows: tuple[FloatArray, FloatArray]) -> None:
-    X, Y = rows
+    X, Y = rows[0], rows[1].copy()
     told = []
     for name, value in (("nan", np.nan), ("inf", np.inf)):
         Y[::50, 1] = value
