@@ -125,7 +125,7 @@ def _solved_apart(
     """The same of k0 A observed through C with nothing missing: k0 a + noise for each eigenvalue a of C A C^T."""
     n, q = len(X), len(C)
     values, vectors = np.linalg.eigh(C @ A @ C.T)
-    k0 = np.empty((n, n))
+    k0 = np.zeros((n, n))  # all of it is multiplied below, and its lower triangle read
     for start, stop in _blocks(n, n):
         k0[start:stop, :stop] = scalar.gram(X[start:stop], X[:stop])
     turned = np.einsum("njc,jk->knc", right.reshape(n, q, -1), vectors)

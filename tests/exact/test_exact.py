@@ -9,7 +9,7 @@ from cases import SAMPLERS, every_kernel, feature_matrix, moments_of, plain_map,
 from places import benchmark
 from sklearn.kernel_ridge import KernelRidge
 
-from dorff import frequencies, kernels
+from dorff import exact, frequencies, kernels
 from dorff.errors import InputError
 from dorff.exact import BLOCK_BYTES, ExactRidge
 from dorff.kernels import OperatorKernel
@@ -263,6 +263,24 @@ def test_peak_memory_is_within_the_estimate(name, n):
         tracemalloc.stop()
     estimate = exact_cost(kernel, n, 2).bytes
     assert estimate - 2 * BLOCK_BYTES < peak + 8 * 20 * n < estimate
+
+
+def test_numbers_that_nobody_wrote_are_not_computed_with(monkeypatch):
+    """Rows in several blocks, and new memory full of NaN that signal: arithmetic with one is a warning."""
+    X, Y = rows(40, 2, 2)
+    plain = ExactRidge.fit(kernels.Decomposable(kernels.Gaussian(1.0)), X, Y, ridge=1e-2)
+    new = np.empty
+
+    def dirty(*args, **options):
+        out = new(*args, **options)
+        if out.dtype == np.float64:
+            np.copyto(out, np.array(0x7FF0000000000001).view(np.float64))
+        return out
+
+    monkeypatch.setattr(exact, "BLOCK_BYTES", 64 * 40 * 10)
+    monkeypatch.setattr(np, "empty", dirty)
+    fitted = ExactRidge.fit(kernels.Decomposable(kernels.Gaussian(1.0)), X, Y, ridge=1e-2)
+    np.testing.assert_allclose(fitted.dual, plain.dual, rtol=1e-12, atol=1e-12)
 
 
 def test_flops_are_those_that_a_plain_cholesky_counts():

@@ -119,7 +119,7 @@ def test_a_walltime_that_is_shorter_than_a_leaf_is_refused(large: Path) -> None:
         assert "raise the walltime, or lower features.count (now 16384)" in done.stderr
     body["cluster"]["walltime"] = "01:00:00"
     large.write_text(json.dumps(body))
-    assert "walltime" not in call("plan", large).stderr  # whether this machine's disk would do or not
+    assert "cluster.walltime" not in call("plan", large).stderr  # whether this machine's disk would do or not
 
 
 def test_another_word_is_a_mistake_of_usage(large: Path) -> None:
