@@ -114,13 +114,10 @@ def orlicz_norm(variable: Callable[[float], float] | npt.ArrayLike) -> float:
             return float(np.mean(np.exp(sample * t))) if unit * t < 700 else math.inf
 
     low, high = 1e-200, 1e200
-    if generating(low) > 2:
-        return math.inf
-    if generating(high) <= 2:
-        return 0.0
+    if generating(low) > 2 or generating(high) <= 2:
+        return math.inf if generating(low) > 2 else 0.0
     while high / low > 1 + 1e-14:
-        # In logarithms, as nothing is known of the units.
-        middle = math.sqrt(low) * math.sqrt(high)
+        middle = math.sqrt(low) * math.sqrt(high)  # in logarithms, as nothing is known of the units
         low, high = (middle, high) if generating(middle) <= 2 else (low, middle)
     return 1.0 / low
 

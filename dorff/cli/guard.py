@@ -317,21 +317,14 @@ def logging(style: Style, command: str) -> Iterator[None]:
     log.addHandler(handler)
     log.setLevel(INFO)
     if style == Style.JSON:
-        _objects = _of_process(command) if _is_ours(sys.stderr) else _Objects(None, command)
+        ours = getattr(sys.stderr, "name", None) == 2  # the process' own, by `unfailing`, rather than a test's buffer
+        _objects = _of_process(command) if ours else _Objects(None, command)
     try:
         yield
     finally:
         log.removeHandler(handler)
         log.setLevel(NOTSET)
         _objects = None
-
-
-def _is_ours(stream: TextIO) -> bool:
-    """Whether it is the process' stderr rather than a test's buffer."""
-    try:
-        return stream.fileno() == 2
-    except (OSError, ValueError):
-        return False
 
 
 def unfailing(handle: int) -> TextIO:

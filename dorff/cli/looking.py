@@ -26,7 +26,9 @@ def look(path: Path) -> dict[str, Any]:
 
     Raises InputError where it is none of them, or damaged."""
     what = kind(path)
-    of = {"model": _model, "state": _state, "graph": _given, "dataset": _dataset}[what]
+    if what == "state":
+        return {"kind": what, "path": str(path), "plans": list(map(_plan, _plans(path))), "bytes": _bytes_below(path)}
+    of = {"model": _model, "graph": _given, "dataset": _dataset}[what]
     return {"kind": what, "path": str(path), **of(path)}
 
 
@@ -90,10 +92,6 @@ def _described(version: Path) -> dict[str, Any]:
         "data": model.info.get("data"),
         "report": model.info.get("report"),
     }
-
-
-def _state(path: Path) -> dict[str, Any]:
-    return {"plans": list(map(_plan, _plans(path))), "bytes": _bytes_below(path)}
 
 
 def _plan(path: Path) -> dict[str, Any]:

@@ -28,13 +28,14 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
     crowd = "" if report.manifold else crowd_text(report.m, report.rows_used)
     before = "sums of targets" if report.graphs else "all of it"
     share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
+    winner = f", kernel[{report.kernel}]" if len({row["candidate"] for row in report.table}) > 1 else ""
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
         f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
         f"{report.seconds:.1f} s, {share}; {_buckets(report)}{peak} of {size(report.plan_peak_bytes)} planned; "
         f"{report.m:,} features, condition {report.condition:.2g} ({report.rung}, {report.status}), "
         f"ridge {report.ridge:.3g}"
-        f"{_winner(report)}{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
+        f"{winner}{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
         f"{_remedy(report)}{_guessed(report)}{f'; {crowd}' if crowd else ''}"
     )
 
@@ -207,10 +208,6 @@ def _at_the_edge(best: float, tried: Sequence[float]) -> str:
     if len(set(tried)) < 2 or min(tried) < best < max(tried):
         return ""
     return f" (the {'smallest' if best == min(tried) else 'largest'} tried: list ones beyond it)"
-
-
-def _winner(report: FitReport) -> str:
-    return f", kernel[{report.kernel}]" if len({row["candidate"] for row in report.table}) > 1 else ""
 
 
 def _tuned(report: FitReport) -> str:

@@ -3,6 +3,7 @@ of the tests. The driver's signals: the first asks for an orderly stop, the seco
 
 import errno
 import logging
+import math
 import signal
 import sys
 import threading
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
+from dorff.errors import CorruptError, DoesNotFitError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import SIGNALS, clear_stop, request_stop, stop_requested
 from dorff.moments.blas import pinned
 from dorff.spec.cluster import ClusterSpec
@@ -113,6 +114,7 @@ class Engine(ABC):
     """Runs tasks. Every task may run more than once and on any process; results come back to the driver."""
 
     threads: int
+    memory: float = math.inf  # bytes of the largest worker now, of one without a limit too
 
     @abstractmethod
     def run(self, tasks: Iterable[Task], done: Done) -> None:
@@ -184,24 +186,22 @@ class SerialEngine(Engine):
                 waiting.extendleft(done(task, result))
 
 
-def serial_engine(cluster: object, patience: float) -> Engine:
-    """The engine of a job's `cluster: {type: serial}`, which has no options that matter here and waits for nobody."""
-    return SerialEngine()
-
-
 @contextmanager
-def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE) -> Iterator[Engine]:
+def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: float = 0.0) -> Iterator[Engine]:
     """The engine for a job's cluster, closed at the end of the block.
 
     A cluster that should be running has `patience` seconds to answer and to have a worker, and as long again whenever
     it falls silent. IncompleteError where it does not; InputError where it would be reached by plain TCP off loopback,
-    or where a worker has other versions of packages than the driver."""
+    or a worker has other versions than the driver; DoesNotFitError where no worker of it has the bytes it `needs`."""
     entry = CLUSTERS.get(cluster.type)
     if entry is None:
         raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
     with nullcontext() if cluster.in_driver else _silent():
         engine: Engine = entry.build(cluster, patience)
         with closing(engine):
+            if math.isinf(cluster.memory) and (largest := engine.memory) < needs:
+                has = f"a worker needs {needs / 2**20:.0f} MiB, and the largest has {largest / 2**20:.0f} MiB"
+                raise DoesNotFitError(f"cluster: {has}; start larger ones (--memory-limit), or lower features.count")
             yield engine
 
 

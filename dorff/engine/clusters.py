@@ -72,20 +72,17 @@ def security_for(cluster: spec.RemoteCluster) -> Security | None:
     try:
         security.get_connection_args("client")
     except (OSError, ssl.SSLError) as error:
-        named = ", ".join(ours[part] for part in ("ca_file", "cert", "key") if ours[part])
-        problem = f"cluster.tls: {named} cannot be used ({error})"
-        raise InputError(f"{problem}; check that the key is the certificate's") from error
+        named = [ours[part] for part in ("ca_file", "cert", "key") if ours[part]]
+        problem = f"cluster.tls: {', '.join([one for one in named if not Path(one).exists()] or named)} cannot be used"
+        raise InputError(f"{problem} ({error}); check that it is there, and the key the certificate's") from error
     return security
 
 
 def on_loopback(host: str) -> bool:
     """Whether a host is this machine's own loopback, by its name or its address."""
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"
 
 
 def no_interface(name: str) -> str:
@@ -97,8 +94,7 @@ def no_interface(name: str) -> str:
 
 
 # Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
-# does many times a second to watch itself would take its share of the cores that the leaves fill. Workers that hang
-# are found otherwise (`dorff.engine.worker`).
+# does many times a second to watch itself would take its share of the cores that the leaves fill.
 QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.worker-ttl": None,
@@ -107,8 +103,7 @@ QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target"
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.worker.memory.monitor-interval": "500ms",
 }
-#: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps one from clashing with
-#: another's.
+#: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps them from clashing.
 PAGES: Final = "127.0.0.1:0"
 
 
@@ -198,7 +193,12 @@ def _connected(address: str, security: Security | None, patience: float, ours: b
             warnings.simplefilter("ignore", VersionMismatchWarning)  # it is an error, below
             client = Client(address, timeout=patience, security=security)
     except OSError as error:
-        raise IncompleteError(f"cluster {address}: no scheduler answers there ({error}); run again") from error
+        why = f"no scheduler answers there ({str(error) or type(error).__name__})"
+        remedy = "see that it runs, that tcp:// or tls:// is its own and cluster.tls its credentials, and run again"
+        raise IncompleteError(f"cluster.address {address}: {why}; {remedy}") from error
+    except (ValueError, MemoryError) as error:  # Dask's own, of TLS to plain TCP and of answers in another protocol
+        remedy = "give the address that the scheduler says when it starts, such as tcp://HOST:PORT or tls://HOST:PORT"
+        raise InputError(f"cluster.address {address}: no Dask scheduler speaks so there; {remedy}") from error
     try:
         _wanted = client.submit(int, pure=False)  # an adaptive cluster starts a worker only for a task
         client.wait_for_workers(1, timeout=patience)

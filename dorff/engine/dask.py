@@ -1,5 +1,6 @@
 """The Dask engine: about two tasks a thread in flight on a cluster's workers; receipts travel, arrays do not."""
 
+import math
 import queue
 import time
 import uuid
@@ -31,11 +32,10 @@ class DaskEngine(Engine):
     worker. Suspects run again at the end, one at a time, and one that dies alone after `TRIES` deaths or more is left
     out: it has killed three workers of a local cluster, or two where at its first death it only waited behind another.
 
-    Who kills a worker Dask does not say. One that is told to end by SIGTERM is no death (`dorff.engine.worker`); but
-    where workers are killed outright, by a walltime or for their memory, an innocent task is left out if that meets
-    it once in company, and then twice running while it is alone, or `allowed-failures` + 1 times if that is more. Let
-    workers live several times as long as a task takes, or be told, or allow more failures. The same command tries
-    again what was left out.
+    Who kills a worker Dask does not say. One that ends by SIGTERM is no death (`dorff.engine.worker`); but where they
+    are killed outright, by a walltime or for their memory, an innocent task is left out if that meets it once in
+    company, and then twice running alone, or `allowed-failures` + 1 times if that is more. Let workers live longer,
+    be told, or allow more failures. The same command tries again what was left out.
 
     A local cluster's worker that neither speaks nor computes for `silence` seconds is killed, and another started. A
     run without a worker, or without a scheduler that answers, for `patience` seconds is an IncompleteError. `watch` is
@@ -58,6 +58,11 @@ class DaskEngine(Engine):
     def threads(self) -> int:  # type: ignore[override]
         """Threads of all workers now; workers may come and go."""
         return max(1, count_threads(self._client) or 0)
+
+    @property
+    def memory(self) -> float:  # type: ignore[override]
+        workers = self._client.scheduler_info()["workers"].values()
+        return max((worker["memory_limit"] or math.inf for worker in workers), default=math.inf)
 
     def run(self, tasks: Iterable[Task], done: Done) -> None:
         try:

@@ -35,9 +35,9 @@ _END: Final = 6.0  # seconds for each answer when jobs are cancelled: after a si
 _NANNY: Final = 128 * 2**20  # bytes of a job beside its worker, which ends at 95% of the job's `memory`
 #: Of what quiets a local cluster; elsewhere Dask itself looks for workers that are silent.
 _SETTINGS: Final = {name: value for name, value in QUIET.items() if name != "distributed.scheduler.worker-ttl"}
-#: Slurm's variables but those that say which Slurm this is, and where jobs go if `cluster` does not: they would change
-#: what its commands do, as SBATCH_WAIT and SQUEUE_STATES.
+#: Slurm's variables that would change what its commands do, but those that say which Slurm this is and where jobs go.
 _SLURMS: Final = re.compile("(?!(SLURM_(CONF|CLUSTERS)|SBATCH_(ACCOUNT|PARTITION))$)S(LURM|BATCH|QUEUE|CANCEL)_")
+_NEVER_RUNS: Final = re.compile(r"Partition(Time|Node)Limit|BadConstraints|(QOS|Assoc)MaxWallDurationPerJobLimit")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -151,7 +151,8 @@ class Jobs:
                 words = " ".join(done.stderr.removeprefix("sbatch: error: ").split())
                 if re.search("contact|timed out|does not answer", words):
                     raise IncompleteError(f"cluster.type slurm: sbatch cannot reach Slurm ({words}); run again later")
-                raise InputError(f"cluster.type slurm: sbatch refuses the job: {words}; correct the job's cluster")
+                remedy = "correct the job's cluster, or Slurm's settings"
+                raise InputError(f"cluster.type slurm: sbatch refuses the job: {words}; {remedy}")
             self._began[done.stdout.split(";")[0].strip()] = None
 
     def look(self) -> None:
@@ -191,6 +192,9 @@ class Jobs:
                 self._reason = reason
                 if reason not in self._reasons and not any(one.startswith("RUNNING") for one in queued.values()):
                     self._reasons.add(reason)
+                    if _NEVER_RUNS.fullmatch(reason):
+                        remedy = "lower cluster.walltime or correct its queue, account and directives"
+                        raise InputError(f"cluster.type slurm: its jobs can never run here ({reason}); {remedy}")
                     _log.info("cluster: Slurm's jobs wait (%s)", reason)
 
     def cancel(self) -> None:

@@ -17,6 +17,7 @@ from dorff.spec.reader import load_job
 
 #: Where mpirun of Open MPI, of MPICH and srun tell a process its rank.
 _RANKS: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_SIZES: Final = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # where mpirun tells how many there are; srun also has scripts
 _MPIS: Final = r"(?m)^[^#\n]*\btype\W+mpi\b"  # a job of this kind, though it may be wrong
 _SPEAKS: Final = 4.0  # seconds for the first rank to speak: mpirun ends all when one has failed
 
@@ -24,17 +25,22 @@ _SPEAKS: Final = 4.0  # seconds for the first rank to speak: mpirun ends all whe
 def served(job: Path) -> bool:
     """Whether this process is a rank of a job `cluster: {type: mpi}` that is not the driver's: it has served it then.
 
-    InputError where the job cannot be read or run so, which of such a job's ranks the first alone says."""
+    InputError where the job cannot be read or run so, which of several ranks the first alone says."""
     rank = next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), None)
     if rank is None:
         return False
+    several = any(os.environ.get(name, "1") != "1" for name in _SIZES)
     try:
         cluster = load_job(job).cluster
+        if several and not isinstance(cluster, spec.MPICluster):
+            came = f"cluster.type is {cluster.type}, and mpirun has started several processes of it"
+            raise InputError(f"{came}; set cluster.type: mpi, or leave mpirun out")
         return isinstance(cluster, spec.MPICluster) and not _started(cluster)
     except DorffError:
-        if rank and job.is_file() and re.search(_MPIS, job.read_text(errors="replace")):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            time.sleep(_SPEAKS)
+        if several or (job.is_file() and re.search(_MPIS, job.read_text(errors="replace"))):
+            if rank:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            time.sleep(_SPEAKS if rank else _SPEAKS / 4)  # until all others are quiet
         raise
 
 

@@ -188,7 +188,6 @@ class ORFFEstimator(Nested, ABC):
         own = w
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
-
         count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
 
         def setting_of(kernel: OperatorKernel, m: int, density: Density | None = None) -> Setting:

@@ -210,7 +210,8 @@ def _share(run: _FitRun, number: int) -> Progress | None:
 
 
 def _opened(run: _FitRun) -> AbstractContextManager[Engine]:
-    return open_engine(run.cluster) if run.engine is None else nullcontext(run.engine)
+    needs = run.plan.costs.worker_bytes
+    return open_engine(run.cluster, needs=needs) if run.engine is None else nullcontext(run.engine)
 
 
 def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Model, FitQuality | None]:

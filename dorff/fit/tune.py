@@ -68,7 +68,7 @@ def tune(job: Job, *, engine: Engine | None = None, progress: Told = None, told:
     where no engine is given. `progress` is told the rows of the pass, `told` the trials."""
     plan = make_plan(job)
     _with_scores(plan)
-    running = open_engine(job.cluster) if engine is None else nullcontext(engine)
+    running = open_engine(job.cluster, needs=plan.costs.worker_bytes) if engine is None else nullcontext(engine)
     with leased(state_lease(plan)), running as opened:
         return _tuned(plan, opened, progress, told)
 

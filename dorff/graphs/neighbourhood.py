@@ -253,8 +253,7 @@ def adjacency(i: IntArray, j: IntArray, w: FloatArray, shape: tuple[int, int]) -
     return W
 
 
-#: Two weights of one edge are equal when they differ by no more than this part of the larger: a computed matrix may be
-#: symmetric only to rounding.
+#: Two weights of one edge that differ by this part of the larger are equal: a matrix may be symmetric to rounding.
 EQUAL: Final = 1e-10
 
 

@@ -95,8 +95,7 @@ class Stretched(Spectral):
         first, rest, rows = uniforms[:, 0], uniforms[:, -d:], np.arange(len(uniforms))
         unit, biased = self._coordinates(rest, biased=False), np.zeros(len(uniforms), dtype=np.bool_)
         if measure.tilted:
-            # The law is a mixture over j of omega_j^2 rho_0 and, last, of rho_0 itself; what is left of the uniform
-            # that chooses is a uniform again.
+            # A mixture over j of omega_j^2 rho_0 and, last, rho_0; the rest of the uniform that chooses is one again.
             constant, factors = self._tilt(measure, d)
             edges = np.cumsum([0.0, *(factors * self.second_moments(d)), constant])
             edges /= edges[-1]

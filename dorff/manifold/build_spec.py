@@ -270,8 +270,7 @@ def read_inputs(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> Flo
     return rows.X
 
 
-#: What is known of each row of a run: its place among the run's rows in their file (-1: left out), the partition that
-#: it is in, and its checksum.
+#: Of each row of a run: its place among the run's rows in their file (-1: left out), its partition, its checksum.
 ROW: Final = np.dtype([("place", "<i4"), ("home", "<i4"), ("crc", "<u4")])
 KIND, TABLE, HOMES, MEMBERS = range(4)  # parts of a run's file; from MEMBERS on one a partition, then the counts
 BLOCK: Final = 16  # partitions whose candidates are counted in one part

@@ -9,8 +9,7 @@ import numpy.typing as npt
 from dorff.errors import InputError
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, Measure, MultiView, OperatorKernel, Spectral
 
-#: omega (D, d), the log density (D,) they were drawn from, and which terms (T, D) of the kernel each one serves: None
-#: for all.
+#: omega (D, d), the log density (D,) they were drawn from, and which terms (T, D) each one serves (None: all).
 Density = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
 IntArray = npt.NDArray[np.int64]
 _Terms = Sequence[tuple[int, float, BaseKernel]]

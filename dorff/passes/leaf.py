@@ -1,11 +1,14 @@
 """One leaf: read its rows, featurize, accumulate, check, write the partial moments, leave a receipt."""
 
+import errno
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from socket import gethostname
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
@@ -23,8 +26,7 @@ from dorff.store.receipts import Checkpoint
 
 T = TypeVar("T")
 TRIES: Final = 3  # of a leaf whose rows change while they are read
-# One thread for all leaves of a process: to start one where memory has just run out can hang for ever (CPython waits
-# for a thread that could not begin).
+# One thread for all leaves: CPython can hang for ever where it starts one and memory has just run out.
 _reader: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dorff-read")
 _SAME: Final = ("plan", "number", "start", "stop", "stamp")  # what a checkpoint must have in common with its task
 
@@ -72,6 +74,11 @@ def block_sums(frozen: Pass, **options: Any) -> BlockSums:
 
 def run_leaf(kind: type[Stage], directory: str, name: str, source: Any, leaf: tuple[int, int, int]) -> Receipt:
     """Do a leaf (its number, first row and the row behind its last) of the stage in a folder of this name."""
+    for place in map(locate, (directory, getattr(source, "path", directory))):
+        if isinstance(place, Path) and not place.exists():
+            raise FileNotFoundError(
+                errno.ENOENT, f"{gethostname()} does not see it, as all workers have to", str(place)
+            )
     return kind(locate(directory), name).leaf(source, Leaf(*leaf))
 
 

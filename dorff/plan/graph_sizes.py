@@ -135,8 +135,7 @@ def _padded(width: int) -> int:
 
 
 IntArray = npt.NDArray[np.int64]
-#: Bytes of the records on disk: of a row's place, its membership in a partition, a neighbour that it lists, an edge
-#: that was given, and an edge of the store, which every edge is twice.
+#: Bytes on disk of a row's place, its membership in a partition, a neighbour that it lists, an edge given, one kept.
 ROW, MEMBER, LISTED, EDGE, STORED = 12, 16, 32, 24, 24
 HELD: Final = 128  # of an edge in memory, in the arrays that a part of a shard is made of
 COUNTED: Final = 4096  # shards whose rows' degrees are counted at a time: 128 MiB

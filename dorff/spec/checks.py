@@ -307,10 +307,14 @@ def memory(value: object) -> int:
     return value
 
 
+ADDRESS = r"(?!https?:)[a-z]+://\S+:\d+(/\S*)?|inproc://\S+"
+
+
 def address(value: object) -> str:
     """The address of a Dask scheduler."""
     if isinstance(value, str):
         _no_secret(value)
-    if not isinstance(value, str) or not re.fullmatch(r"[a-z]+://\S+", value):
-        raise Refusal(f"must be a Dask scheduler's address, came {show(value)}; write it as tcp://HOST:PORT")
+    if not isinstance(value, str) or not re.fullmatch(ADDRESS, value):
+        wanted = "tcp://HOST:PORT or tls://HOST:PORT; not its dashboard's"
+        raise Refusal(f"must be a Dask scheduler's address, came {show(value)}; write it as {wanted}")
     return value

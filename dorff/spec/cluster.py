@@ -27,19 +27,18 @@ class ClusterSpec(Part):
     in_driver: ClassVar[bool] = False
     on_this_machine: ClassVar[bool] = True
 
-    if TYPE_CHECKING:  # what each type has besides, as an option or as a constant
+    if (
+        TYPE_CHECKING
+    ):  # of each type, an option or a constant: its word, the workers that a plan counts on, bytes of each
 
         @property
-        def type(self) -> str:
-            """Its word in the registry."""
+        def type(self) -> str: ...
 
         @property
-        def workers(self) -> int:
-            """How many workers the plan counts on."""
+        def workers(self) -> int: ...
 
         @property
-        def memory(self) -> float:
-            """Bytes a worker."""
+        def memory(self) -> float: ...
 
     @property
     def lifetime(self) -> float:
@@ -104,7 +103,7 @@ class RemoteCluster(ClusterSpec):
     workers: ClassVar[int] = 1
     memory: ClassVar[float] = math.inf
     address: Annotated[
-        str, BeforeValidator(checks.address), WithJsonSchema({"type": "string", "pattern": r"^[a-z]+://\S+$"})
+        str, BeforeValidator(checks.address), WithJsonSchema({"type": "string", "pattern": f"^({checks.ADDRESS})$"})
     ]
     tls: Annotated[TLS | None, Idle(_plain, refused=True)] = None
     plain_tcp: Annotated[bool, Idle(_encrypted, refused=True)] = False
@@ -156,10 +155,10 @@ _Directive = Annotated[str, Field(pattern=r"^-\S.*$"), AfterValidator(_directive
 
 class SlurmCluster(ClusterSpec):
     """Jobs of Slurm's, one worker of one core each, which the driver asks for, replaces where they are lost and
-    cancels at the end. `memory` is bytes a job, `walltime` as Slurm writes it: a worker ends before it, at a block's
-    end, and another goes on. `directives` are other options of sbatch. All speak by TLS, over `interface`. `folder`,
-    which the nodes see too, holds the credentials while a fit runs, and what failed jobs printed. `wait`: seconds that
-    a fit is without a running job before it gives up."""
+    cancels at the end. `memory` is bytes a job, `queue` a partition, `walltime` as Slurm writes it: a worker ends
+    before it, at a block's end, and another goes on. `directives` are other options of sbatch. All speak by TLS, over
+    `interface`. `folder`, which the nodes see too, holds credentials while a fit runs, and what failed jobs printed.
+    `wait`: seconds that a fit is without a running job before it gives up."""
 
     on_this_machine: ClassVar[bool] = False
     type: Literal["slurm"]
@@ -222,7 +221,7 @@ Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local")]
 
 CLUSTERS.add(
     Entry("local", lazily("dorff.engine.clusters", "start_local"), LocalCluster),
-    Entry("serial", lazily("dorff.engine.base", "serial_engine"), SerialCluster),
+    Entry("serial", lambda *_: lazily("dorff.engine.base", "SerialEngine")(), SerialCluster),
     Entry("slurm", lazily("dorff.engine.jobqueue", "start_slurm"), SlurmCluster),
     Entry("mpi", lazily("dorff.engine.mpi", "start_mpi"), MPICluster),
     Entry("kubernetes", lazily("dorff.engine.kubernetes", "start_kubernetes"), KubernetesCluster),

@@ -213,8 +213,7 @@ class Location(PosixPath):
             return file.read()
 
 
-#: The class of each scheme but local folders'. Another package adds one by an entry point of `dorff.storage`, which is
-#: named as the scheme.
+#: The class of each scheme but local folders'. A package adds one by an entry point of `dorff.storage`, of its name.
 SCHEMES: Final[dict[str, type[Location]]] = {}
 _BUCKETS: Final = ("s3", "gs", "az")
 

@@ -10,6 +10,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,7 @@ from dorff.engine import Engine, Task, credentials, local_cluster, open_engine
 from dorff.engine.base import _bytes
 from dorff.engine.clusters import security_for
 from dorff.engine.worker import own_versions, refuse_others
-from dorff.errors import IncompleteError, InputError
+from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.spec import cluster as spec
 
 OUTSIDE = sorted(
@@ -100,9 +101,12 @@ def test_tls_without_credentials_is_refused(secured: str) -> None:
 @pytest.mark.process
 def test_credentials_that_do_not_belong_together_are_refused(secured: str, tls: spec.TLS, tmp_path: Path) -> None:
     _, _, other = credentials(tmp_path / "other")
-    for key, said in ((other, "check that the key is the certificate's"), (tmp_path / "none", "No such file")):
+    for key, said in (
+        (other, rf"{tls.ca}, {tls.cert}, {other} cannot .*the key the certificate's"),
+        (tmp_path / "none", rf" {tmp_path}/none cannot be used .*No such file.*check that it is there"),
+    ):
         mixed = spec.TLS(ca=tls.ca, cert=tls.cert, key=key)
-        with pytest.raises(InputError, match=rf"cluster\.tls: .*{said}"):
+        with pytest.raises(InputError, match=rf"cluster\.tls:.*{said}"):
             security_for(spec.RemoteCluster(address=secured, tls=mixed))
 
 
@@ -119,6 +123,55 @@ def test_a_client_of_plain_tcp_is_not_let_in(secured: str) -> None:
     plain = spec.RemoteCluster(address=secured.replace("tls://", "tcp://"), plain_tcp=True)
     with pytest.raises(IncompleteError, match="no scheduler answers there"), open_engine(plain, patience=2.0):
         pass
+
+
+@pytest.mark.process
+def test_a_client_of_tls_to_plain_tcp_is_told_so(plain: str, tls: spec.TLS) -> None:
+    other = spec.RemoteCluster(address=plain.replace("tcp://", "tls://"), tls=tls)
+    with (
+        pytest.raises(DorffError, match=r"cluster\.address tls://.*tls://") as caught,
+        open_engine(other, patience=2.0),
+    ):
+        pass
+    print(caught.value.exit_code, caught.value)
+    assert caught.value.exit_code in (3, 5)  # by whether Dask has an OSError for it
+
+
+@pytest.mark.process
+def test_another_service_at_the_address_is_no_bug() -> None:
+    """What it says is taken for the length of a message: of this one more bytes than there are anywhere."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+
+        def speak() -> None:
+            with suppress(OSError):
+                while True:
+                    with server.accept()[0] as one:
+                        one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=speak, daemon=True).start()
+        other = spec.RemoteCluster(address=f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
+        with pytest.raises(InputError, match="no Dask scheduler speaks so there"), open_engine(other, patience=2.0):
+            pass
+
+
+@pytest.mark.process
+def test_a_fit_whose_workers_are_too_small_is_refused(plain: str, tmp_path: Path) -> None:
+    """Of several the largest counts, and one without a limit may be as large as it likes."""
+    cluster = spec.RemoteCluster(address=plain)
+    with worker(plain, tmp_path, "--no-nanny", "--memory-limit", "200MiB"):
+        with (
+            pytest.raises(DoesNotFitError, match="a worker needs 300 MiB, and the largest has 200 MiB; start larger"),
+            open_engine(cluster, needs=300 * 2**20),
+        ):
+            pass
+        for limit in ("400MiB", "0"):
+            with (
+                worker(plain, tmp_path, "--no-nanny", "--memory-limit", limit),
+                Client(plain) as client,
+            ):
+                client.wait_for_workers(2)
+                with open_engine(cluster, needs=300 * 2**20) as engine:
+                    assert engine.memory == (400 * 2**20 if limit != "0" else float("inf"))
 
 
 def answer(address: tuple[str, int], context: ssl.SSLContext | None) -> bytes:

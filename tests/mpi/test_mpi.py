@@ -95,6 +95,14 @@ def test_a_job_that_is_wrong_is_said_once(place: Path) -> None:
     assert fitted.returncode == 3 and "workers is not a known key" in sentence
 
 
+def test_a_job_of_another_kind_is_not_fitted_by_each_rank(place: Path) -> None:
+    write_job(place / "job.yaml", cluster={"type": "local"})
+    _, err = (fitted := start(place, 3)).communicate(timeout=60)
+    (sentence,) = sentences(err)
+    assert fitted.returncode == 3 and "set cluster.type: mpi, or leave mpirun out" in sentence
+    assert not (place / "runs").exists()
+
+
 def test_the_drivers_exit_code_is_that_of_all(place: Path) -> None:
     write_job(place / "job.yaml", cluster={"type": "mpi"})
     _, err = (fitted := start(place, 3)).communicate(timeout=60)

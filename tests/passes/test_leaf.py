@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from cases import plain_map
 from pass_specs import constants_of, spec_of
 
 from dorff.data import Dataset, ingest, open_dataset
+from dorff.engine import SerialEngine, Task
 from dorff.engine.base import forget_spare
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.moments import FloatArray, Kind, gram
 from dorff.passes import BlockSums, FoldRule, Leaf, Pass, frozen_hash, sum_leaf
+from dorff.passes.leaf import PassSums, run_leaf
 from dorff.store import Receipt
 from dorff.store.receipts import Checkpoint
 
@@ -96,6 +99,16 @@ def stopped_at_every_block(this: Pass, dataset: Dataset, way: dict[str, Any]) ->
             assert Receipt.load(this.receipts, 3) is None
             assert len(list(this.checkpoints.iterdir())) == 2
     raise AssertionError
+
+
+@pytest.mark.parametrize("what", ["state", "data"])
+def test_what_a_worker_does_not_see_is_named(dataset: Dataset, tmp_path: Path, what: str) -> None:
+    """As where each node has a disk of its own; it may be there a moment later, so that it is tried three times."""
+    gone = tmp_path / "gone"
+    state, source = (gone, dataset) if what == "state" else (tmp_path, replace(dataset, path=str(gone)))
+    task = Task(run_leaf, (PassSums, str(state), "0" * 64, source, (0, 0, BLOCK)))
+    with pytest.raises(IncompleteError, match=f"^{gone}: {gethostname()} does not see it, .* have to, 3 times over"):
+        SerialEngine().run([task], lambda *_: ())
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -56,6 +56,7 @@ NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMe
 NodeName=n3 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[3]} CPUs=2 RealMemory=6000
 PartitionName=batch Nodes=n[1-3] Default=YES MaxTime=INFINITE State=UP
 PartitionName=closed Nodes=n[1-3] State=DOWN
+PartitionName=short Nodes=n[1-3] MaxTime=2 State=UP
 """
 
 

@@ -452,6 +452,11 @@ def test_a_queue_that_starts_nothing_ends_the_fit_with_its_reason(place: Place) 
     refused(place, "queue that starts nothing", 5, pattern)
 
 
+def test_a_walltime_beyond_the_queues_is_not_waited_for(place: Place) -> None:
+    place.job(queue="short", wait=300.0)
+    refused(place, "walltime beyond the queue's", 3, r"its jobs can never run here \(PartitionTimeLimit\); lower")
+
+
 def test_jobs_that_die_at_once_are_not_asked_for_for_ever(place: Place) -> None:
     place.job()
     (place.folder / "broken").write_text("echo no python on this node >&2; exit 1")

@@ -674,9 +674,13 @@ def test_what_is_not_built_yet_is_refused_by_name(
             {"publish": {"keep": 0}},
             "publish.keep must be greater than or equal to 1, came 0; correct it",
         ),
-        (
-            {"cluster": {"address": "node"}},
-            "cluster.address must be a Dask scheduler's address, came 'node'; write it as tcp://HOST:PORT",
+        *(
+            (
+                {"cluster": {"address": came}},
+                f"cluster.address must be a Dask scheduler's address, came '{came}'; write it as tcp://HOST:PORT or "
+                "tls://HOST:PORT; not its dashboard's",
+            )
+            for came in ("node", "tcp://node", "http://node:8787/status", "https://node:8787", "tcp://node:", "://a:1")
         ),
         (
             {"cluster": {"type": "kubernetes", "image": "dorff", "tls": "Not A"}},
