@@ -270,7 +270,7 @@ def _open_file(path: str, asked: Collection[str]) -> Reader:
     """The reader that `READERS` has for the end of the name, `.csv` or `.csv.gz` say."""
     suffix = ending(path)
     if not Path(path).exists():
-        raise InputError(f"{path}: there is no such file of this machine; check the path.")
+        raise InputError(f"{path}: there is no such file on this machine; check the path.")
     if not Path(path).is_file():
         raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
     entry = READERS.get(suffix)

@@ -199,8 +199,8 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
     with nullcontext() if cluster.in_driver else _silent():
         engine: Engine = entry.build(cluster, patience)
         with closing(engine):
-            if math.isinf(cluster.memory) and (largest := engine.memory) < needs:
-                has = f"a worker needs {needs / 2**20:.0f} MiB, and the largest has {largest / 2**20:.0f} MiB"
+            if math.isinf(cluster.memory) and 0.95 * (largest := engine.memory) < needs:
+                has = f"a worker needs {needs / 0.95 / 2**20:.0f} MiB, and the largest has {largest / 2**20:.0f} MiB"
                 raise DoesNotFitError(f"cluster: {has}; start larger ones (--memory-limit), or lower features.count")
             yield engine
 

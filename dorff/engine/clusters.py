@@ -73,8 +73,8 @@ def security_for(cluster: spec.RemoteCluster) -> Security | None:
         security.get_connection_args("client")
     except (OSError, ssl.SSLError) as error:
         named = [ours[part] for part in ("ca_file", "cert", "key") if ours[part]]
-        problem = f"cluster.tls: {', '.join([one for one in named if not Path(one).exists()] or named)} cannot be used"
-        raise InputError(f"{problem} ({error}); check that it is there, and the key the certificate's") from error
+        problem = f"cluster.tls: {', '.join([one for one in named if not os.path.exists(one)] or named)} cannot be used"
+        raise InputError(f"{problem} ({error}); check that it exists, and that the key is the certificate's") from error
     return security
 
 
@@ -194,11 +194,11 @@ def _connected(address: str, security: Security | None, patience: float, ours: b
             client = Client(address, timeout=patience, security=security)
     except OSError as error:
         why = f"no scheduler answers there ({str(error) or type(error).__name__})"
-        remedy = "see that it runs, that tcp:// or tls:// is its own and cluster.tls its credentials, and run again"
-        raise IncompleteError(f"cluster.address {address}: {why}; {remedy}") from error
+        remedy = "" if ours else "check that it runs, that it uses tcp:// or tls:// as here, and cluster.tls; then "
+        raise IncompleteError(f"cluster {address}: {why}; {remedy}run again") from error
     except (ValueError, MemoryError) as error:  # Dask's own, of TLS to plain TCP and of answers in another protocol
-        remedy = "give the address that the scheduler says when it starts, such as tcp://HOST:PORT or tls://HOST:PORT"
-        raise InputError(f"cluster.address {address}: no Dask scheduler speaks so there; {remedy}") from error
+        remedy = "give the address that the scheduler prints when it starts, such as tcp://HOST:PORT or tls://HOST:PORT"
+        raise InputError(f"cluster {address}: what answers there is no such scheduler ({error}); {remedy}") from error
     try:
         _wanted = client.submit(int, pure=False)  # an adaptive cluster starts a worker only for a task
         client.wait_for_workers(1, timeout=patience)

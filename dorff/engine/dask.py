@@ -61,8 +61,11 @@ class DaskEngine(Engine):
 
     @property
     def memory(self) -> float:  # type: ignore[override]
-        workers = self._client.scheduler_info()["workers"].values()
-        return max((worker["memory_limit"] or math.inf for worker in workers), default=math.inf)
+        scheduler: Any = self._client.scheduler
+        with suppress(OSError):  # it does not say
+            answer = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=_ANSWER)
+            return max((one["memory_limit"] or math.inf for one in answer["workers"].values()), default=math.inf)
+        return math.inf
 
     def run(self, tasks: Iterable[Task], done: Done) -> None:
         try:

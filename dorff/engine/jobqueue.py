@@ -37,7 +37,7 @@ _NANNY: Final = 128 * 2**20  # bytes of a job beside its worker, which ends at 9
 _SETTINGS: Final = {name: value for name, value in QUIET.items() if name != "distributed.scheduler.worker-ttl"}
 #: Slurm's variables that would change what its commands do, but those that say which Slurm this is and where jobs go.
 _SLURMS: Final = re.compile("(?!(SLURM_(CONF|CLUSTERS)|SBATCH_(ACCOUNT|PARTITION))$)S(LURM|BATCH|QUEUE|CANCEL)_")
-_NEVER_RUNS: Final = re.compile(r"Partition(Time|Node)Limit|BadConstraints|(QOS|Assoc)MaxWallDurationPerJobLimit")
+_NEVER_RUNS: Final = re.compile(r"PartitionTimeLimit|BadConstraints|(QOS|Assoc)MaxWallDurationPerJobLimit")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -193,7 +193,7 @@ class Jobs:
                 if reason not in self._reasons and not any(one.startswith("RUNNING") for one in queued.values()):
                     self._reasons.add(reason)
                     if _NEVER_RUNS.fullmatch(reason):
-                        remedy = "lower cluster.walltime or correct its queue, account and directives"
+                        remedy = "lower cluster.walltime, or correct its memory, queue, account or directives"
                         raise InputError(f"cluster.type slurm: its jobs can never run here ({reason}); {remedy}")
                     _log.info("cluster: Slurm's jobs wait (%s)", reason)
 

@@ -19,7 +19,7 @@ from dorff.spec.reader import load_job
 _RANKS: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _SIZES: Final = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # where mpirun tells how many there are; srun also has scripts
 _MPIS: Final = r"(?m)^[^#\n]*\btype\W+mpi\b"  # a job of this kind, though it may be wrong
-_SPEAKS: Final = 4.0  # seconds for the first rank to speak: mpirun ends all when one has failed
+_SPEAKS: Final = 5.0  # seconds for the first rank to speak: mpirun ends all when one has failed
 
 
 def served(job: Path) -> bool:
@@ -37,10 +37,10 @@ def served(job: Path) -> bool:
             raise InputError(f"{came}; set cluster.type: mpi, or leave mpirun out")
         return isinstance(cluster, spec.MPICluster) and not _started(cluster)
     except DorffError:
-        if several or (job.is_file() and re.search(_MPIS, job.read_text(errors="replace"))):
+        if job.is_file() and (several or re.search(_MPIS, job.read_text(errors="replace"))):
             if rank:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            time.sleep(_SPEAKS if rank else _SPEAKS / 4)  # until all others are quiet
+            time.sleep(_SPEAKS if rank else _SPEAKS / 5)  # until all others are quiet
         raise
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from socket import gethostname
 from typing import Any, Final, Self, TypeVar
 
@@ -54,6 +53,9 @@ class Summand(Stage):
 
     def leaf(self, source: Any, leaf: Leaf) -> Receipt:
         """Sum one leaf of the source, write the sums, and leave (and return) the receipt (`sum_leaf`)."""
+        for place in map(locate, (self.directory, source.path)):
+            if place.folders and not place.exists():
+                raise FileNotFoundError(errno.ENOENT, f"{gethostname()} does not see it, as all workers have to", place)
         return sum_leaf(self, *self.opened(), source, leaf)
 
 
@@ -74,11 +76,6 @@ def block_sums(frozen: Pass, **options: Any) -> BlockSums:
 
 def run_leaf(kind: type[Stage], directory: str, name: str, source: Any, leaf: tuple[int, int, int]) -> Receipt:
     """Do a leaf (its number, first row and the row behind its last) of the stage in a folder of this name."""
-    for place in map(locate, (directory, getattr(source, "path", directory))):
-        if isinstance(place, Path) and not place.exists():
-            raise FileNotFoundError(
-                errno.ENOENT, f"{gethostname()} does not see it, as all workers have to", str(place)
-            )
     return kind(locate(directory), name).leaf(source, Leaf(*leaf))
 
 

@@ -27,9 +27,7 @@ class ClusterSpec(Part):
     in_driver: ClassVar[bool] = False
     on_this_machine: ClassVar[bool] = True
 
-    if (
-        TYPE_CHECKING
-    ):  # of each type, an option or a constant: its word, the workers that a plan counts on, bytes of each
+    if TYPE_CHECKING:  # of each type, an option or a constant: its word, the workers planned for, bytes of each
 
         @property
         def type(self) -> str: ...
@@ -94,7 +92,7 @@ def _encrypted(cluster: RemoteCluster, _: Any) -> str:
 
 
 class RemoteCluster(ClusterSpec):
-    """A Dask cluster that runs already; its workers say how much memory they have, and it is planned as one of them.
+    """A Dask cluster that runs already, planned as one worker; a fit asks how much memory the workers have.
     Off loopback its address begins with tls:// and `tls` names our credentials; tcp:// lets everybody in who can reach
     it, and is refused unless `plain_tcp` says that this is meant."""
 
