@@ -163,6 +163,7 @@ class _DaskRun:
         self._again(attempt._replace(losses=attempt.losses + 1))
 
     def _failed(self, attempt: _Try, error: Exception) -> None:
+        self._workers.missed = -1.0  # there was one, if too short for a look
         if isinstance(error, KilledWorker):
             deaths = attempt.deaths + error.allowed_failures + 1
             if attempt.deaths and deaths >= TRIES:
@@ -195,7 +196,7 @@ class _Workers:
 
     def __init__(self, client: Client, patience: float) -> None:
         self._client, self._patience = client, patience
-        self._looked = self._missed = -1.0
+        self._looked = self.missed = -1.0
         self.threads = 0
 
     def look(self) -> None:
@@ -205,13 +206,13 @@ class _Workers:
         threads = count_threads(self._client)
         self._looked = time.monotonic()
         if threads:
-            self.threads, self._missed = threads, -1.0
-        elif self._missed < 0:
-            self._missed = now
-        elif now - self._missed > self._patience or self._client.status == "closed":
+            self.threads, self.missed = threads, -1.0
+        elif self.missed < 0:
+            self.missed = now
+        elif now - self.missed > self._patience or self._client.status == "closed":
             who = "no workers" if threads == 0 else "the cluster's scheduler did not answer"
             remedy = "what is done is kept: look at the cluster, and run the same command again"
-            raise IncompleteError(f"{who} for {self._looked - self._missed:.0f} s; {remedy}")
+            raise IncompleteError(f"{who} for {self._looked - self.missed:.0f} s; {remedy}")
 
 
 def count_threads(client: Client) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from distributed import Client, Worker
 
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster, stopping_on_signals
+from dorff.engine import DaskEngine, Engine, SerialEngine, Task, dask, local_cluster, stopping_on_signals
 from dorff.engine.base import Stop
 from dorff.engine.worker import Leaving
 from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
@@ -115,6 +115,20 @@ def test_deaths_that_dask_forgives_count(tmp_path: Path) -> None:
     # A worker that dies with a task's answer has that task run again: each of eight deaths can lose no more than one.
     again = [len((tmp_path / f"{number}").read_text()) - 1 for number in range(3)]
     assert min(again) >= 0 and sum(again) <= 8
+
+
+def die_later(path: str) -> None:
+    time.sleep(4)
+    die(path)
+
+
+@pytest.mark.slow
+def test_workers_that_die_before_anybody_looks_are_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killer's workers may live for less than the time between two looks; the run is not without workers then."""
+    monkeypatch.setattr(dask, "count_threads", lambda client: 0)
+    with local_cluster(1) as cluster, Client(cluster) as client, pytest.raises(QuarantineError) as caught:
+        run(DaskEngine(client, patience=10.0), Task(die_later, (str(tmp_path / "killer"),), "killer"))
+    assert caught.value.tags == ("killer",)
 
 
 @pytest.mark.slow
