@@ -317,7 +317,7 @@ def logging(style: Style, command: str) -> Iterator[None]:
     log.addHandler(handler)
     log.setLevel(INFO)
     if style == Style.JSON:
-        ours = getattr(sys.stderr, "name", None) == 2  # the process' own, by `unfailing`, rather than a test's buffer
+        ours = sys.stderr is sys.__stderr__ or getattr(sys.stderr, "name", None) == 2  # by `unfailing`
         _objects = _of_process(command) if ours else _Objects(None, command)
     try:
         yield

@@ -53,7 +53,7 @@ class Summand(Stage):
 
     def leaf(self, source: Any, leaf: Leaf) -> Receipt:
         """Sum one leaf of the source, write the sums, and leave (and return) the receipt (`sum_leaf`)."""
-        for place in map(locate, (self.directory, source.path)):
+        for place in map(locate, (self.directory.parent, source.path)):
             if place.folders and not place.exists():
                 raise FileNotFoundError(errno.ENOENT, f"{gethostname()} does not see it, as all workers have to", place)
         return sum_leaf(self, *self.opened(), source, leaf)

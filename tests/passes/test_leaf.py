@@ -105,7 +105,7 @@ def stopped_at_every_block(this: Pass, dataset: Dataset, way: dict[str, Any]) ->
 def test_what_a_worker_does_not_see_is_named(dataset: Dataset, tmp_path: Path, what: str) -> None:
     """As where each node has a disk of its own; it may be there a moment later, so that it is tried three times."""
     gone = tmp_path / "gone"
-    state, source = (gone, dataset) if what == "state" else (tmp_path, replace(dataset, path=str(gone)))
+    state, source = (gone / "plan", dataset) if what == "state" else (tmp_path, replace(dataset, path=str(gone)))
     task = Task(run_leaf, (PassSums, str(state), "0" * 64, source, (0, 0, BLOCK)))
     with pytest.raises(IncompleteError, match=f"^{gone}: {gethostname()} does not see it, .* have to, 3 times over"):
         SerialEngine().run([task], lambda *_: ())
