@@ -97,7 +97,7 @@ def no_interface(name: str) -> str:
 # does many times a second to watch itself would take its share of the cores that the leaves fill.
 QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
     "distributed.worker.profile.enabled": False,
-    "distributed.scheduler.worker-ttl": None,
+    "distributed.scheduler.worker-ttl": None,  # `HungWorkers` finds those that hang
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.system-monitor.gil.enabled": False,

@@ -253,7 +253,7 @@ def adjacency(i: IntArray, j: IntArray, w: FloatArray, shape: tuple[int, int]) -
     return W
 
 
-#: Two weights of one edge that differ by this part of the larger are equal: a matrix may be symmetric to rounding.
+#: Weights of one edge that differ by at most this part of the larger are equal: matrices may be symmetric to rounding.
 EQUAL: Final = 1e-10
 
 

@@ -19,7 +19,7 @@ from dorff.moments.blas import FloatArray, SingleArray, syr2k, syrk, tpqrt
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
 # SINGLE_ROWS of them by about as much where their errors are independent, by more the less the rows differ. Measured
 # against float64 by the largest singular value: 0.1 to 1.3 u for trig features whose length-scale is at most 5 times
-# the data's range, 4 u at 50 times, 7.8 u where all rows are the same: within the factor of 10 that `digits` keeps.
+# the data's range, 4 u at 50 times, 7.8 u where all rows are the same: within the 10 that whoever states digits keeps.
 MIXED_UNIT: Final = 2.0**-24
 SINGLE_ROWS: Final = 2048
 #: Of mixed sums: by how many units of the sums' size they may differ from their witness, which is of rows that were

@@ -66,8 +66,9 @@ class OneOrMore:
     """Beside a tuple: an item that is given without a list is a list of one."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        as_tuple = lambda value: tuple(value) if isinstance(value, list | tuple) else (value,)  # noqa: E731
-        return core_schema.no_info_before_validator_function(as_tuple, handler(source))
+        return core_schema.no_info_before_validator_function(
+            lambda value: tuple(value) if isinstance(value, list | tuple) else (value,), handler(source)
+        )
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
         several = handler(schema)

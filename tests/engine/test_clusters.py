@@ -177,6 +177,11 @@ def test_a_fit_whose_workers_are_too_small_is_refused(plain: str, tmp_path: Path
             done = run_command(command, "job.yaml", cwd=tmp_path)
             assert done.returncode == 4 and "and the largest has 200 MiB; start larger" in done.stderr
         assert not list(tmp_path.glob("runs/*/*/receipts/*"))
+        with (
+            pytest.raises(DoesNotFitError, match="needs 211 MiB, and the largest has 200 MiB"),  # killed at 95% of it
+            open_engine(cluster, needs=200 * 2**20),
+        ):
+            pass
         for limit in ("400MiB", "0"):
             with worker(plain, tmp_path, "--no-nanny", "--memory-limit", limit), Client(plain) as client:
                 until(lambda client=client: len(client.scheduler_info()["workers"]) == 2)
