@@ -105,11 +105,11 @@ def test_tls_without_credentials_is_refused(secured: str) -> None:
 def test_credentials_that_do_not_belong_together_are_refused(secured: str, tls: spec.TLS, tmp_path: Path) -> None:
     _, _, other = credentials(tmp_path / "other")
     for key, said in (
-        (other, rf"{tls.ca}, {tls.cert}, {other} cannot .*that the key is the certificate's"),
+        (other, rf" {tls.ca}, {tls.cert}, {other} cannot .*that the key is the certificate's"),
         (tmp_path / "none", rf" {tmp_path}/none cannot be used .*No such file.*check that it exists"),
     ):
         mixed = spec.TLS(ca=tls.ca, cert=tls.cert, key=key)
-        with pytest.raises(InputError, match=rf"cluster\.tls:.*{said}"):
+        with pytest.raises(InputError, match=rf"cluster\.tls:{said}"):
             security_for(spec.RemoteCluster(address=secured, tls=mixed))
 
 
