@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
-from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Orthogonal, Transform, default_sampler
+from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.nonstationary import FUNCTIONS
 from dorff.kernels.operator import CurlFree, DivergenceFree
@@ -117,6 +117,12 @@ class Projected(ScalarMap):
         """omega (D, d), written out."""
         return self.projection.dense()
 
+    @property
+    def law_omega(self) -> FloatArray:
+        """omega (D, d) as the law of the frequencies sees them: of a lattice with inputs that are constant (D, n, d)."""
+        beside = self.projection.beside if isinstance(self.projection, Modes) else np.zeros((1, self.d))
+        return self.omega if len(beside) == 1 else self.omega[:, None, :] + beside
+
     def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
         self.projection.project(x, work)
         D, phi = work.shape[1], self.phi
@@ -148,6 +154,7 @@ class Projected(ScalarMap):
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
+        equal = equal and not isinstance(self.projection, Modes)
         if self.phi is not None or self.centre != 0 or not equal:
             raise InputError(
                 "features.count: several need cosine and sine pairs of equal weight, of which any part will do; this "

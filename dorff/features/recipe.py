@@ -33,7 +33,7 @@ class Drawn:
         """omega (D, d) and its law, for kernels whose weights psi depend on the frequency."""
         if self.log_density is None or not isinstance(self.phi, Projected):
             return None
-        return self.phi.omega, self.log_density, self.serves
+        return self.phi.law_omega, self.log_density, self.serves
 
 
 def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
@@ -160,7 +160,7 @@ class Recipe:
         """Whether the draw depends on the seed."""
         if self._own:
             return self.m < self._own
-        several = len(self.sampler.laws(self.kernel, self.d, self.p)) > 1  # which are mixed at random
+        several = self.sampler.sampled and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1
         return several or self.sampler.seeded(self.d, self._count)
 
     @property

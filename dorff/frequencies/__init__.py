@@ -5,9 +5,10 @@ from typing import Any
 
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler
+from dorff.frequencies.lattice import Lattice
 from dorff.frequencies.quadrature import Quadrature
 from dorff.frequencies.samplers import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal
-from dorff.frequencies.transforms import Arrays, Cost, Dense, Frequencies, Transform, transform_from
+from dorff.frequencies.transforms import Arrays, Cost, Dense, Frequencies, Modes, Transform, transform_from
 from dorff.kernels import OperatorKernel, Spectral
 from dorff.spec.registry import SAMPLERS, kind_of
 

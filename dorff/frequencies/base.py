@@ -9,7 +9,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.transforms import Cost, Dense, Frequencies, dealt, of_views, uniform
-from dorff.kernels import BaseKernel, Decomposable, Gaussian, Isotropic, MultiView, OperatorKernel
+from dorff.kernels import BaseKernel, Decomposable, Gaussian, Isotropic, MultiView, OperatorKernel, View
 from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKernel, Spectral
 from dorff.spec.registry import Config
 
@@ -50,6 +50,16 @@ class Sampler(ABC):
     mixes: ClassVar[bool] = False
     #: Whether each frequency is used together with its negative (see `features.projected` for the columns).
     reflected: ClassVar[bool] = False
+    #: Whether frequencies of several laws are a random sample of their mixture.
+    sampled: ClassVar[bool] = True
+
+    def over(self, sides: FloatArray, *, constant: bool) -> "Sampler":
+        """The same for inputs in a box of `sides` (d,); `constant`: a fit without a free intercept."""
+        return self
+
+    def of_view(self, view: View) -> "Sampler":
+        """The same for the inputs that a view sees."""
+        return self
 
     @property
     def centred(self) -> bool:
@@ -101,7 +111,7 @@ class Sampler(ABC):
             return self._drawn(kernel, d, p, count, rng)
         self.check(kernel, d, p)
         parts = [
-            self._drawn(view.kernel, view.d, p // kernel.V, size, child)
+            self.of_view(view)._drawn(view.kernel, view.d, p // kernel.V, size, child)
             for view, size, child in zip(kernel.views, dealt(kernel, count), rng.spawn(kernel.V), strict=True)
         ]
         return of_views(kernel, parts, d)
@@ -121,13 +131,12 @@ class Sampler(ABC):
         densities = [share + law.log_density(found.omega) for law, share in zip(laws, shares, strict=True)]
         return Frequencies(found.transform, uniform(count), log_density=np.logaddexp.reduce(densities, axis=0))
 
-    @final
     def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
         """What `draw` of the same arguments gives and takes."""
         if isinstance(kernel, MultiView):
             self.check(kernel, d, p)
             parts = [
-                self.cost(view.kernel, d=view.d, p=p // kernel.V, count=size)
+                self.of_view(view).cost(view.kernel, d=view.d, p=p // kernel.V, count=size)
                 for view, size in zip(kernel.views, dealt(kernel, count), strict=True)
             ]
             D = sum(part.frequencies for part in parts)
@@ -140,7 +149,6 @@ class Sampler(ABC):
             return Cost(D, written + max(self.numbers(d, size) for size in sizes), 2.0 * D * d)
         return Cost(D, max(self.numbers(d, D), written if self._weighed(laws) else 0), self.flops(d, D))
 
-    @final
     def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:
         """All of the kernel that the frequencies depend on: scalar kernels, measures and counts, and the terms that a
         law serves where not all do; `weighed`, which rules depend on; the view and its columns, if there are any."""
@@ -149,7 +157,7 @@ class Sampler(ABC):
             return [
                 {**law, "view": number, "columns": list(view.columns)}
                 for number, (view, size) in shares
-                for law in self.recipe(view.kernel, d=view.d, p=p // kernel.V, count=size)
+                for law in self.of_view(view).recipe(view.kernel, d=view.d, p=p // kernel.V, count=size)
             ]
         laws = self.laws(kernel, d, p)
         apart = self._apart(kernel, laws)

@@ -89,6 +89,43 @@ class Dense(Transform):
         return self.omega.ndim == 2 and 0 not in self.omega.shape and finite(self.omega)
 
 
+@dataclass(frozen=True, eq=False)
+class Modes(Transform):
+    """omega_j = step * modes_j on a lattice: `step` (d,), `modes` (D, d) whole numbers.
+
+    `beside` (n, d) are frequencies along inputs that are constant, whose modes are 0: the law is that of all
+    omega_j + beside_i, which no feature tells from omega_j. One row of zeros where no input is constant."""
+
+    step: FloatArray
+    modes: IntArray
+    beside: FloatArray
+    kind = "lattice"
+    tile_rows = 256
+
+    @property
+    def d(self) -> int:
+        return len(self.step)
+
+    @property
+    def D(self) -> int:
+        return len(self.modes)
+
+    @cached_property
+    def _dense(self) -> Dense:
+        return Dense(self.modes * self.step)
+
+    def project(self, x: FloatArray, out: FloatArray) -> None:
+        self._dense.project(x, out)
+
+    def dense(self) -> FloatArray:
+        return self._dense.omega
+
+    def fits(self) -> bool:
+        fit = self.modes.dtype == np.int64 and self.step.ndim == 1 and self.modes.ndim == self.beside.ndim == 2
+        fit = fit and self.modes.shape[1:] == self.beside.shape[1:] == self.step.shape and 0 not in self.modes.shape
+        return fit and len(self.beside) > 0 and finite(self.step, self.beside) and bool(np.all(self.step > 0))
+
+
 class _Blocks(Transform):
     """Some `rows` of structured blocks, of inputs that are stretched."""
 
@@ -185,7 +222,7 @@ def settled(transform: Transform, worth_from: int) -> Transform:
 
 def transform_from(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
     """The transform that `kind` and `arrays()` describe; InputError, or KeyError, where they do not fit each other."""
-    form = {form.kind: form for form in (Dense, HadamardChain, ButterflyRules)}.get(kind)
+    form = {form.kind: form for form in (Dense, Modes, HadamardChain, ButterflyRules)}.get(kind)
     if form is None:
         raise InputError(f"transform {kind!r} is not known; it is of a newer version of dorff")
     transform = form(**{field.name: arrays[field.name] for field in fields(form)})

@@ -173,6 +173,9 @@ class RationalQuadratic(Isotropic):
         super().__init__(lengthscale)
         object.__setattr__(self, "alpha", positive_number("alpha", alpha))
 
+    def infinite_at_zero(self, d: int) -> bool:
+        return self.alpha <= d / 2
+
     def _values(self, squared: FloatArray) -> FloatArray:
         return np.asarray(np.exp(-self.alpha * np.log1p(squared / (2 * self.alpha))))
 

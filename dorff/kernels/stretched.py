@@ -60,6 +60,10 @@ class Stretched(Spectral):
     def check_derivatives(self) -> None:
         _ = self.variance
 
+    def infinite_at_zero(self, d: int) -> bool:
+        """Whether the density in R^d is infinite at omega = 0: the kernel is not integrable."""
+        return False
+
     def check_measure(self, measure: Measure) -> None:
         if measure.split is not None:
             raise InputError(f"{type(self).__name__} has no bounded measure, the Gaussian's alone; use unbounded")

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from dorff.errors import InputError
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, Measure, MultiView, OperatorKernel, Spectral
 
-#: omega (D, d), the log density (D,) they were drawn from, and which terms (T, D) each one serves (None: all).
+#: omega (D, d), the log density (D,) they were drawn from, and which terms (T, D) each one serves (None: all); or of n
+#: frequencies that one pair of features stands for omega (D, n, d) and log densities (D, n).
 Density = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
 IntArray = npt.NDArray[np.int64]
 _Terms = Sequence[tuple[int, float, BaseKernel]]
@@ -119,7 +120,7 @@ def _weights(kernel: OperatorKernel, m: int, density: Density | None) -> Operato
             return OperatorWeights(_gain(terms, density, m), roots[0][None])
     assert density is not None  # a sampler without densities draws for no other kernel
     omega = density[0]
-    root = np.concatenate([_ratio(term, density, root=True)[:, None, None] * term[2].root(omega) for term in terms], 1)
+    root = np.concatenate([_roots(term, density) for term in terms], 1)
     if m > 2 * len(omega):  # the centre's column
         zero = np.zeros((1, omega.shape[1]))
         centre = np.concatenate([np.sqrt(weight) * base.root(zero) for _, weight, base in terms], axis=1)
@@ -170,8 +171,22 @@ def _gain(terms: _Terms, density: Density | None, m: int) -> FloatArray:
     gain = np.ones(m)
     if density is not None and isinstance(terms[0][2].scalar, Spectral):
         D = len(density[0])
-        gain[:D] = gain[D : 2 * D] = np.sqrt(np.sum([_ratio(term, density) for term in terms], axis=0))
+        total = np.sum([_ratio(term, density) for term in terms], axis=0)
+        gain[:D] = gain[D : 2 * D] = np.sqrt(total.reshape(D, -1).sum(axis=1))
     return gain
+
+
+def _roots(term: tuple[int, float, BaseKernel], density: Density) -> FloatArray:
+    """The roots (D, r, p) of one term, times those of its ratio; n r rows of n frequencies that stand together."""
+    omega = density[0]
+    if omega.ndim == 2:
+        return np.asarray(_ratio(term, density, root=True)[:, None, None] * term[2].root(omega))
+    ratio, base, each = _ratio(term, density, root=True), term[2], []
+    for start in range(0, len(omega), 256):
+        some, by = omega[start : start + 256], ratio[start : start + 256]
+        roots = base.root(some.reshape(-1, some.shape[2])) * by.reshape(-1, 1, 1)
+        each.append(_reduced(roots.reshape(len(some), -1, roots.shape[2])))
+    return np.concatenate(each)
 
 
 def _ratio(term: tuple[int, float, BaseKernel], density: Density, *, root: bool = False) -> FloatArray:
@@ -180,7 +195,8 @@ def _ratio(term: tuple[int, float, BaseKernel], density: Density, *, root: bool 
     omega, log_density, serves = density
     scalar = base.scalar
     assert isinstance(scalar, Spectral)  # of others `fix` lets through only those of one scalar kernel
-    log_ratio = scalar.log_density(omega, Measure.UNBOUNDED) - log_density + np.log(weight)
+    log_own = scalar.log_density(omega.reshape(-1, omega.shape[-1]), Measure.UNBOUNDED).reshape(log_density.shape)
+    log_ratio = log_own - log_density + np.log(weight)
     ratio: FloatArray = np.exp(0.5 * log_ratio if root else log_ratio)
     return ratio if serves is None else np.where(serves[number], ratio, 0.0)
 

@@ -1,0 +1,222 @@
+"""Equispaced frequencies: the trapezoidal rule of a kernel's spectral density on a box (Greengard, Rachh & Barnett 2025,
+"Equispaced Fourier representations for efficient Gaussian process regression from a billion data points").
+
+    k0(x - z) = int rho(omega) exp(i omega . (x - z)) d omega ~ sum_k v_k cos(h k . (x - z)),   v_k = prod(h) rho(h k)
+
+Sums over the lattice h k, k whole numbers, are the kernel's periodic continuation, of period 2 pi / h: right on a box
+of sides L where copies of the kernel a period away have died off, that is, where the period is L and a margin. What is
+left out beyond |s omega| = R is a tail of the spectrum. The features do not contain the kernel, which is in psi alone.
+
+Half of the lattice is kept, with twice the weight: cosines and sines of k and -k are the same."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Final
+
+import numpy as np
+from pydantic import Field
+
+from dorff.errors import InputError
+from dorff.frequencies.base import Law, Sampler
+from dorff.frequencies.transforms import Cost, Frequencies, IntArray, Modes
+from dorff.kernels import Isotropic, Measure, MultiView, OperatorKernel, Spectral, View, scalar_from_config
+from dorff.kernels.operator import VectorField
+from dorff.kernels.scalar import FloatArray
+from dorff.kernels.stretched import Stretched
+from dorff.spec.part import Typed
+from dorff.spec.registry import SAMPLERS, Config, Entry, lazily
+
+brentq = lazily("scipy.optimize", "brentq")
+
+MOST_SIDES: Final = 5  # inputs that vary: with more of them the smallest lattice has more points than anybody draws
+_RADII: Final = np.exp(np.linspace(-12.0, 60.0, 2**14))  # in 1 / length-scales
+_NODES: Final = np.exp(np.arange(-21.0, 12.0, 0.25))  # the same, along an input that is constant
+
+
+class LatticeSpec(Typed):
+    """Equispaced frequencies, for a few inputs; `error` is the largest of the kernel on the data's box, over k(x, x)."""
+
+    error: Annotated[float, Field(gt=0, lt=1)] = 1e-3
+
+
+@dataclass(frozen=True)
+class Lattice(Sampler):
+    """The trapezoidal rule: nothing is drawn, and there is no seed. Inputs lie in a box, beyond which f repeats itself.
+
+    `error` bounds about the largest error of the kernel on the box, over k0(0); `n_features` is a ceiling: where it is
+    too low, the frequencies of the largest |s omega| are left out. `sides` (d,) of the box in the scaled inputs' units
+    are told by the data (`over`); before that nobody knows how many frequencies there will be: as many as may be.
+    `constant`: a frequency of 0 for a fit without a free intercept, which else has its place.
+
+    Along an input that does not vary, whose side is 0, the spectrum is integrated: the features do not see it. All
+    terms of a sum share one lattice, be it concatenated or not."""
+
+    error: float = 1e-3
+    sides: tuple[float, ...] | None = None
+    constant: bool = False
+    kind = "lattice"
+    mixes = True
+    sampled = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.error, bool) or not isinstance(self.error, float) or not 0 < self.error < 1:
+            raise InputError(f"error must be a number between 0 and 1, such as 1e-3, not {self.error!r}")
+
+    def over(self, sides: FloatArray, *, constant: bool) -> "Lattice":
+        return replace(self, sides=tuple(sides.tolist()), constant=constant)
+
+    def of_view(self, view: View) -> "Lattice":
+        return self if self.sides is None else replace(self, sides=tuple(self.sides[at] for at in view.columns))
+
+    def config(self) -> Config:
+        return {"type": self.kind, "error": self.error}
+
+    def seeded(self, d: int, count: int) -> bool:
+        return False
+
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        if not isinstance(law, Stretched):
+            raise InputError(
+                f"sampler: lattice needs a kernel with a length-scale, which {type(law).__name__} has not; use iid or "
+                "qmc"
+            )
+        if law.infinite_at_zero(d):
+            raise InputError(
+                f"sampler: lattice: the spectrum of {law!r} is infinite at 0 in {d} dimensions, as the kernel dies off "
+                "too slowly; use a larger alpha, or iid or orthogonal"
+            )
+
+    def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
+        raise AssertionError("a lattice is made for all laws together")
+
+    def _drawn(self, kernel: OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator) -> Frequencies:
+        modes = self._modes(kernel, d, p, count)
+        # psi^T psi = mu / rho with the weight 1: rho is that of a lattice of which half is there.
+        sides = np.asarray(self.sides)
+        log_density = np.full(modes.D, -math.log(2.0 * np.prod(modes.step[sides > 0])))
+        log_density[~np.any(modes.modes, axis=1)] += math.log(2.0)  # 0 is its own negative
+        if len(modes.beside) > 1:
+            nodes = np.abs(modes.beside[:, sides == 0])
+            log_density = log_density[:, None] - np.sum(np.log(_node_step() * nodes), axis=1)
+        return Frequencies(modes, np.ones(modes.D), log_density=log_density)
+
+    def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
+        if isinstance(kernel, MultiView):
+            return super().cost(kernel, d=d, p=p, count=count)
+        self.check(kernel, d, p)
+        D = count if self.sides is None else self._modes(kernel, d, p, count).D
+        return Cost(D, 4 * D * d, 2.0 * D * d)
+
+    def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:
+        laws = super().recipe(kernel, d=d, p=p, count=count)
+        of_all = {"sides": self.sides, "constant": self.constant}
+        return [{**{key: value for key, value in law.items() if key != "terms"}, **of_all} for law in laws]
+
+    def _modes(self, kernel: OperatorKernel, d: int, p: int, count: int) -> Modes:
+        """The frequencies of a kernel, those of the smallest |s omega| first; of equal ones by k."""
+        if self.sides is None:
+            raise InputError("sampler: lattice: the box that the inputs lie in is not known; give Lattice(sides=...)")
+        self.check(kernel, d, p)
+        laws = {(base.scalar, isinstance(base, VectorField)) for weight, base in kernel.terms() if weight > 0}
+        assert all(isinstance(scalar, Stretched) for scalar, _ in laws)  # `accept`
+        return _modes_of(tuple(sorted(laws, key=repr)), self.sides, self.error, self.constant, count)
+
+
+def _node_step() -> float:
+    return float(np.log(_NODES[1] / _NODES[0]))
+
+
+@lru_cache(maxsize=16)
+def _modes_of(
+    laws: tuple[tuple[Stretched, bool], ...], sides: tuple[float, ...], error: float, constant: bool, count: int
+) -> Modes:
+    d, L = len(sides), np.asarray(sides)
+    varied = np.flatnonzero(L > 0)
+    if len(varied) > MOST_SIDES or not len(varied):
+        raise InputError(
+            f"sampler: lattice is for 1 to {MOST_SIDES} inputs that vary, here are {len(varied)}; use orthogonal or qmc"
+        )
+    v = len(varied)
+    rules = [_rule(scalar, error, v, field) for scalar, field in laws]
+    scales = [1.0 / scalar.stretch(d)[varied] for scalar, _ in laws]
+    period = np.max([L[varied] + s * rule.margin for s, rule in zip(scales, rules, strict=True)], axis=0)
+    step = 2.0 * np.pi / period
+    ends = [rule.cutoff / (s * step) for s, rule in zip(scales, rules, strict=True)]
+    k = _half(ends, [rule.power for rule in rules], count)
+    if constant:
+        k = np.concatenate([np.zeros((1, v), np.int64), k[: max(count - 1, 0)]])
+    modes, steps = np.zeros((len(k), d), np.int64), np.ones(d)
+    modes[:, varied], steps[varied] = k, step
+    return Modes(steps, modes, _beside(L, [scalar.stretch(d) for scalar, _ in laws]))
+
+
+def _beside(sides: FloatArray, stretches: Sequence[FloatArray]) -> FloatArray:
+    """Frequencies (n, d) along the inputs that are constant: equispaced in their logarithm, of either sign; zeros where
+    there is none."""
+    nodes = np.zeros((1, len(sides)))
+    for axis in np.flatnonzero(sides == 0):
+        at = np.concatenate([-_NODES, _NODES]) * np.mean([stretch[axis] for stretch in stretches])
+        nodes = np.repeat(nodes, len(at), axis=0)
+        nodes[:, axis] = np.tile(at, len(nodes) // len(at))
+    return nodes
+
+
+def _half(ends: Sequence[FloatArray], powers: Sequence[float], count: int) -> IntArray:
+    """Whole k (D, d), one of each pair k and -k and no zero, that are within one of the bodies |k / end|_power <= 1;
+    the first `count` of them, by the least of these norms."""
+    most, d = np.max(ends, axis=0), len(ends[0])
+    for _ in range(64):  # no more of the lattice is made than about what is asked for
+        if np.prod(2.0 * np.floor(most) + 1.0) <= 16.0 * count * 2.0**d + 64.0:
+            break
+        most = most * 0.8
+    axes = [np.arange(-math.floor(end), math.floor(end) + 1) for end in most]
+    k = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, d)
+    k = k[len(k) // 2 + 1 :]  # in this order the first that is not zero is positive behind the middle
+    far = np.min([np.linalg.norm(k / end, ord=power, axis=1) for end, power in zip(ends, powers, strict=True)], axis=0)
+    order = np.argsort(far, kind="stable")
+    return k[order[: min(count, int(np.count_nonzero(far <= 1.0)))]]
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What the lattice needs for a kernel, in length-scales: a margin beside the box, a cut-off of |s omega|, whose
+    norm is of this power."""
+
+    margin: float
+    cutoff: float
+    power: float
+
+
+def _rule(scalar: Stretched, error: float, d: int, field: bool) -> _Rule:
+    """For an error of the kernel over k(0): half of it of copies a period away, 1 / d of that along each axis, and half
+    of it of the spectrum's tail. Derivatives of the kernel (`field`) weigh the first by 1 + r^2, the latter by
+    |omega|^2. A kernel that is a product over the inputs has the cut-off of each."""
+    unit = scalar_from_config({**scalar.config(), "lengthscale": 1.0})
+    assert isinstance(unit, Stretched)
+
+    def left(r: float) -> float:
+        return float(unit.gram(np.array([[r]]), np.zeros((1, 1)))[0, 0]) * (1.0 + field * r * r) - error / (2 * d)
+
+    far = 2.0
+    while left(far) > 0:
+        far *= 2.0
+    margin = float(brentq(left, 1.0 if field else 0.0, far))
+    if isinstance(scalar, Isotropic):
+        return _Rule(margin, _cutoff(unit, d, error / 2, field), 2.0)
+    return _Rule(margin, _cutoff(unit, 1, error / (2 * d), field), np.inf)
+
+
+def _cutoff(unit: Stretched, d: int, share: float, field: bool) -> float:
+    """The radius R that so large a share of the spectrum lies beyond, for a length-scale of 1."""
+    at = np.zeros((len(_RADII), d))
+    at[:, 0] = _RADII
+    log_mass = unit.log_density(at, Measure.UNBOUNDED) + (d + 2 * field) * np.log(_RADII)
+    mass = np.exp(log_mass - log_mass.max())
+    beyond = np.cumsum(mass[::-1]) / mass.sum()
+    some = beyond > 0
+    return float(np.exp(np.interp(math.log(share), np.log(beyond[some]), np.log(_RADII[::-1][some]))))
+
+
+SAMPLERS.add(Entry("lattice", Lattice, LatticeSpec, source="Greengard, Rachh & Barnett 2025"))
