@@ -41,11 +41,13 @@ def probe(width: int) -> FloatArray:
 
 
 class Kind(StrEnum):
-    """What a pass sums, as plans and files say it: Z^T Z, the R of a QR of Z, or Z^T Z times given columns."""
+    """What a pass sums, as plans and files say it: Z^T Z, the R of a QR of Z, or Z^T Z times given columns; of features
+    on a lattice sums of exponentials."""
 
     GRAM = "gram"
     TRIANGLE = "triangle"
     PRODUCT = "product"
+    TOEPLITZ = "toeplitz"
 
 
 HEADER: Final = ("m", "q", "n", "observed", "unit")  # what a file says of sums beside their numbers

@@ -66,42 +66,13 @@ class RowSums(ABC):
         leave_spare(adder.square for adder in self.sums.values())
 
 
-class BlockSums(RowSums):
-    """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums.
+class TargetSums(RowSums):
+    """Of rows with targets, less y0 (q,). Rows that miss some (NaN) go to sums of their own, one for each pattern, the
+    missing ones as zeros. `class_weight` (q,) is for targets that are one-hot rows: they weigh so much more."""
 
-    Rows that miss targets (NaN) go to sums of their own, one for each pattern, the missing ones as zeros.
-    `class_weight` (q,) is for targets that are one-hot rows: each row of Z is times the root of its class's weight.
-    `kind` says which sums; products need V (m + 1 + q, c). `precision` "mixed" is for the gram kind: Z is rounded to
-    float32, a block's products are summed in float32 and blocks in float64."""
-
-    def __init__(
-        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None,
-        kind: moments.Kind = moments.Kind.GRAM, V: FloatArray | None = None, precision: str = "double",
-    ) -> None:  # fmt: skip
-        if precision not in PRECISIONS or (precision == "mixed" and kind is not moments.Kind.GRAM):
-            raise InputError(f"precision: wanted double, or mixed for sums of kind gram, got {precision} ({kind})")
-        if (V is None) == (kind is moments.Kind.PRODUCT):
-            raise InputError(f"V: wanted for sums of kind product, and no others; got {V} ({kind})")
+    def __init__(self, block_rows: int, y0: FloatArray, class_weight: FloatArray | None) -> None:
         super().__init__(block_rows)
-        self._features, self._y0, self._class_weight = features, y0, class_weight
-        self._kind, self._V = kind, V
-        width = features.m + 1 + len(y0)
-        # Rows start on cache lines; the syrk is told the padded row length.
-        self._padded = np.zeros((block_rows, -(-width // 8) * 8))
-        self._Z = self._padded[:, :width]
-        self._reflected = np.empty((block_rows, width), order="F") if kind is moments.Kind.TRIANGLE else None
-        mixed = precision == "mixed"
-        self._rounded = np.empty((block_rows, -(-width // 16) * 16), np.float32)[:, :width] if mixed else None
-        self._single = np.empty((width, width), np.float32, order="F") if mixed else None
-        self._work = features.workspace(block_rows)
-        self._probe = np.zeros(self._padded.shape[1])  # with the padding: BLAS is three times as fast on whole lines
-        self._probe[:width] = moments.probe(width)
-        self._along = np.empty(block_rows)
-        # Loops and BLAS are loaded before the squares are made: where memory is too little, it then runs out in numpy,
-        # which raises, and not in a loader of native code, which may end the process or never come back.
-        few = min(2, block_rows)  # a lone row has another layout, and loops of its own
-        self._featurize(np.zeros((few, features.d)), np.zeros((few, len(y0))), None)
-        moments.syrk(np.zeros((2, 8)), np.zeros((8, 8), order="F"))
+        self._y0, self._class_weight = y0, class_weight
 
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
@@ -128,15 +99,59 @@ class BlockSums(RowSums):
             if self._class_weight is not None:
                 of_class = y @ self._class_weight
                 weight = of_class if weight is None else weight * of_class
-            Z, along = self._featurize(X[at], y, weight)
-            began = time.perf_counter()
-            if self._rounded is not None and self._single is not None and isinstance(sums, moments.Accumulator):
-                with np.errstate(over="ignore"):  # the sums tell
-                    self._rounded[: len(y)] = Z
-                sums.add_rounded(self._rounded[: len(y)], self._single, along=along)
-            else:
-                sums.add(Z, along=along)
-            self.syrk_seconds += time.perf_counter() - began
+            self._add_block(sums, X[at], y, weight)
+
+    @abstractmethod
+    def _add_block(self, sums: moments.Adder, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> None:
+        """Add at most `block_rows` rows, of these weights, to sums of their fold and pattern."""
+
+
+class BlockSums(TargetSums):
+    """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums; each row
+    of Z is times the root of its weight.
+
+    `kind` says which sums; products need V (m + 1 + q, c). `precision` "mixed" is for the gram kind: Z is rounded to
+    float32, a block's products are summed in float32 and blocks in float64."""
+
+    def __init__(
+        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None,
+        kind: moments.Kind = moments.Kind.GRAM, V: FloatArray | None = None, precision: str = "double",
+    ) -> None:  # fmt: skip
+        if precision not in PRECISIONS or (precision == "mixed" and kind is not moments.Kind.GRAM):
+            raise InputError(f"precision: wanted double, or mixed for sums of kind gram, got {precision} ({kind})")
+        if (V is None) == (kind is moments.Kind.PRODUCT):
+            raise InputError(f"V: wanted for sums of kind product, and no others; got {V} ({kind})")
+        super().__init__(block_rows, y0, class_weight)
+        self._features = features
+        self._kind, self._V = kind, V
+        width = features.m + 1 + len(y0)
+        # Rows start on cache lines; the syrk is told the padded row length.
+        self._padded = np.zeros((block_rows, -(-width // 8) * 8))
+        self._Z = self._padded[:, :width]
+        self._reflected = np.empty((block_rows, width), order="F") if kind is moments.Kind.TRIANGLE else None
+        mixed = precision == "mixed"
+        self._rounded = np.empty((block_rows, -(-width // 16) * 16), np.float32)[:, :width] if mixed else None
+        self._single = np.empty((width, width), np.float32, order="F") if mixed else None
+        self._work = features.workspace(block_rows)
+        self._probe = np.zeros(self._padded.shape[1])  # with the padding: BLAS is three times as fast on whole lines
+        self._probe[:width] = moments.probe(width)
+        self._along = np.empty(block_rows)
+        # Loops and BLAS are loaded before the squares are made: where memory is too little, it then runs out in numpy,
+        # which raises, and not in a loader of native code, which may end the process or never come back.
+        few = min(2, block_rows)  # a lone row has another layout, and loops of its own
+        self._featurize(np.zeros((few, features.d)), np.zeros((few, len(y0))), None)
+        moments.syrk(np.zeros((2, 8)), np.zeros((8, 8), order="F"))
+
+    def _add_block(self, sums: moments.Adder, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> None:
+        Z, along = self._featurize(x, y, weight)
+        began = time.perf_counter()
+        if self._rounded is not None and self._single is not None and isinstance(sums, moments.Accumulator):
+            with np.errstate(over="ignore"):  # the sums tell
+                self._rounded[: len(y)] = Z
+            sums.add_rounded(self._rounded[: len(y)], self._single, along=along)
+        else:
+            sums.add(Z, along=along)
+        self.syrk_seconds += time.perf_counter() - began
 
     def _featurize(self, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Z (n, w), and Z times the probe (n,): a tile of rows at a time, while it is in cache."""

@@ -1,0 +1,79 @@
+"""Loops of sums of exponentials over rows: powers of a row's cosine and sine, and strengths spread on a grid, whose
+Fourier transform is that of the rows (Barnett, Magland & af Klinteberg 2019)."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dorff.loops.config import loop
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@loop
+def _rotated(c: F64, s: F64, c1: F64, s1: F64, cosine: F64, sine: F64) -> None:
+    for j in range(c.size):
+        cosine[j] = c[j] * c1[j] - s[j] * s1[j]
+        sine[j] = s[j] * c1[j] + c[j] * s1[j]
+
+
+@loop
+def powers(E: F64) -> None:
+    """From rows 1 and K + 1 of E (2 K + 1, b), C-contiguous, cosines and sines of b angles, all of its rows: ones, the
+    cosines of 1 to K times the angles, then the sines. Errors grow as log K: each power is of two half as large."""
+    K = (E.shape[0] - 1) // 2
+    ones = E[0]
+    for j in range(ones.size):
+        ones[j] = 1.0
+    for k in range(2, K + 1):
+        h = k // 2
+        _rotated(E[h], E[K + h], E[k - h], E[K + k - h], E[k], E[K + k])
+
+
+@loop
+def _window(u: float, coefficients: F64, values: F64) -> int:
+    """The window's values (W,) at the grid's points around u, the first of which is at the index that is returned."""
+    at = math.floor(u)
+    t = 2.0 * (u - at) - 1.0
+    first = coefficients[0]
+    for j in range(values.size):
+        values[j] = first[j]
+    for i in range(1, coefficients.shape[0]):
+        row = coefficients[i]
+        for j in range(values.size):
+            values[j] = values[j] * t + row[j]
+    return int(at)
+
+
+@loop
+def spread(U: F64, strengths: F64, coefficients: F64, used: int, grid: F64, sides: I64) -> None:
+    """Add each row's strengths to a grid, times a window around where the row is.
+
+    U (n, d), d = 1, 2 or 3: places in [0, N_j] grid points. `strengths` (n, C); `coefficients` (degree + 1, W) of the
+    window's pieces as polynomials, those from `used` on zero. `grid` is flat: `sides` (2,) numbers from one index of the
+    first axis, and of the second, to the next (of three); as many numbers are behind the last index as a window has.
+    All C-contiguous. Numbers are added in the order of the rows."""
+    n, d = U.shape
+    W, C = coefficients.shape[1], strengths.shape[1]
+    length = -(-used * C // 8) * 8
+    first, second, last, row = np.ones(W), np.ones(W), np.empty(W), np.zeros(max(W * C, length))
+    rows, columns = used if d == 3 else 1, used if d >= 2 else 1
+    for i in range(n):
+        u, s, at = U[i], strengths[i], 0
+        if d == 3:
+            at += _window(u[0], coefficients, first) * sides[0]
+        if d >= 2:
+            at += _window(u[d - 2], coefficients, second) * sides[1]
+        at += _window(u[d - 1], coefficients, last) * C
+        for j in range(used):
+            for k in range(C):
+                row[j * C + k] = last[j] * s[k]
+        for p in range(rows):
+            for q in range(columns):
+                by = first[p] * second[q]
+                begin = at + p * sides[0] + q * sides[1]
+                into = grid[begin : begin + length]
+                for j in range(length):
+                    into[j] += by * row[j]

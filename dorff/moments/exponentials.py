@@ -1,0 +1,226 @@
+"""Sums of exponentials over rows, sum of strength exp(i k . theta), for whole numbers |k_j| <= K_j: exact, by products of
+one-dimensional powers, for few; by a grid and its Fourier transform for many."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil, log10, pi, prod
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.fft import next_fast_len, rfftn
+
+from dorff.loops.exponentials import powers, spread
+from dorff.loops.rowwise import trig_pairs
+from dorff.moments.blas import FloatArray
+
+ComplexArray = npt.NDArray[np.complex128]
+Extents = tuple[int, ...]  # K_j of each angle
+TOLERANCE: Final = 1e-9  # of sums by a grid, relative to that of the strengths' sizes
+#: Of 1, 2 or 3 angles the most numbers for which products are faster than a grid, as measured with three strengths.
+MOST_TENSOR: Final = (0, 800, 1500, 8000)
+TENSOR_ROWS: Final = 1024
+SORTED_FROM: Final = 2**17  # numbers of a grid, from which on rows are put in its order: it is larger than a cache
+
+
+def half_shape(extents: Extents) -> tuple[int, ...]:
+    """The shape of sums that are kept: k and -k are conjugate, so that of the last angle k >= 0 does."""
+    return (*(2 * K + 1 for K in extents[:-1]), extents[-1] + 1)
+
+
+def half_size(extents: Extents) -> int:
+    """How many complex numbers these are."""
+    return prod(half_shape(extents))
+
+
+def doubled(extents: Extents) -> Extents:
+    """Those of products of two features."""
+    return tuple(2 * M for M in extents)
+
+
+class Exponentials(ABC):
+    """Sums for one column of `weights`, of |k_j| <= 2 M_j, and for q columns of `targets`, of |k_j| <= M_j."""
+
+    def __init__(self, extents: Extents, q: int) -> None:
+        self.extents, self.q = extents, q
+
+    #: The largest error of a sum, relative to that of the strengths' sizes.
+    unit: float
+
+    @property
+    def twice(self) -> Extents:
+        return doubled(self.extents)
+
+    @abstractmethod
+    def add(self, theta: FloatArray, strengths: FloatArray) -> None:
+        """Add rows: angles theta (n, d) and strengths (n, 1 + q), the weight first."""
+
+    @abstractmethod
+    def held(self) -> Iterator[FloatArray]:
+        """All numbers, contiguous, in its own memory."""
+
+    @abstractmethod
+    def sums(self) -> list[ComplexArray]:
+        """What was added: T of `half_shape` of twice the extents, then R of each target."""
+
+
+class TensorExponentials(Exponentials):
+    """Products of matrices: exp(i k . theta) is a product over the angles. Exact to rounding."""
+
+    unit = 2.0**-50
+
+    def __init__(self, extents: Extents, q: int) -> None:
+        super().__init__(extents, q)
+        wide, narrow = ([2 * K + 1 for K in Ks] for Ks in (self.twice, extents))
+        self._few = [np.r_[0 : M + 1, 2 * M + 1 : 3 * M + 1] for M in extents]  # of cosines, then sines of twice as many
+        self._T = np.zeros((wide[0], prod(wide[1:])))
+        self._R = np.zeros((q * narrow[0], prod(narrow[1:])))
+
+    def add(self, theta: FloatArray, strengths: FloatArray) -> None:
+        for start in range(0, len(theta), TENSOR_ROWS):
+            rows = slice(start, start + TENSOR_ROWS)
+            self._add(np.ascontiguousarray(theta[rows].T), np.ascontiguousarray(strengths[rows].T))
+
+    def _add(self, theta: FloatArray, strengths: FloatArray) -> None:
+        b, trig = theta.shape[1], np.empty((len(theta), 2 * theta.shape[1]))
+        trig_pairs(theta, trig, np.ones(b))
+        each = []
+        for K, row in zip(self.twice, trig, strict=True):
+            E = np.empty((2 * K + 1, b))
+            if K:
+                E[1], E[K + 1] = row[:b], row[b:]
+            powers(E)
+            each.append(E)
+        few = [E[at] for E, at in zip(each, self._few, strict=True)]
+        self._T += (each[0] * strengths[0]) @ _across(each[1:], b).T
+        if self.q:
+            first = (few[0] * strengths[1:, None]).reshape(-1, b)
+            self._R += first @ _across(few[1:], b).T
+
+    def held(self) -> Iterator[FloatArray]:
+        yield self._T.reshape(-1)
+        yield self._R.reshape(-1)
+
+    def sums(self) -> list[ComplexArray]:
+        T = self._T.reshape([2 * K + 1 for K in self.twice])
+        R = self._R.reshape([self.q, *(2 * M + 1 for M in self.extents)])
+        return [_of_tensor(T, self.twice), *(_of_tensor(one, self.extents) for one in R)]
+
+
+def _across(each: Sequence[FloatArray], b: int) -> FloatArray:
+    """All products of a row of each, (prod, b)."""
+    out = np.ones((1, b))
+    for E in each:
+        out = (out[:, None] * E).reshape(-1, b)
+    return out
+
+
+def _of_tensor(tensor: FloatArray, extents: Extents) -> ComplexArray:
+    """From sums of products of cosines (0 to K) and sines (1 to K) to those of exponentials, half of them."""
+    out: npt.NDArray[Any] = tensor
+    for axis, K in enumerate(extents):
+        cosines, sines = np.split(out, [K + 1], axis=axis)
+        up = cosines.astype(complex)
+        positive = [slice(None)] * out.ndim
+        positive[axis] = slice(1, None)
+        up[tuple(positive)] += 1j * sines
+        if axis == len(extents) - 1:
+            return up
+        down = cosines[tuple(positive)] - 1j * sines
+        out = np.concatenate([np.flip(down, axis=axis), up], axis=axis)
+    raise AssertionError("no angle")
+
+
+class GridExponentials(Exponentials):
+    """Strengths spread by a window on a grid of twice as many points; one Fourier transform at the end.
+
+    The window exp(beta (sqrt(1 - z^2) - 1)), its width and beta are those of Barnett, Magland & af Klinteberg (2019)."""
+
+    def __init__(self, extents: Extents, q: int, tolerance: float = TOLERANCE) -> None:
+        super().__init__(extents, q)
+        self.unit = tolerance
+        self._width = 2 * ceil((ceil(-log10(tolerance)) + 1) / 2)
+        self._coefficients = _pieces(self._width)
+        W = self._coefficients.shape[1]
+        points = (max(2 * (2 * K + 1), 2 * self._width) for K in self.twice)
+        self._points = tuple(int(next_fast_len(int(N), real=True)) for N in points)
+        self._shape = (*(N + W for N in self._points), 1 + q)
+        steps = [1, 1, 1, *(prod(self._shape[axis + 1 :]) for axis in range(len(extents)))]
+        self._sides = np.array(steps[-3:-1], np.int64)
+        self._grid = np.zeros(prod(self._shape) + 8 * W * (1 + q))  # windows may reach behind the last index
+
+    def add(self, theta: FloatArray, strengths: FloatArray) -> None:
+        turns = theta / (2.0 * pi)
+        turns -= np.floor(turns)
+        turns *= self._points
+        if self._grid.size > SORTED_FROM:
+            order = self._order(turns)
+            turns, strengths = turns[order], strengths[order]
+        turns, strengths = np.ascontiguousarray(turns), np.ascontiguousarray(strengths)
+        spread(turns, strengths, self._coefficients, self._width, self._grid, self._sides)
+
+    def _order(self, turns: FloatArray) -> npt.NDArray[np.intp]:
+        """Rows by the tile of the grid that they are in."""
+        tile = np.zeros(len(turns), np.int64)
+        sides = [max(8, ceil(N / (2**16) ** (1 / len(self._points)))) for N in self._points]
+        for column, N, side in zip(turns.T, self._points, sides, strict=True):
+            tile = tile * (N // side + 1) + column.astype(np.int64) // side
+        return np.argsort(tile.astype(np.uint16), kind="stable")
+
+    def held(self) -> Iterator[FloatArray]:
+        yield self._grid
+
+    def sums(self) -> list[ComplexArray]:
+        d, channels = len(self.extents), 1 + self.q
+        W, left = self._coefficients.shape[1], self._width // 2 - 1
+        out = [self._grid[: prod(self._shape)].reshape(self._shape)]
+        for axis, N in enumerate(self._points):  # the grid is a torus
+            rest = np.moveaxis(out[0], axis, 0).copy()
+            rest[:W] += rest[N:]
+            out[0] = np.moveaxis(np.roll(rest[:N], -left, axis=0), 0, axis)
+        transformed = np.conj(rfftn(out[0], axes=range(d), workers=1))
+        corrections = [_transformed(self._width, N, K) for N, K in zip(self._points, self.twice, strict=True)]
+        return [
+            self._kept(transformed[..., channel], corrections, self.extents if channel else self.twice)
+            for channel in range(channels)
+        ]
+
+    def _kept(self, values: ComplexArray, corrections: Sequence[FloatArray], extents: Extents) -> ComplexArray:
+        for axis, (K, N, correction) in enumerate(zip(extents, self._points, corrections, strict=True)):
+            last = axis == len(extents) - 1
+            k = np.arange(0 if last else -K, K + 1)
+            shape = [-1 if number == axis else 1 for number in range(len(extents))]
+            values = np.take(values, k % N, axis=axis) / correction[np.abs(k)].reshape(shape)
+        return values
+
+
+def _bump(z: FloatArray, width: int) -> FloatArray:
+    return np.asarray(np.exp(2.30 * width * (np.sqrt(np.maximum(0.0, 1.0 - z * z)) - 1.0)))
+
+
+@lru_cache
+def _pieces(width: int) -> FloatArray:
+    """The window's pieces (degree + 1, W) between grid points, of t from -1 to 1, the highest power first; W is a whole
+    number of lanes of the vector unit."""
+    degree, t = width + 4, np.cos(pi * (np.arange(64) + 0.5) / 64)
+    out = np.zeros((degree + 1, -(-width // 8) * 8))
+    for j in range(width):
+        away = (j - (width / 2 - 1) - (t + 1) / 2) / (width / 2)
+        out[::-1, j] = np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(t, _bump(away, width), degree))
+    return out
+
+
+def _transformed(width: int, points: int, K: int) -> FloatArray:
+    """The window's Fourier transform at k = 0 to K, in grid points."""
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    angles = np.outer(nodes * width / 2 * (2.0 * pi / points), np.arange(K + 1))
+    return np.asarray((weights * _bump(nodes, width)) @ np.cos(angles) * (width / 2))
+
+
+def exponentials(extents: Extents, q: int) -> Exponentials:
+    """Empty sums, made the faster way, which depends on the arguments alone."""
+    numbers = prod(4 * M + 1 for M in extents) + q * prod(2 * M + 1 for M in extents)
+    tensor = len(extents) > 3 or numbers <= MOST_TENSOR[len(extents)]
+    return TensorExponentials(extents, q) if tensor else GridExponentials(extents, q)

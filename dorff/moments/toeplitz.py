@@ -1,0 +1,203 @@
+"""Sums of exponentials in the place of Gram matrices: features whose frequencies lie on a lattice have products that are
+cosines and sines of sums and differences of frequencies, which lie on it too. So Z^T Z has few different numbers:
+
+    T_k = sum w exp(i k . theta), |k_j| <= 2 M_j,     R_k = sum w (y - y0) exp(i k . theta), |k_j| <= M_j
+
+and the squares of the targets; theta = h (x - x0) are the rows' angles, which know of no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod, sqrt
+from operator import itemgetter
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.moments.base import HEADER, UNIT, Adder, IntArray, Kind, Sums
+from dorff.moments.blas import FloatArray
+from dorff.moments.exponentials import ComplexArray, Extents, doubled, exponentials, half_shape, half_size
+from dorff.moments.gram import Moments
+
+ROWS: Final = 512  # of a Gram matrix that are made at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Toeplitz(Sums):
+    """T, then R of each target (halves, see `half_shape`), then the targets' squares (q, q), as `values`.
+
+    `m` is that of the features of all k with |k_j| <= M_j but 0; the `extents` M are the lattice's, not known here."""
+
+    kind: ClassVar[Kind] = Kind.TOEPLITZ
+    m: int
+    q: int
+    n: int
+    y0: FloatArray
+    values: FloatArray
+    observed: str = ""
+    unit: float = UNIT
+
+    @property
+    def length(self) -> int:
+        return self.values.size
+
+    def pieces(self) -> Iterator[FloatArray]:
+        yield self.values
+
+    @classmethod
+    def fits(cls, width: int, length: int) -> bool:
+        return length > width
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
+        m, q, n, observed, unit = itemgetter(*HEADER)(header)
+        return cls(m, q, n, y0, values, observed, unit)
+
+    def absorb(self, other: Toeplitz) -> Toeplitz:
+        self.check_same(other)
+        np.add(self.values, other.values, out=self.values)
+        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
+
+    def split(self, extents: Extents) -> tuple[ComplexArray, list[ComplexArray], FloatArray]:
+        """T, R of each target, and the squares, views; InputError for sums of another lattice."""
+        wide, narrow = half_size(doubled(extents)), half_size(extents)
+        if length_of(extents, self.q) != self.length:
+            raise InputError("the sums in the state are of another lattice than its plan; remove the state")
+        numbers = self.values[: 2 * (wide + self.q * narrow)].view(complex)
+        R = numbers[wide:].reshape(self.q, *half_shape(extents))
+        return numbers[:wide].reshape(half_shape(doubled(extents))), list(R), self.values[-(self.q**2) :].reshape(
+            self.q, self.q
+        )
+
+    def gram(self, modes: IntArray, extents: Extents) -> Moments:
+        """The moments of the features [cos k . theta | sin k . theta] of the k that `modes` (D, v) are.
+
+        cos a cos b is half of cos(a - b) + cos(a + b), and so on."""
+        T, R, squares = self.split(extents)
+        D, q = len(modes), self.q
+        w = 2 * D + 1 + q
+        Z = np.empty((w, w))
+        for start in range(0, D, ROWS):
+            rows = slice(start, min(start + ROWS, D))
+            minus, plus = (_at(T, modes[rows, None] + sign * modes[None]) for sign in (-1, 1))
+            Z[rows, :D] = 0.5 * (minus.real + plus.real)
+            Z[rows, D : 2 * D] = 0.5 * (plus.imag - minus.imag)
+            Z[D + rows.start : D + rows.stop, D : 2 * D] = 0.5 * (minus.real - plus.real)
+        for column, of in enumerate((T, *R), 2 * D):
+            alone = _at(of, modes)
+            Z[:D, column], Z[D : 2 * D, column] = alone.real, alone.imag
+            Z[2 * D, column] = _at(of, np.zeros(modes.shape[1], np.int64)).real
+        Z[2 * D + 1 :, 2 * D + 1 :] = squares
+        packed = np.concatenate([Z[: column + 1, column] for column in range(w)])
+        return Moments(2 * D, q, self.n, self.y0, packed, self.observed, self.unit)
+
+
+def length_of(extents: Extents, q: int) -> int:
+    """How many numbers the sums of such a lattice have, for q targets."""
+    return 2 * (half_size(doubled(extents)) + q * half_size(extents)) + q * q
+
+
+def features_of(extents: Extents) -> int:
+    """m of all features of the lattice but those of k = 0."""
+    return prod(2 * M + 1 for M in extents) - 1
+
+
+def _at(half: ComplexArray, k: IntArray) -> ComplexArray:
+    """Sums at whole numbers k (..., v); at -k they are conjugate."""
+    turned = k[..., -1] < 0
+    k = np.where(turned[..., None], -k, k)
+    middle = np.array([(size - 1) // 2 for size in half.shape[:-1]] + [0])
+    values = half[tuple(np.moveaxis(k + middle, -1, 0))]
+    return np.where(turned, np.conj(values), values)
+
+
+class ToeplitzAdder(Adder):
+    """Adds rows Z (n, v + 1 + q) = [theta | w | y - y0], theta from -pi to pi.
+
+    Its witness is the sum over all k of the sums' values at one point phi, which is that of a product of Dirichlet
+    kernels over the rows; of the targets' squares along a direction; and the sums of the sizes of both."""
+
+    kind: ClassVar[Kind] = Kind.TOEPLITZ
+
+    def __init__(self, extents: Extents, q: int, y0: FloatArray, *, observed: str = "") -> None:
+        super().__init__(features_of(extents), q, y0, observed=observed, witnesses=2 * (2 + q))
+        self.probe = self.probe[: max(q, 1)]
+        self._exponentials, self._squares = exponentials(extents, q), np.zeros((q, q))
+        self.unit = self._exponentials.unit
+        self._phi = 0.7 + 0.45 * np.arange(len(extents))
+        self._finished: tuple[int, FloatArray] | None = None
+
+    @property
+    def length(self) -> int:
+        return length_of(self._exponentials.extents, self.q)
+
+    def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
+        if not len(Z):
+            return
+        v = len(self._phi)
+        theta, strengths = Z[:, :v], Z[:, v:].copy()
+        with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
+            strengths[:, 1:] *= strengths[:, :1]
+            self._exponentials.add(theta, strengths)
+            self._squares += strengths[:, 1:].T @ Z[:, v + 1 :]
+            self._witness(theta, strengths, Z[:, v + 1 :])
+        self.n += len(Z)
+
+    def _witness(self, theta: FloatArray, strengths: FloatArray, Y: FloatArray) -> None:
+        of, q = self._exponentials, self.q
+        wide, narrow = (_dirichlet(theta - self._phi, extents) for extents in (of.twice, of.extents))
+        seen = np.column_stack([strengths[:, 0] * wide, *(strengths[:, 1:] * narrow[:, None]).T])
+        along = Y @ self.probe[:q]
+        self.witness[: 1 + q] += seen.sum(axis=0)
+        self.witness[1 + q] += strengths[:, 0] @ along**2
+        self.witness[2 + q : 3 + 2 * q] += np.abs(seen).sum(axis=0) + self._sizes * np.abs(strengths).sum(axis=0)
+        self.witness[-1] += strengths[:, 0] @ np.abs(Y).sum(axis=1) ** 2
+
+    @property
+    def _sizes(self) -> FloatArray:
+        """What the errors of all k may come to, where each is that of one of the sums."""
+        of = self._exponentials
+        wide, narrow = (sqrt(prod(2 * K + 1 for K in extents)) * (1 + sum(extents)) for extents in (of.twice, of.extents))
+        return np.array([wide, *[narrow] * self.q])
+
+    def held(self) -> Iterator[FloatArray]:
+        yield from self._exponentials.held()
+        yield self._squares.reshape(-1)
+        yield self.witness
+
+    def compared(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        sums, q = self.moments(), self.q
+        T, R, squares = sums.split(self._exponentials.extents)
+        probe = self.probe[:q]
+        summed = [*(_value(one, self._phi) for one in (T, *R)), float(probe @ squares @ probe)]
+        slack = (self.unit + UNIT * self.n) * self.witness[2 + q :]
+        return np.array(summed), self.witness[: 2 + q], slack * np.append(np.ones(1 + q), 4.0)
+
+    def pieces(self) -> Iterator[FloatArray]:
+        yield self.moments().values
+
+    def moments(self) -> Toeplitz:
+        if self._finished is None or self._finished[0] != self.n:
+            parts = [one.reshape(-1).view(float) for one in self._exponentials.sums()]
+            self._finished = self.n, np.concatenate([*parts, self._squares.reshape(-1)])
+        return Toeplitz(self.m, self.q, self.n, self.y0, self._finished[1].copy(), self.observed, self.unit)
+
+
+def _dirichlet(x: FloatArray, extents: Sequence[int]) -> FloatArray:
+    """The products (n,) over the angles x (n, v) of the sums of exp(i k x) over |k| <= K."""
+    below = np.sin(0.5 * x)
+    numbers = 2.0 * np.asarray(extents) + 1.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each = np.where(np.abs(below) < 1e-12, numbers, np.sin(0.5 * numbers * x) / below)
+    return np.asarray(np.prod(each, axis=1))
+
+
+def _value(half: ComplexArray, phi: FloatArray) -> float:
+    """The sum over all k, those that are kept and those that are not, of the values times exp(-i k . phi)."""
+    value: Any = half
+    for size, angle in zip(half.shape[:-1], phi, strict=False):
+        value = np.tensordot(np.exp(-1j * angle * (np.arange(size) - (size - 1) // 2)), value, axes=1)
+    turned = (value * np.exp(-1j * phi[-1] * np.arange(half.shape[-1]))).real
+    return float(2.0 * turned.sum() - turned[0])

@@ -1,0 +1,68 @@
+"""Rows added to sums of exponentials, of features whose frequencies lie on a lattice."""
+
+import time
+from math import pi
+from typing import Final
+
+import numpy as np
+
+from dorff import moments
+from dorff.features import FeatureMap, Projected
+from dorff.frequencies import Modes
+from dorff.moments import FloatArray, Toeplitz, ToeplitzAdder
+from dorff.moments.exponentials import Extents
+from dorff.passes.blocks import TargetSums
+
+LATTICE_ROWS: Final = 2**16  # that are added at a time
+
+
+class LatticeSums(TargetSums):
+    """Sums of the rows' angles h (x - x0) and targets; features of `syrk_seconds`, here of all sums' time."""
+
+    def __init__(
+        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None
+    ) -> None:
+        super().__init__(block_rows, y0, class_weight)
+        modes = modes_of(features)
+        self._axes, self.extents = axes_of(modes), extents_of(modes)
+        self._center = features.center[self._axes]
+        self._step = (modes.step / features.scale)[self._axes]
+        few = self.empty((0, ""))  # loops and BLAS are loaded while there is memory for them
+        self._add_block(few, np.zeros((2, features.d)), np.zeros((2, len(y0))), None)
+        few.compared()
+        self.syrk_seconds = 0.0
+
+    def _add_block(self, sums: moments.Adder, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> None:
+        v, began = len(self._axes), time.perf_counter()
+        Z = np.empty((len(x), v + 1 + y.shape[1]))
+        theta = np.multiply(x[:, self._axes] - self._center, self._step, out=Z[:, :v])
+        theta -= 2.0 * pi * np.round(theta / (2.0 * pi))
+        Z[:, v] = 1.0 if weight is None else weight
+        np.subtract(y, self._y0, out=Z[:, v + 1 :])
+        sums.add(Z)
+        self.syrk_seconds += time.perf_counter() - began
+
+    def empty(self, part: moments.Part) -> ToeplitzAdder:
+        return ToeplitzAdder(self.extents, len(self._y0), self._y0, observed=part[1])
+
+
+def modes_of(features: FeatureMap) -> Modes:
+    """The lattice that features have their frequencies on."""
+    phi = features.phi
+    assert isinstance(phi, Projected) and isinstance(phi.projection, Modes)
+    return phi.projection
+
+
+def axes_of(modes: Modes) -> moments.IntArray:
+    """The inputs that the features see."""
+    return np.flatnonzero(np.any(modes.modes != 0, axis=0))
+
+
+def extents_of(modes: Modes) -> Extents:
+    """The largest whole number along each of them."""
+    return tuple(int(M) for M in np.abs(modes.modes).max(axis=0)[axes_of(modes)])
+
+
+def gram(sums: Toeplitz, lattice: Modes, modes: Modes) -> moments.Moments:
+    """The moments of features with these modes, of sums that were made for a lattice."""
+    return sums.gram(modes.modes[:, axes_of(lattice)], extents_of(lattice))
