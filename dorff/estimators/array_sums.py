@@ -66,7 +66,7 @@ Targets: TypeAlias = "Rows | OneHot"
 @dataclass(frozen=True, eq=False)
 class Drawing:
     """All that is known before the pass: the features, the targets' shift y0 (q,), how moments are solved, which fold
-    a row is in, and what a sample told."""
+    a row is in, what a sample told, and of features on a lattice the box (2, d) of the inputs."""
 
     features: FeatureMap
     y0: FloatArray
@@ -75,6 +75,7 @@ class Drawing:
     seed: int
     deal: Deal
     looked: Look | None = None
+    box: FloatArray | None = None
 
     @property
     def sampled(self) -> FirstLook | None:
@@ -105,6 +106,7 @@ class ArraySums:
     class_weight: FloatArray | None = None
     partial: bool = False
     precision: str = "double"
+    box: FloatArray | None = None
 
     def of(self, X: Rows, Y: Targets, weights: FloatArray | None = None, *, first: int = 0, jobs: int = 1) -> Folds:
         """Moments of each fold and pattern of X (n, d) and Y (n, q): both Dask arrays of the same row chunks, or
@@ -147,6 +149,11 @@ class ArraySums:
         rows = RowBlock(np.arange(first, first + len(X)), X, Y, weights)
         if self.partial and not (some := np.asarray(~np.isnan(Y).all(axis=1))).all():
             rows = rows[some]
+        if self.box is not None and (np.any(self.box[0] > rows.X) or np.any(self.box[1] < rows.X)):
+            raise InputError(
+                "X: rows lie outside of the box that the sampler's lattice was made for, that of the first rows; fit all "
+                "rows together, or use another sampler"
+            )
         fold_of = None if self.folds.count == 1 else self.folds.of_rows(rows.numbers)
         for fold in range(self.folds.count):
             dealt = rows if fold_of is None else rows[fold_of == fold]
@@ -311,6 +318,15 @@ def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Ite
     if isinstance(Y, OneHot):  # whose rows are made anew, a number for each class
         step = max(1, min(step, MOST_ONES // Y.shape[1]))
     return ((start, min(start + step, len(X))) for start in range(0, len(X), step))
+
+
+def ends_of(X: Rows) -> FloatArray:
+    """The least and the largest of each input of rows X (n, d): (2, d)."""
+    if isinstance(X, da.Array):
+        return np.asarray(compute(X.min(axis=0), X.max(axis=0)), dtype=np.float64)
+    reader = ArrayReader(X, "X")
+    ends = [(part.min(axis=0), part.max(axis=0)) for part in (reader.read(*run) for run in runs(X, X))]
+    return np.array([np.min([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)])
 
 
 def held_fold(deal: FoldRule) -> int:

@@ -30,7 +30,7 @@ from dorff.features import Recipe
 from dorff.features.lengthscale_search import search_size
 from dorff.fit import Fitted, folds_with_rows
 from dorff.fit.quality import FitQuality, warnings_of
-from dorff.frequencies import Sampler, default_sampler
+from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.graphs import Manifold
 from dorff.kernels import FloatArray, Gaussian, MultiView, OperatorKernel, ScalarKernel, mean_of, median_lengthscale
 from dorff.model import Density, Model, Views
@@ -188,6 +188,7 @@ class ORFFEstimator(Nested, ABC):
         own = w
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
+        box = array_sums.ends_of(X if inputs is None else inputs) if isinstance(self.sampler, Lattice) else None
         count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
 
         def setting_of(kernel: OperatorKernel, m: int, density: Density | None = None) -> Setting:
@@ -204,6 +205,8 @@ class ORFFEstimator(Nested, ABC):
             if self._unsaid and looked is not None:
                 kernel = parameters.told_by_folds(setting_of(kernel, search_size(n)[1]), looked, deal, seed, count)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
+            if box is not None:
+                sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=not self.intercept)
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
             arrays.check_memory(recipe.m, Y.shape[1])
             return (kernel, looked, deal), recipe
@@ -217,7 +220,7 @@ class ORFFEstimator(Nested, ABC):
         for name, why in self._ignored(recipe.idle):
             warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
         setting = setting_of(kernel, features.m, drawn.density)
-        return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked)
+        return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked, box)
 
     @property
     def _given(self) -> OperatorKernel | ScalarKernel | None:

@@ -246,7 +246,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if stream is None:
             observe, deal = self._average(Y.shape[1]), partial(self._deal, Y, groups, semi=bool(terms))
             drawing = self._draw(X, Y, deal, observe=observe, weights=weights, inputs=inputs, free_scale=True)
-            summing = array_sums.ArraySums(drawing.features, drawing.y0, drawing.deal, self.class_weight_)
+            own = drawing.features, drawing.y0, drawing.deal, self.class_weight_
+            summing = array_sums.ArraySums(*own, box=drawing.box)
             stream = array_sums.Stream(drawing, summing)
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])

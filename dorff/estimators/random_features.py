@@ -14,11 +14,11 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import one_thread, sample
+from dorff.estimators.array_sums import ends_of, one_thread, sample
 from dorff.estimators.arrays import Deferred, Flags, StoredRows, finite_in, runs_of, unwrap, with_rows
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
 from dorff.features import FeatureMap, Recipe
-from dorff.frequencies import Sampler, default_sampler
+from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import Model
 from dorff.plan import draw_features
@@ -63,6 +63,8 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[Decomposable, Recipe]:
             kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
+            if isinstance(sampler, Lattice):
+                sampler = sampler.over(np.ptp(scaled(ends_of(rows)), axis=0), constant=True)
             return kernel, Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
 
         with one_thread():

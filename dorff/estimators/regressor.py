@@ -201,7 +201,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                     scale_targets=self._scales, observe=observe, partial=self._partial, weights=weights, inputs=inputs,
                 )  # fmt: skip
                 own = drawing.features, drawing.y0, drawing.deal
-                stream = Stream(drawing, ArraySums(*own, partial=self._partial, precision=self.precision))
+                summing = ArraySums(*own, partial=self._partial, precision=self.precision, box=drawing.box)
+                stream = Stream(drawing, summing)
             stream = stream.added(X, Y, weights, jobs)
             penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, len(X))
             drawing = stream.drawing

@@ -40,7 +40,7 @@ def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
         Setting(
             kernel, features.d, features.m, frozen.constants.density, standardize, solving.intercept, plan.observe,
             one_scale=plan.spec.one_scale, method="cg" if plan.costs.route == "cg" else "direct",
-            normalize=kernel.config() not in own, penalties=penalties(plan, terms, weights), sample=sample,
+            normalize=plan.recipe.sampler.sampled and kernel.config() not in own, penalties=penalties(plan, terms, weights), sample=sample,
             free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
         )
         for kernel in candidates
@@ -157,7 +157,7 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         info["labels"] = list(dataset.labels)
     if isinstance(fitted.fit.kernel, MultiView):
         info["data"]["views"] = views_of(plan, fitted.fit.kernel)
-    return fitted.model(frozen.features, plan.spec.sampler, plan.spec.seed, info)
+    return fitted.model(frozen.features, plan.own.sampler, plan.spec.seed, info)
 
 
 def views_of(plan: Plan, kernel: MultiView) -> list[dict[str, Any]]:

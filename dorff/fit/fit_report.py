@@ -96,7 +96,7 @@ def made(plan: Plan) -> dict[str, Any]:
     receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of the files that manifold
     terms are of."""
     wanted = [
-        plan.spec.config(),
+        plan.own.config(),
         plan.kernel_configs,
         plan.drawn_configs,
         plan.job.features.counts,

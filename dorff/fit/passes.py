@@ -18,8 +18,9 @@ from dorff.features import FeatureMap, cut
 from dorff.graphs import KNN, Given, Identity
 from dorff.manifold import Shards, added, build, sum_term
 from dorff.model import Model, Posterior
-from dorff.moments import Kind, Moments, Part, Solvable, Triangle, by_fold, pooled, unseen
-from dorff.passes import Leaf, PassSums, Tree, leaf_bounds
+from dorff.moments import Kind, Moments, Part, Solvable, Toeplitz, Triangle, by_fold, pooled, unseen
+from dorff.passes import Leaf, PassSums, Tree, leaf_bounds, load_pass
+from dorff.passes.lattice import gram, modes_of
 from dorff.plan import Plan, freeze_constants
 from dorff.plan.manifold_terms import ManifoldTerm, features_of
 from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
@@ -223,14 +224,24 @@ def run_pass(plan: Plan, engine: Engine, progress: Told = None, *, lease: Lease 
             cut(frozen.features, frozen.constants.density, m // 2)  # refused before the pass
         began = time.perf_counter()
         tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
-        of: type[Solvable] = Triangle if plan.spec.sums is Kind.TRIANGLE else Moments
         counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
-        folds = tree.collect(engine, of, counted)
+        folds = _collected(tree, plan, engine, counted)
         with nullcontext() if lease is None else lease.fenced():
             tree.tidy()
     receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
     fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
     return PassResult(folds, receipts, fresh, time.perf_counter() - began, rewritten=tuple(sorted(tree.rewritten)))
+
+
+def _collected(tree: Tree, plan: Plan, engine: Engine, told: Callable[[int], None] | None) -> dict[Part, Solvable]:
+    """The sums of each fold and pattern: those of a lattice's exponentials as moments of the job's features."""
+    if plan.spec.sums is not Kind.TOEPLITZ:
+        return dict(tree.collect(engine, Triangle if plan.spec.sums is Kind.TRIANGLE else Moments, told))
+    sums = tree.collect(engine, Toeplitz, told)
+    lattice, modes = (
+        modes_of(one) for one in (load_pass(plan.directory, plan.frozen().hash).features, plan.frozen().features)
+    )
+    return {part: gram(sums.pop(part), lattice, modes) for part in list(sums)}
 
 
 @contextmanager

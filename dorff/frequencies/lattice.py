@@ -23,22 +23,25 @@ from dorff.frequencies.base import Law, Sampler
 from dorff.frequencies.transforms import Cost, Frequencies, IntArray, Modes
 from dorff.kernels import Isotropic, Measure, MultiView, OperatorKernel, Spectral, View, scalar_from_config
 from dorff.kernels.operator import VectorField
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import FloatArray, positive_number
 from dorff.kernels.stretched import Stretched
-from dorff.spec.part import Typed
+from dorff.spec.part import Share, Typed
 from dorff.spec.registry import SAMPLERS, Config, Entry, lazily
 
 brentq = lazily("scipy.optimize", "brentq")
 
 MOST_SIDES: Final = 5  # inputs that vary: with more of them the smallest lattice has more points than anybody draws
+MOST_SUMS: Final = 2**20  # numbers of a lattice that is made larger than it needs to be
 _RADII: Final = np.exp(np.linspace(-12.0, 60.0, 2**14))  # in 1 / length-scales
 _NODES: Final = np.exp(np.arange(-21.0, 12.0, 0.25))  # the same, along an input that is constant
 
 
 class LatticeSpec(Typed):
-    """Equispaced frequencies, for a few inputs; `error` is the largest of the kernel on the data's box, over k(x, x)."""
+    """Equispaced frequencies, for a few inputs; `error` is the largest of the kernel on the data's box, over k(x, x).
+    `tolerance` is the largest error of the sums, relative to what is summed."""
 
-    error: Annotated[float, Field(gt=0, lt=1)] = 1e-3
+    error: Share = 1e-3
+    tolerance: Annotated[float, Field(ge=1e-13, le=1e-3)] = 1e-12
 
 
 @dataclass(frozen=True)
@@ -48,30 +51,40 @@ class Lattice(Sampler):
     `error` bounds about the largest error of the kernel on the box, over k0(0); `n_features` is a ceiling: where it is
     too low, the frequencies of the largest |s omega| are left out. `sides` (d,) of the box in the scaled inputs' units
     are told by the data (`over`); before that nobody knows how many frequencies there will be: as many as may be.
-    `constant`: a frequency of 0 for a fit without a free intercept, which else has its place.
+    `tolerance` is that of sums of exponentials, the fast ones of a job: twice the digits cost twice the time.
+    `constant`: a frequency of 0 for a fit without a free intercept, which else has its place. `grid` is the step and
+    the extents of a lattice that is given (`on`), of which frequencies are every second point, or third ...
 
     Along an input that does not vary, whose side is 0, the spectrum is integrated: the features do not see it. All
     terms of a sum share one lattice, be it concatenated or not."""
 
     error: float = 1e-3
+    tolerance: float = 1e-12
     sides: tuple[float, ...] | None = None
     constant: bool = False
+    grid: tuple[tuple[float, ...], tuple[int, ...]] | None = None
     kind = "lattice"
     mixes = True
     sampled = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.error, bool) or not isinstance(self.error, float) or not 0 < self.error < 1:
-            raise InputError(f"error must be a number between 0 and 1, such as 1e-3, not {self.error!r}")
+        for name, least, most in (("error", 0.0, 1.0), ("tolerance", 1e-13, 1e-3)):
+            value = positive_number(name, getattr(self, name))
+            if not least <= value <= most or value == 1:
+                raise InputError(f"{name} must lie between {least:g} and {most:g}, such as 1e-3, not {value!r}")
 
     def over(self, sides: FloatArray, *, constant: bool) -> "Lattice":
         return replace(self, sides=tuple(sides.tolist()), constant=constant)
+
+    def on(self, lattice: Modes) -> "Lattice":
+        """The same with frequencies of a given lattice. InputError, once they are made, where it does not serve."""
+        return replace(self, grid=(tuple(lattice.step.tolist()), tuple(lattice.extents.tolist())))
 
     def of_view(self, view: View) -> "Lattice":
         return self if self.sides is None else replace(self, sides=tuple(self.sides[at] for at in view.columns))
 
     def config(self) -> Config:
-        return {"type": self.kind, "error": self.error}
+        return {"type": self.kind, "error": self.error, "tolerance": self.tolerance}
 
     def seeded(self, d: int, count: int) -> bool:
         return False
@@ -92,10 +105,10 @@ class Lattice(Sampler):
         raise AssertionError("a lattice is made for all laws together")
 
     def _drawn(self, kernel: OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator) -> Frequencies:
-        modes = self._modes(kernel, d, p, count)
+        modes, step = self._lattice(kernel, d, p, count)
         # psi^T psi = mu / rho with the weight 1: rho is that of a lattice of which half is there.
         sides = np.asarray(self.sides)
-        log_density = np.full(modes.D, -math.log(2.0 * np.prod(modes.step[sides > 0])))
+        log_density = np.full(modes.D, -math.log(2.0 * np.prod(step)))
         log_density[~np.any(modes.modes, axis=1)] += math.log(2.0)  # 0 is its own negative
         if len(modes.beside) > 1:
             nodes = np.abs(modes.beside[:, sides == 0])
@@ -106,7 +119,7 @@ class Lattice(Sampler):
         if isinstance(kernel, MultiView):
             return super().cost(kernel, d=d, p=p, count=count)
         self.check(kernel, d, p)
-        D = count if self.sides is None else self._modes(kernel, d, p, count).D
+        D = count if self.sides is None else self.modes(kernel, d, p, count).D
         return Cost(D, 4 * D * d, 2.0 * D * d)
 
     def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:
@@ -114,14 +127,18 @@ class Lattice(Sampler):
         of_all = {"sides": self.sides, "constant": self.constant}
         return [{**{key: value for key, value in law.items() if key != "terms"}, **of_all} for law in laws]
 
-    def _modes(self, kernel: OperatorKernel, d: int, p: int, count: int) -> Modes:
+    def modes(self, kernel: OperatorKernel, d: int, p: int, count: int) -> Modes:
         """The frequencies of a kernel, those of the smallest |s omega| first; of equal ones by k."""
+        return self._lattice(kernel, d, p, count)[0]
+
+    def _lattice(self, kernel: OperatorKernel, d: int, p: int, count: int) -> tuple[Modes, FloatArray]:
+        """With the steps from one to the next along the inputs that vary."""
         if self.sides is None:
             raise InputError("sampler: lattice: the box that the inputs lie in is not known; give Lattice(sides=...)")
         self.check(kernel, d, p)
         laws = {(base.scalar, isinstance(base, VectorField)) for weight, base in kernel.terms() if weight > 0}
         assert all(isinstance(scalar, Stretched) for scalar, _ in laws)  # `accept`
-        return _modes_of(tuple(sorted(laws, key=repr)), self.sides, self.error, self.constant, count)
+        return _modes_of(tuple(sorted(laws, key=repr)), self.sides, self.error, self.constant, count, self.grid)
 
 
 def _node_step() -> float:
@@ -130,8 +147,9 @@ def _node_step() -> float:
 
 @lru_cache(maxsize=16)
 def _modes_of(
-    laws: tuple[tuple[Stretched, bool], ...], sides: tuple[float, ...], error: float, constant: bool, count: int
-) -> Modes:
+    laws: tuple[tuple[Stretched, bool], ...], sides: tuple[float, ...], error: float, constant: bool, count: int,
+    grid: tuple[tuple[float, ...], tuple[int, ...]] | None,
+) -> tuple[Modes, FloatArray]:  # fmt: skip
     d, L = len(sides), np.asarray(sides)
     varied = np.flatnonzero(L > 0)
     if len(varied) > MOST_SIDES or not len(varied):
@@ -143,13 +161,34 @@ def _modes_of(
     scales = [1.0 / scalar.stretch(d)[varied] for scalar, _ in laws]
     period = np.max([L[varied] + s * rule.margin for s, rule in zip(scales, rules, strict=True)], axis=0)
     step = 2.0 * np.pi / period
+    every = np.ones(v, np.int64)
+    if grid is not None:
+        given, most = np.asarray(grid[0])[varied], np.asarray(grid[1])[varied]
+        every = np.floor(step / given * (1 + 1e-9)).astype(np.int64)
+        step = np.maximum(every, 1) * given
     ends = [rule.cutoff / (s * step) for s, rule in zip(scales, rules, strict=True)]
     k = _half(ends, [rule.power for rule in rules], count)
     if constant:
         k = np.concatenate([np.zeros((1, v), np.int64), k[: max(count - 1, 0)]])
-    modes, steps = np.zeros((len(k), d), np.int64), np.ones(d)
-    modes[:, varied], steps[varied] = k, step
-    return Modes(steps, modes, _beside(L, [scalar.stretch(d) for scalar, _ in laws]))
+    widest = np.maximum(np.abs(k).max(axis=0), 1)
+    if grid is None:
+        most, every = _generous(widest)
+        given = step / every
+    elif np.any(every < 1) or np.any(widest * every > most) or not np.array_equal(np.asarray(grid[1]) > 0, L > 0):
+        raise InputError("sampler: lattice: the kernel needs a finer or a wider lattice than the one that is given")
+    modes, steps, extents = np.zeros((len(k), d), np.int64), np.ones(d), np.zeros(d, np.int64)
+    modes[:, varied], steps[varied], extents[varied] = k * every, given, most
+    return Modes(steps, modes, extents, _beside(L, [scalar.stretch(d) for scalar, _ in laws])), step
+
+
+def _generous(widest: IntArray) -> tuple[IntArray, IntArray]:
+    """The extents of a lattice that is as many times finer as the second says, and wider, than the one of extents
+    `widest`: as long as its sums are few, so that they serve kernels with other length-scales, too."""
+    for finer, wider in ((4, 2), (2, 2), (2, 1)):
+        extents = widest * (finer * wider)
+        if np.prod(4.0 * extents + 1.0) <= MOST_SUMS:
+            return extents, np.full(len(widest), finer)
+    return widest, np.ones(len(widest), np.int64)
 
 
 def _beside(sides: FloatArray, stretches: Sequence[FloatArray]) -> FloatArray:

@@ -91,13 +91,15 @@ class Dense(Transform):
 
 @dataclass(frozen=True, eq=False)
 class Modes(Transform):
-    """omega_j = step * modes_j on a lattice: `step` (d,), `modes` (D, d) whole numbers.
+    """omega_j = step * modes_j on a lattice: `step` (d,), `modes` (D, d) whole numbers, within the `extents` (d,) of the
+    lattice whose sums are made, that serve more kernels than these frequencies do; 0 along inputs that are constant.
 
     `beside` (n, d) are frequencies along inputs that are constant, whose modes are 0: the law is that of all
     omega_j + beside_i, which no feature tells from omega_j. One row of zeros where no input is constant."""
 
     step: FloatArray
     modes: IntArray
+    extents: IntArray
     beside: FloatArray
     kind = "lattice"
     tile_rows = 256
@@ -122,8 +124,10 @@ class Modes(Transform):
 
     def fits(self) -> bool:
         fit = self.modes.dtype == np.int64 and self.step.ndim == 1 and self.modes.ndim == self.beside.ndim == 2
-        fit = fit and self.modes.shape[1:] == self.beside.shape[1:] == self.step.shape and 0 not in self.modes.shape
-        return fit and len(self.beside) > 0 and finite(self.step, self.beside) and bool(np.all(self.step > 0))
+        fit = fit and self.modes.shape[1:] == self.beside.shape[1:] == self.step.shape == self.extents.shape
+        fit = fit and 0 not in self.modes.shape and len(self.beside) > 0 and self.extents.dtype == np.int64
+        fit = fit and finite(self.step, self.beside) and bool(np.all(self.step > 0))
+        return fit and bool(np.all(np.abs(self.modes) <= self.extents) and np.any(self.extents > 0))
 
 
 class _Blocks(Transform):

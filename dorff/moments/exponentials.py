@@ -4,7 +4,6 @@ one-dimensional powers, for few; by a grid and its Fourier transform for many.""
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from math import ceil, log10, pi, prod
 from typing import Any, Final
 
@@ -18,7 +17,6 @@ from dorff.moments.blas import FloatArray
 
 ComplexArray = npt.NDArray[np.complex128]
 Extents = tuple[int, ...]  # K_j of each angle
-TOLERANCE: Final = 1e-9  # of sums by a grid, relative to that of the strengths' sizes
 #: Of 1, 2 or 3 angles the most numbers for which products are faster than a grid, as measured with three strengths.
 MOST_TENSOR: Final = (0, 800, 1500, 8000)
 TENSOR_ROWS: Final = 1024
@@ -74,7 +72,9 @@ class TensorExponentials(Exponentials):
     def __init__(self, extents: Extents, q: int) -> None:
         super().__init__(extents, q)
         wide, narrow = ([2 * K + 1 for K in Ks] for Ks in (self.twice, extents))
-        self._few = [np.r_[0 : M + 1, 2 * M + 1 : 3 * M + 1] for M in extents]  # of cosines, then sines of twice as many
+        self._few = [
+            np.r_[0 : M + 1, 2 * M + 1 : 3 * M + 1] for M in extents
+        ]  # of cosines, then sines of twice as many
         self._T = np.zeros((wide[0], prod(wide[1:])))
         self._R = np.zeros((q * narrow[0], prod(narrow[1:])))
 
@@ -138,9 +138,9 @@ class GridExponentials(Exponentials):
 
     The window exp(beta (sqrt(1 - z^2) - 1)), its width and beta are those of Barnett, Magland & af Klinteberg (2019)."""
 
-    def __init__(self, extents: Extents, q: int, tolerance: float = TOLERANCE) -> None:
+    def __init__(self, extents: Extents, q: int, tolerance: float) -> None:
         super().__init__(extents, q)
-        self.unit = tolerance
+        self.unit = 10.0 * tolerance  # where all rows are in one place; 100 times less where they are spread
         self._width = 2 * ceil((ceil(-log10(tolerance)) + 1) / 2)
         self._coefficients = _pieces(self._width)
         W = self._coefficients.shape[1]
@@ -208,7 +208,8 @@ def _pieces(width: int) -> FloatArray:
     out = np.zeros((degree + 1, -(-width // 8) * 8))
     for j in range(width):
         away = (j - (width / 2 - 1) - (t + 1) / 2) / (width / 2)
-        out[::-1, j] = np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(t, _bump(away, width), degree))
+        powers_of_t = np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(t, _bump(away, width), degree))
+        out[len(out) - len(powers_of_t) :, j] = powers_of_t[::-1]
     return out
 
 
@@ -219,8 +220,9 @@ def _transformed(width: int, points: int, K: int) -> FloatArray:
     return np.asarray((weights * _bump(nodes, width)) @ np.cos(angles) * (width / 2))
 
 
-def exponentials(extents: Extents, q: int) -> Exponentials:
-    """Empty sums, made the faster way, which depends on the arguments alone."""
+def exponentials(extents: Extents, q: int, tolerance: float) -> Exponentials:
+    """Empty sums, made the faster way, which depends on the arguments alone; `tolerance` is relative to the strengths'
+    sizes, down to 1e-13."""
     numbers = prod(4 * M + 1 for M in extents) + q * prod(2 * M + 1 for M in extents)
     tensor = len(extents) > 3 or numbers <= MOST_TENSOR[len(extents)]
-    return TensorExponentials(extents, q) if tensor else GridExponentials(extents, q)
+    return TensorExponentials(extents, q) if tensor else GridExponentials(extents, q, tolerance)

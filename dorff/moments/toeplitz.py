@@ -67,8 +67,10 @@ class Toeplitz(Sums):
             raise InputError("the sums in the state are of another lattice than its plan; remove the state")
         numbers = self.values[: 2 * (wide + self.q * narrow)].view(complex)
         R = numbers[wide:].reshape(self.q, *half_shape(extents))
-        return numbers[:wide].reshape(half_shape(doubled(extents))), list(R), self.values[-(self.q**2) :].reshape(
-            self.q, self.q
+        return (
+            numbers[:wide].reshape(half_shape(doubled(extents))),
+            list(R),
+            self.values[-(self.q**2) :].reshape(self.q, self.q),
         )
 
     def gram(self, modes: IntArray, extents: Extents) -> Moments:
@@ -121,10 +123,10 @@ class ToeplitzAdder(Adder):
 
     kind: ClassVar[Kind] = Kind.TOEPLITZ
 
-    def __init__(self, extents: Extents, q: int, y0: FloatArray, *, observed: str = "") -> None:
+    def __init__(self, extents: Extents, q: int, y0: FloatArray, *, tolerance: float, observed: str = "") -> None:
         super().__init__(features_of(extents), q, y0, observed=observed, witnesses=2 * (2 + q))
         self.probe = self.probe[: max(q, 1)]
-        self._exponentials, self._squares = exponentials(extents, q), np.zeros((q, q))
+        self._exponentials, self._squares = exponentials(extents, q, tolerance), np.zeros((q, q))
         self.unit = self._exponentials.unit
         self._phi = 0.7 + 0.45 * np.arange(len(extents))
         self._finished: tuple[int, FloatArray] | None = None
@@ -159,7 +161,9 @@ class ToeplitzAdder(Adder):
     def _sizes(self) -> FloatArray:
         """What the errors of all k may come to, where each is that of one of the sums."""
         of = self._exponentials
-        wide, narrow = (sqrt(prod(2 * K + 1 for K in extents)) * (1 + sum(extents)) for extents in (of.twice, of.extents))
+        wide, narrow = (
+            sqrt(prod(2 * K + 1 for K in extents)) * (1 + sum(extents)) for extents in (of.twice, of.extents)
+        )
         return np.array([wide, *[narrow] * self.q])
 
     def held(self) -> Iterator[FloatArray]:

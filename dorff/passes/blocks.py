@@ -187,6 +187,7 @@ class BlockSums(TargetSums):
 # A leaf's rows: about 0.8 s of `syrk` for the first, within bounds; overheads are a few hundredths of that.
 LEAF_FLOPS: Final = 4e10
 SMALLEST_LEAF, LARGE_FIRST_LEAF, LARGEST_LEAF = 2**14, 2**17, 2**18
+LIGHT_LEAF, LARGEST_LIGHT = 2**18, 2**22  # where a row costs the same whatever the features
 GROW_AGAIN: Final = 4096  # from this number on, so that 10^12 rows are some 2 10^5 leaves
 
 
@@ -222,13 +223,18 @@ def window_start(n: int, wanted: int, shard_rows: int, width: int) -> int:
 
 def _spans(n: int, shard_rows: int, width: int) -> Iterator[tuple[int, int]]:
     """The first row of each leaf and that of the next, up to row n."""
-    base = min(max(LEAF_FLOPS / width**2, SMALLEST_LEAF), LARGE_FIRST_LEAF)
-    start, number = 0, 0
+    base = min(max(LEAF_FLOPS / width**2, SMALLEST_LEAF), LARGE_FIRST_LEAF) if width else LIGHT_LEAF
+    start, number, largest = 0, 0, largest_leaf(width)
     while start < n:
-        rows = min(base * (1 + number / 16), LARGEST_LEAF) * max(1.0, number / GROW_AGAIN)
+        rows = min(base * (1 + number / 16), largest) * max(1.0, number / GROW_AGAIN)
         stop = start + max(1, round(rows / shard_rows)) * shard_rows
         yield start, stop
         start, number = stop, number + 1
+
+
+def largest_leaf(width: int) -> int:
+    """The most rows of a leaf until leaves are many; of a width of 0 rows cost little, whatever the features."""
+    return LARGEST_LEAF if width else LARGEST_LIGHT
 
 
 def block_rows(width: int) -> int:

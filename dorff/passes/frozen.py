@@ -296,6 +296,16 @@ class Pass(Place):
     def features(self) -> FeatureMap:
         return self.constants.features
 
+    @cached_property
+    def box(self) -> FloatArray | None:
+        """The box (2, d) that inputs must lie in, with what rounding may add; None where there is none."""
+        given = self.spec.recipe.get("box")
+        if given is None:
+            return None
+        low, high = np.array(given, dtype=np.float64)
+        slack = 1e-9 * (high - low)
+        return np.array([low - slack, high + slack])
+
     @property
     def folds(self) -> FoldRule:
         """The rule of the spec, with the row or group that fold 0 has, and what a sample of rows told."""

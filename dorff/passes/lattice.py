@@ -20,9 +20,11 @@ class LatticeSums(TargetSums):
     """Sums of the rows' angles h (x - x0) and targets; features of `syrk_seconds`, here of all sums' time."""
 
     def __init__(
-        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None
-    ) -> None:
+        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, tolerance: float,
+        class_weight: FloatArray | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(block_rows, y0, class_weight)
+        self._tolerance = tolerance
         modes = modes_of(features)
         self._axes, self.extents = axes_of(modes), extents_of(modes)
         self._center = features.center[self._axes]
@@ -43,7 +45,7 @@ class LatticeSums(TargetSums):
         self.syrk_seconds += time.perf_counter() - began
 
     def empty(self, part: moments.Part) -> ToeplitzAdder:
-        return ToeplitzAdder(self.extents, len(self._y0), self._y0, observed=part[1])
+        return ToeplitzAdder(self.extents, len(self._y0), self._y0, tolerance=self._tolerance, observed=part[1])
 
 
 def modes_of(features: FeatureMap) -> Modes:
@@ -54,13 +56,13 @@ def modes_of(features: FeatureMap) -> Modes:
 
 
 def axes_of(modes: Modes) -> moments.IntArray:
-    """The inputs that the features see."""
-    return np.flatnonzero(np.any(modes.modes != 0, axis=0))
+    """The inputs that vary."""
+    return np.flatnonzero(modes.extents)
 
 
 def extents_of(modes: Modes) -> Extents:
-    """The largest whole number along each of them."""
-    return tuple(int(M) for M in np.abs(modes.modes).max(axis=0)[axes_of(modes)])
+    """The largest whole number along each of them, of the lattice that sums are made of."""
+    return tuple(int(M) for M in modes.extents[axes_of(modes)])
 
 
 def gram(sums: Toeplitz, lattice: Modes, modes: Modes) -> moments.Moments:

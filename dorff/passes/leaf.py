@@ -16,9 +16,10 @@ from dorff.data import Dataset, RowBlock
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import stop_requested
 from dorff.loops import scan
-from dorff.moments import patterns_of
+from dorff.moments import FloatArray, Kind, patterns_of
 from dorff.passes.blocks import BlockSums, Leaf, RowSums
 from dorff.passes.frozen import Pass, Place, frozen_hash, load_pass
+from dorff.passes.lattice import LatticeSums
 from dorff.storage.location import locate
 from dorff.store import Receipt, merge_moments, save_moments
 from dorff.store.receipts import Checkpoint
@@ -60,11 +61,17 @@ class Summand(Stage):
 
 
 class PassSums(Summand):
-    """The sums that a pass's spec names, of [F | 1 | Y - y0]: Gram matrices, or triangles of QR."""
+    """The sums that a pass's spec names, of [F | 1 | Y - y0]: Gram matrices, triangles of QR, or of a lattice's features
+    sums of exponentials."""
 
     def opened(self) -> tuple[Pass, RowSums]:
         frozen = load_pass(self.directory, self.hash)
         spec = frozen.spec
+        if spec.sums is Kind.TOEPLITZ:
+            return frozen, LatticeSums(
+                frozen.features, frozen.constants.y0, block_rows=spec.block_rows,
+                tolerance=float(spec.sampler["tolerance"]), class_weight=frozen.constants.class_weight,
+            )  # fmt: skip
         return frozen, block_sums(frozen, block_rows=spec.block_rows, kind=spec.sums, precision=spec.precision)
 
 
@@ -262,7 +269,10 @@ def usable(dataset: Dataset, frozen: Pass, rows: RowBlock) -> tuple[RowBlock, bo
     that is not finite throughout for `refuse`. Without targets `drop` keeps every row of finite inputs. Where there
     are too many patterns of targets, rows of others than the pass is of are left out."""
     rows, spec, patterns = rows.weighty(), frozen.spec, frozen.constants.patterns
-    finite = scan(rows.X, *np.zeros((2, dataset.d))) and scan(rows.Y, *np.zeros((2, dataset.q)))
+    low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
+    finite = scan(rows.X, low, high) and scan(rows.Y, *np.zeros((2, dataset.q)))
+    if frozen.box is not None and not (finite and np.all(low >= frozen.box[0]) and np.all(high <= frozen.box[1])):
+        rows = _inside(dataset, frozen, frozen.box, rows)
     if finite and (patterns is None or "" in patterns) and (rows.weights is None or np.isfinite(rows.weights).all()):
         return rows, False
     good = rows.whole(partial=spec.partial)
@@ -271,6 +281,20 @@ def usable(dataset: Dataset, frozen: Pass, rows: RowBlock) -> tuple[RowBlock, bo
     if patterns is not None:
         good &= np.any([here for name, here in patterns_of(np.isfinite(rows.Y)) if name in patterns], axis=0)
     return rows[good], spec.partial
+
+
+def _inside(dataset: Dataset, frozen: Pass, box: FloatArray, rows: RowBlock) -> RowBlock:
+    """The rows whose inputs are in the box, or not finite; InputError where others are refused."""
+    outside = (box[0] > rows.X) | (box[1] < rows.X)
+    if not outside.any() or frozen.spec.recipe["outside"] == "drop":
+        return rows[~outside.any(axis=1)]
+    row, column = np.argwhere(outside)[0]
+    low, high = frozen.spec.recipe["box"][0][column], frozen.spec.recipe["box"][1][column]
+    raise InputError(
+        f"{dataset.path}: row {rows.numbers[row]}, column {dataset.input_columns[column]}: {rows.X[row, column]:.6g} is "
+        f"outside of the box that the lattice was made for, from {low:.6g} to {high:.6g}; give a data.box that is wide "
+        "enough for all rows to come (they are then summed anew), or set data.outside: drop"
+    )
 
 
 def not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:

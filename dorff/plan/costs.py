@@ -25,6 +25,7 @@ from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
 from dorff.passes.blocks import Leaf, most_sums
 from dorff.plan.graph_sizes import GiB, MiB
+from dorff.plan.lattice import LatticeCosts, lattice_costs, unknown
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
@@ -113,7 +114,9 @@ def estimate(
     width, qr = m + 1 + q, spec.sums is Kind.TRIANGLE
     workers = job.cluster.workers
     fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
-    leaf, read = _leaf_bytes(dataset, recipe, spec, patterns)
+    light = lattice_costs(recipe, q) if spec.sums is Kind.TOEPLITZ else None
+    packed = 4 * width * (width + 1) if light is None else light.packed
+    leaf, read = _leaf_bytes(dataset, recipe, spec, patterns, light)
     sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
     # Beside the system: features, and of classes held-out rows' decision values and copies of them.
     beside = _beside_bytes(job, dataset, recipe)
@@ -121,14 +124,16 @@ def estimate(
     rows = sum(stop - start for start, stop in runs) if any(leaves_out(job, size.k) for size in sizes) else 0
     left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
     solving = beside + left_out + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
-    level, disk = _disk_bytes(job, len(leaves), spec, patterns, width, workers)
+    level, disk = _disk_bytes(job, len(leaves), spec, patterns, packed, workers)
     rank = max(size.r for size in sizes)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
+    if light is not None:
+        flops = dataset.rows * light.flops
     sums = term_costs(terms, m, recipe.flops, workers)
     fewer = sums.fewer if sums.task_bytes + 8 * recipe.numbers > leaf else ""
     leaf, solving = max(leaf, sums.task_bytes + 8 * recipe.numbers), solving + sums.held_bytes
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
-    pace = Pace.of(recipe, width)
+    pace = Pace.of(recipe, width) if light is None and not unknown(recipe) else Pace.nominal(m, recipe.flops)
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
     alone = any(isinstance(one, MultiView) or solvers.learned_term(one) is not None for one in candidates)
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
@@ -187,13 +192,18 @@ def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: 
     return seconds + work / pace.square
 
 
-def _leaf_bytes(dataset: Dataset, recipe: Recipe, spec: PassSpec, patterns: int) -> tuple[int, int]:
+def _leaf_bytes(
+    dataset: Dataset, recipe: Recipe, spec: PassSpec, patterns: int, light: LatticeCosts | None
+) -> tuple[int, int]:
     """Bytes of a leaf, and those of them that are for reading."""
     width, block, folds = recipe.m + 1 + dataset.q, spec.block_rows, spec.folds
     packed, square = 4 * width * (width + 1), 8 * width * width
     units = spec.read_rows // dataset.unit_rows
     read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
-    leaf = patterns * (folds.count if folds.by_rows else 1) * square
+    parts = patterns * (folds.count if folds.by_rows else 1)
+    if light is not None:
+        return parts * light.each + light.once + 8 * recipe.numbers + read, read
+    leaf = parts * square
     leaf += 8 * block * (width + 8) + 8 * recipe.numbers + read
     if spec.sums is Kind.TRIANGLE:  # a block by columns too; two triangles are merged as squares
         return max(leaf + 8 * block * width, 2 * square + 2 * packed), read
@@ -208,14 +218,14 @@ def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
     return 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
 
 
-def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, width: int, workers: int) -> tuple[int, int]:
+def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, packed: int, workers: int) -> tuple[int, int]:
     """The level of the tree whose nodes are kept, in a quarter of the free disk, and all bytes on disk at a time."""
-    packed, folds, level = 4 * width * (width + 1), spec.folds, 0
+    folds, level = spec.folds, 0
     most = free_bytes(locate(job.state)) // 4 // (folds.count * patterns * packed)
     while leaves >> level > max(most, 1):
         level += 1
     node = packed * patterns * (folds.count if folds.by_rows else min(folds.count, 2**level))
-    return level, ((leaves >> level) + most_sums(leaves, workers)) * node + 16 * width**2
+    return level, ((leaves >> level) + most_sums(leaves, workers)) * node + 4 * packed
 
 
 def _route(job: Job, shape: Shape, pace: Pace, workers: int, candidates: Sequence[OperatorKernel]) -> Route:

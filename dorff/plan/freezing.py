@@ -20,8 +20,9 @@ from dorff.moments import MOST_PATTERNS, patterns_of, pinned
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES
+from dorff.plan.lattice import box_of
 from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
-from dorff.plan.plan import Plan
+from dorff.plan.plan import Plan, named, same_sample
 from dorff.plan.sampled import FirstLook, distance, held_out_multiple, linear_r2, look, run_length, sample_runs
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import Setting, spread
@@ -52,19 +53,13 @@ def _still_frozen(plan: Plan) -> bool:
         constants = plan.frozen().constants
     except InputError:  # damaged: the same rows give the same constants again
         return False
-    dataset, sample, tuning = plan.dataset, constants.sample, constants.tuning_rows
-    if sample.first >= dataset.first:
-        stop = sample.first + sample.rows
-        if stop > dataset.n or sample != _named(dataset.block(sample.first, stop)):
-            return False
+    dataset, tuning = plan.dataset, constants.tuning_rows
+    if not same_sample(plan.frozen(), dataset):
+        return False
     if tuning is None or tuning.first < dataset.first:
         return True
     rows = dataset.window(tuning.first)
     return tuning.rows <= rows.n and tuning == tuning_rows(rows, tuning.rows)[1]
-
-
-def _named(rows: RowBlock) -> RowsName:
-    return RowsName(int(rows.numbers[0]), len(rows), rows.checksums())
 
 
 def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
@@ -90,7 +85,7 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
         raise InputError(
             f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}; mend the data"
         )
-    return used, _named(read)
+    return used, named(read)
 
 
 def _most_rows(plan: Plan) -> int:
@@ -139,7 +134,8 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
     def described(scaled: Scaled) -> tuple[_Looked, Recipe]:
         looked = _looked(plan, _numbers(plan, rows, scaled), scaled)
         sources = drawn if looked[0].drawn is None else build_kernels(looked[0].drawn, dataset.d)
-        return looked, make_recipe(sources, dataset, plan.job, plan.observe)
+        box = box_of(spec)
+        return looked, make_recipe(sources, dataset, plan.job, plan.observe, None if box is None else scaled(box))
 
     invariant = all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
     (kernels, rule, sampled), _, draw, features = draw_features(

@@ -4,18 +4,32 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+import dorff.plan.lattice as lattice
 from dorff import kernels
-from dorff.data import Dataset
+from dorff.data import Dataset, RowBlock
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
+from dorff.frequencies import Lattice
 from dorff.kernels import FloatArray, mean_of
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
+from dorff.passes import (
+    Configs,
+    FoldRule,
+    FrozenConstants,
+    Pass,
+    PassSpec,
+    PassSums,
+    RowsName,
+    Words,
+    frozen_hash,
+    load_pass,
+)
 from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
@@ -36,7 +50,8 @@ _RUNS: Final = {"rows": 1, "leaves": 1, "blocks": IN_BLOCKS, AUTO: AS_SAMPLED}
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """A plan whose costs are not known yet."""
+    """A plan whose costs are not known yet. `spec` is of the pass that is made, `own` what the job alone would sum as
+    Gram matrices: others only for features on a lattice."""
 
     job: Job
     dataset: Dataset
@@ -47,6 +62,7 @@ class _Draft:
     candidates: tuple[kernels.OperatorKernel, ...]
     recipe: Recipe
     spec: PassSpec
+    own: PassSpec
     resolved: tuple[Chosen, ...]
 
     @property
@@ -134,9 +150,9 @@ class Plan(_Draft):
         DoesNotFitError where it would not fit this machine: what a result is may not depend on that."""
         if self.terms or self.candidates[0].V > 1:  # sums of terms are Gram matrices, whose digits are lost already
             return None
-        spec = replace(self.spec, sums=Kind.TRIANGLE, precision="double")
+        spec = replace(self.own, sums=Kind.TRIANGLE, precision="double")
         costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, spec)
-        plan = replace(self, spec=spec, costs=costs)
+        plan = replace(self, spec=spec, own=spec, costs=costs)
         try:
             refuse_small_workers(self.job, costs)
         except DoesNotFitError:
@@ -168,7 +184,17 @@ class Plan(_Draft):
             return Pass(self.directory, "", self.spec, self.constants)
         if (name := frozen_hash(self.directory)) is None:
             raise IncompleteError(f"{self.directory}: its constants are gone; run the job again")
-        return load_pass(self.directory, name)
+        return _own_pass(self, name) if self.spec.sums is Kind.TOEPLITZ else load_pass(self.directory, name)
+
+    @property
+    def words(self) -> bool:
+        """Whether the rows must say what a word of a kernel stands for."""
+        return any(self.own.words)
+
+    def made(self, box: FloatArray, drawn: Configs | None = None) -> Recipe:
+        """The recipe for inputs in a box (2, d), as they are scaled, of the kernels that frequencies are drawn for."""
+        sources = build_kernels(drawn or self.drawn_configs, self.dataset.d)
+        return make_recipe(sources, self.dataset, self.job, self.observe, box)
 
     def fitted(self) -> tuple[kernels.OperatorKernel, ...]:
         """The kernels to choose from, with the length-scales that the rows told."""
@@ -233,8 +259,8 @@ def _drafted(resolved: Resolved) -> _Draft:
     job = resolved.job
     dataset = open_data(job)
     each = job.kernels, job.features.kernels
-    configs, own = (tuple(concrete(one.model_dump(mode="python"), dataset) for one in several) for several in each)
-    drawn = own or configs
+    configs, others = (tuple(concrete(one.model_dump(mode="python"), dataset) for one in several) for several in each)
+    drawn = others or configs
     for config in (*configs, *drawn):
         tunes(config)  # refuses a sum that is tuned in part
     observe = _observation(job, dataset, configs)
@@ -244,15 +270,57 @@ def _drafted(resolved: Resolved) -> _Draft:
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
     words = _with_words(drawn), _with_words(configs) if drawn is not configs else None
-    width = recipe.m + 1 + dataset.q
+    together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
+    on_lattice = isinstance(recipe.sampler, Lattice)
+    toeplitz = on_lattice and lattice.summable(job, recipe)
+    width = 0 if toeplitz else recipe.m + 1 + dataset.q
     if job.data.window is not None:
         start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
         dataset = dataset.window(max(dataset.first, start))
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
     spec = _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves), words, observe)
-    together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
-    return _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, resolved.chosen)
+    draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen)
+    return _on_lattice(draft, toeplitz) if on_lattice else draft
+
+
+def _on_lattice(draft: _Draft, toeplitz: bool) -> _Draft:
+    """The same, its inputs' box known: that of a pass in the state which serves the job, or its own."""
+    job, dataset, own = draft.job, draft.dataset, draft.own
+    wanted = lattice.summed(own, dataset) if toeplitz else own
+
+    def made(box: FloatArray, drawn: Configs | None) -> Recipe:
+        sources = build_kernels(drawn or draft.drawn_configs, dataset.d)
+        return make_recipe(sources, dataset, job, draft.observe, box)
+
+    earlier = lattice.begun(job, wanted, made, lambda frozen: same_sample(frozen, dataset))
+    box = lattice.given_box(job, dataset) if earlier is None else lattice.box_of(earlier.spec)
+    if box is None:
+        box = lattice.seen_box(dataset, dataset.stamp(dataset.first, dataset.n))
+    recipe = draft.recipe if own.standardize or any(own.words) else made(box, None)
+    told = {"recipe": recipe.question(), "sampler": recipe.sampler.config()}
+    own, wanted = (lattice.in_box(replace(spec, **told), job, box) for spec in (own, wanted))
+    return replace(draft, recipe=recipe, own=own, spec=wanted if earlier is None else earlier.spec)
+
+
+@lru_cache(maxsize=4)
+def _own_pass(plan: Plan, name: str) -> Pass:
+    return lattice.own_features(load_pass(plan.directory, name), plan.made, words=plan.words)
+
+
+def same_sample(frozen: Pass, dataset: Dataset) -> bool:
+    """Whether the rows that a pass has its constants from are what they were, or are no longer used: constants that
+    came from rows which have left the window stay."""
+    sample = frozen.constants.sample
+    if sample.first < dataset.first:
+        return True
+    stop = sample.first + sample.rows
+    return stop <= dataset.n and sample == named(dataset.block(sample.first, stop))
+
+
+def named(rows: RowBlock) -> RowsName:
+    """What names rows by number and value."""
+    return RowsName(int(rows.numbers[0]), len(rows), rows.checksums())
 
 
 def _check_kernels(

@@ -19,13 +19,18 @@ LEAST_SHARE: Final = 0.5
 _AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves all between them
 
 
-def make_recipe(kernels: Kernels, dataset: Dataset, job: Job, observe: FloatArray | None) -> Recipe:
-    """The features that serve every kernel: of the one, or of the mixture of all."""
+def make_recipe(
+    kernels: Kernels, dataset: Dataset, job: Job, observe: FloatArray | None, box: FloatArray | None = None
+) -> Recipe:
+    """The features that serve every kernel: of the one, or of the mixture of all; of inputs in a box (2, d), as they are
+    scaled, where that is known."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in kernels]
     kernel = mixture(fixed, d, p)
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
     sampler = sampler_of(chosen, kernel)
+    if box is not None:
+        sampler = sampler.over(np.ptp(box, axis=0), constant=not job.solve.intercept)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
         raise InputError(
             "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "
@@ -68,7 +73,7 @@ def check_targets(
     `density` is of what the recipe, of the mixture of `drawn_for`, drew with the seed. InputError for a target that
     is none of those drawn for and whose effective sample size is below half of that of frequencies of its own (see
     `sample_sizes`). The error of the kernel, far from x = z, goes with the root: up to 1.4 times that of its own."""
-    plain = recipe.sampler.mixes and isinstance(recipe.scalar, Spectral)
+    plain = recipe.sampler.mixes and recipe.sampler.sampled and isinstance(recipe.scalar, Spectral)
     if density is None or density[2] is not None or not plain:
         return [None] * len(targets)
     d, p = recipe.d, recipe.p

@@ -272,6 +272,22 @@ def rows(value: object, info: ValidationInfo, *, square: bool = False) -> Path |
     return tuple(tuple(number(item) for item in row) for row in given)
 
 
+def box(value: object) -> tuple[tuple[float, float], ...] | None:
+    """Pairs of a least and a largest number, one for each input."""
+    if value is None:
+        return None
+    pairs = value if isinstance(value, list | tuple) else ()
+    if not pairs or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        raise Refusal(
+            f"must be [least, largest] for each input, came {show(value)}; write such as [[-180, 180], [-90, 90]]"
+        )
+    found = tuple((number(low), number(high)) for low, high in pairs)
+    for low, high in found:
+        if not low <= high:
+            raise Refusal(f"must be [least, largest] for each input, came [{low:g}, {high:g}]; turn them round")
+    return found
+
+
 square = partial(rows, square=True)
 _MEASURES = KnownNames(("trace", "unbounded", "defensive", "bounded", "{type: bounded, split: 0.3}"))
 

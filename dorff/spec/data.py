@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema,
 
 from dorff.spec import checks
 from dorff.spec.checks import KnownNames
-from dorff.spec.part import ArrayName, FilePath, Idle, Names, OneOf, OneOrMore, Part, Penalties, Positive, ViewName
+from dorff.spec.part import ArrayName, Box, FilePath, Idle, Names, OneOf, OneOrMore, Part, Penalties, Positive, ViewName
 from dorff.spec.registry import GRAPHS, OUTPUTS, Keyed, Word
 
 
@@ -30,6 +30,10 @@ def _unseen(_: "Data", job: Any) -> str:
     return "" if seen else given or "only manifold terms see its rows, and the job has none"
 
 
+def _boundless(_: "Data", job: Any) -> str:
+    return "" if job.features.sampler.type == "lattice" else "features.sampler is no lattice, and sees no box"
+
+
 class Data(Part):
     """Where the rows are; several arrays are stacked. Without an array `y`, and no `targets` named, these are the
     classes of the array `classes`.
@@ -38,6 +42,9 @@ class Data(Part):
     outputs that are there, and so does `unlabelled`, which keeps the rows without any for the manifold terms (and
     leaves them out where the job has none). `labelled` names a column of 0 and 1: a row of 0 is unlabelled, whatever
     its targets say. `unlabelled` is a second data set, of rows with the same inputs, that the manifold terms see too.
+
+    `box` is for features on a lattice: the least and the largest value of each input, now and in rows to come; left out,
+    those of the rows of the first plan. `outside`: what to do with rows beyond it.
 
     `window` is for data that grow: only about that many of the last rows are used, at least so
     many where there are, up to the start of their first leaf."""
@@ -50,6 +57,8 @@ class Data(Part):
     labelled: ArrayName | None = None
     unlabelled: Annotated[FilePath | None, Idle(_unseen, refused=True)] = None
     window: Annotated[int, Field(ge=1)] | None = None
+    box: Annotated[Box | None, Idle(_boundless, refused=True)] = None
+    outside: Annotated[str, OneOf("refuse", "drop"), Idle(_boundless, refused=True)] = "refuse"
 
     @model_validator(mode="before")
     @classmethod

@@ -98,6 +98,19 @@ _MATRIX = WithJsonSchema({"anyOf": [_NAME, _ROWS]})
 Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN, _MATRIX]
 Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.square), _WRITTEN, _MATRIX]
 
+#: The least and the largest value of each input.
+Box = Annotated[
+    tuple[tuple[float, float], ...],
+    BeforeValidator(checks.box),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+        }
+    ),
+]
+
 Positive = Annotated[float, Field(gt=0), BeforeValidator(checks.positive)]
 NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)]
 #: A number, several, or {from, to, count}.

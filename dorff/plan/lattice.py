@@ -1,0 +1,174 @@
+"""Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they were
+planned for; and the job's own features on the lattice of such a pass."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from math import ceil
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dorff.data import Dataset
+from dorff.errors import InputError
+from dorff.features import FeatureMap, Recipe
+from dorff.frequencies import Lattice
+from dorff.kernels import FloatArray
+from dorff.moments import Kind
+from dorff.moments.exponentials import Extents, exponentials
+from dorff.moments.toeplitz import length_of
+from dorff.passes import Configs, Pass, PassSpec, frozen_hash, load_pass
+from dorff.passes.lattice import LATTICE_ROWS, extents_of, modes_of
+from dorff.spec.job import Job
+from dorff.storage.location import locate
+
+#: What two passes with the same sums may differ in: what features and kernels they were planned for.
+_FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
+_NOT_FINITE: Final = "has inputs that are not finite; give data.box, the least and the largest of each input"
+Made = Callable[[FloatArray, Configs | None], Recipe]  # of a box in scaled inputs, and kernels; None: the job's own
+
+
+def summed(spec: PassSpec, dataset: Dataset) -> PassSpec:
+    """The same pass, of features on a lattice, whose sums are those of exponentials."""
+    read = max(dataset.unit_rows, LATTICE_ROWS // dataset.unit_rows * dataset.unit_rows)
+    return replace(spec, sums=Kind.TOEPLITZ, block_rows=LATTICE_ROWS, read_rows=read)
+
+
+def summable(job: Job, recipe: Recipe) -> bool:
+    """Whether a job can do with sums of exponentials: features on one lattice, and nothing that needs others' sums."""
+    return (
+        recipe.kernel.V == 1
+        and not job.manifold
+        and job.features.precision == "double"
+        and job.solve.route != "streaming"
+    )
+
+
+def in_box(spec: PassSpec, job: Job, box: FloatArray) -> PassSpec:
+    """The same pass, of rows whose inputs lie in a box (2, d)."""
+    return replace(spec, recipe={**spec.recipe, "box": box.tolist(), "outside": job.data.outside})
+
+
+def box_of(spec: PassSpec) -> FloatArray | None:
+    """The box (2, d) of a pass, in the inputs' own units; None of one without."""
+    box = spec.recipe.get("box")
+    return None if box is None else np.asarray(box, dtype=np.float64)
+
+
+def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
+    """What the job says of it."""
+    if job.data.box is None:
+        return None
+    box = np.array(job.data.box, dtype=np.float64).T
+    if box.shape[1] != dataset.d:
+        raise InputError(
+            f"data.box: wanted the least and the largest of each of the {dataset.d} inputs "
+            f"({', '.join(dataset.input_columns)}), got those of {box.shape[1]}; correct it"
+        )
+    return box
+
+
+@lru_cache(maxsize=8)
+def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
+    """The least and the largest of each input: all inputs are read. `stamp` names the rows."""
+    low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
+    for start, stop in dataset.runs():
+        X = dataset.block(start, stop).X
+        if np.isfinite(X).all():
+            low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
+        else:
+            some = np.where(np.isfinite(X), X, np.nan)[np.isfinite(X).any(axis=1)]
+            if len(some):
+                low, high = np.fmin(low, np.nanmin(some, axis=0)), np.fmax(high, np.nanmax(some, axis=0))
+    if not np.isfinite([low, high]).all():
+        raise InputError(f"{dataset.path}: {_NOT_FINITE}")
+    return np.array([low, high])
+
+
+def begun(job: Job, wanted: PassSpec, made: Made, unchanged: Callable[[Pass], bool]) -> Pass | None:
+    """A pass in the job's state whose sums serve it; None where there is none.
+
+    It is of the same rows, folds and targets, its first rows are what they were, and the lattice is fine and wide
+    enough for the kernels. Its box is the one that the job names, if it names one."""
+    state = locate(job.state)
+    places = sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else []
+    given = None if job.data.box is None else [list(pair) for pair in zip(*job.data.box, strict=True)]
+    for place in sorted(places, key=lambda one: one.name != wanted.name):
+        with suppress(InputError, OSError):  # it is damaged, or of another version
+            frozen = load_pass(place, frozen_hash(place) or "")
+            if _serves(frozen, job, wanted, made, given) and unchanged(frozen):
+                return frozen
+    return None
+
+
+def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: Sequence[Sequence[float]] | None) -> bool:
+    spec = frozen.spec
+    free = {name: getattr(wanted, name) for name in _FREE}
+    if replace(spec, **free).config() != wanted.config() or spec.recipe["outside"] != job.data.outside:
+        return False
+    if spec.sampler["tolerance"] > wanted.sampler["tolerance"]:
+        return False
+    if given is not None and spec.recipe["box"] != given:
+        return False
+    if any(wanted.words) and (spec.words != wanted.words or spec.tuning != wanted.tuning):
+        return False  # what stands for the words was found for other ones
+    box = box_of(spec)
+    assert box is not None
+    constants = frozen.constants
+    recipe = made(_scaled(box, constants.features), constants.drawn if any(wanted.words) else None)
+    assert isinstance(recipe.sampler, Lattice)
+    on = recipe.sampler.on(modes_of(constants.features))  # else InputError
+    return on.modes(recipe.kernel, recipe.d, recipe.p, recipe.n_features // 2).D > 0
+
+
+def _scaled(box: FloatArray, features: FeatureMap) -> FloatArray:
+    return np.asarray((box - features.center) / features.scale)
+
+
+def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
+    """The pass as it is for the job: with features of its kernels on the lattice of the pass."""
+    constants = frozen.constants
+    box = box_of(frozen.spec)
+    assert box is not None
+    recipe = made(_scaled(box, constants.features), constants.drawn if words else None)
+    assert isinstance(recipe.sampler, Lattice)
+    drawn = replace(recipe, sampler=recipe.sampler.on(modes_of(constants.features))).draw(frozen.spec.seed)
+    features = FeatureMap(drawn.phi, constants.features.center, constants.features.scale)
+    own = replace(constants, features=features, draw=drawn)
+    if not words:
+        same = np.array_equal(drawn.density[0], constants.density[0]) if drawn.density and constants.density else False
+        own = replace(own, drawn=None, fitted=None, tuned=None, distances=constants.distances if same else None)
+    return replace(frozen, constants=own)
+
+
+def unknown(recipe: Recipe) -> bool:
+    """Whether how many features there will be is not known before rows are read."""
+    return isinstance(recipe.sampler, Lattice) and recipe.sampler.sides is None
+
+
+class LatticeCosts(NamedTuple):
+    """Of sums of exponentials: bytes of one fold's and pattern's sums on disk, and of a leaf's as it is summed, for each
+    fold and pattern and once; and flops a row."""
+
+    packed: int
+    each: int
+    once: int
+    flops: float
+
+
+def lattice_costs(recipe: Recipe, q: int) -> LatticeCosts:
+    """What sums of the recipe's lattice need; of one that is not known yet, what the largest may."""
+    sampler = recipe.sampler
+    assert isinstance(sampler, Lattice)
+    if unknown(recipe):
+        side = ceil((2.0 * recipe.frequencies) ** (1.0 / recipe.d) / 2.0)
+        extents: Extents = (side,) * recipe.d
+    else:
+        extents = extents_of(sampler.modes(recipe.kernel, recipe.d, recipe.p, recipe.n_features // 2))
+    held = sum(piece.size for piece in exponentials(extents, q, sampler.tolerance).held())  # which nobody touches
+    sums = length_of(extents, q)
+    rows = 8 * LATTICE_ROWS * (6 * len(extents) + 6 * (1 + q))
+    return LatticeCosts(
+        8 * sums, 8 * (held + q * q), 8 * (4 * held + 3 * sums) + rows, 100.0 * (1 + q) * 3 ** len(extents)
+    )
