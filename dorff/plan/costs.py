@@ -134,11 +134,10 @@ def estimate(
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
     tried = rows if job.solve.select == "loo" else 0
     work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=tried)
+    largest = solvers.Size(m, q, rank, any(size.coupled for size in sizes), patterns, spec.folds.count)
     shape = Shape(
-        dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
-        recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, spec.folds.count, beside,
-        work, QR if qr else MIXED if spec.mixed else 1.0,
-        iterations(job, len(fixed), spec.folds.count),
+        dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
+        work, QR if qr else MIXED if spec.mixed else 1.0, iterations(job, len(fixed), spec.folds.count),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -174,16 +173,17 @@ def iterations(job: Job, kernels: int, folds: int) -> float:
 def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:
     """What no way of solving spares: to start, to find length-scales, manifold terms, and held-out rows evaluated."""
     workers, serial = min(job.cluster.workers, shape.leaves), job.cluster.in_driver
-    seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
+    size, seconds = shape.size, START if serial else START_WORKERS
+    seconds += (sums.feature_rows * size.m * pace.number) / workers
     work = sums.work / workers
     if spec.tuning:
         each = dataset.d if any(tunes(one) for words in spec.words for one in words or ()) else 1
         work += SEARCH * (1.0 + each / 10.0) * min(ROWS, dataset.rows) * float(FEATURES) ** 2
-    if leaves_out(job, shape.k) and job.solve.select != "loo":
-        work += INVERSE * float(shape.k) ** 3 + 2.0 * RUNS * RUN_ROWS * float(shape.k) ** 2
+    if leaves_out(job, size.k) and job.solve.select != "loo":
+        work += INVERSE * float(size.k) ** 3 + 2.0 * RUNS * RUN_ROWS * float(size.k) ** 2
     if job.solve.conformal:
-        held = dataset.rows / shape.folds
-        seconds, work = seconds + held * shape.m * pace.number, work + held * float(shape.k) ** 2 * shape.q
+        held = dataset.rows / size.folds
+        seconds, work = seconds + held * size.m * pace.number, work + held * float(size.k) ** 2 * size.q
     return seconds + work / pace.square
 
 
