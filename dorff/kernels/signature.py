@@ -175,12 +175,9 @@ class SampledSignature:
                 f"zero; it has to fall to {_SMALL:g} of that within the box: make the box wider"
             )
 
-    def spectrum(self) -> FloatArray:
-        """mu at the centres of the FFT's cells, upper triangles, in the table's shape."""
-        return self.volume * _transformed(self.table)
-
     def extremes(self, spectrum: FloatArray) -> tuple[float, float]:
-        """The spectrum's lowest eigenvalue and the largest in size; InputError where the first is clearly negative."""
+        """The lowest eigenvalue of mu at the centres of the FFT's cells, upper triangles, in the table's shape, and the
+        largest in size; InputError where the first is clearly negative."""
         half = self.shape[0] // 2
         values = np.linalg.eigvalsh(matrices(spectrum[half:].reshape(-1, spectrum.shape[-1]), self.p))
         lowest, peak = float(values[:, 0].min()), float(np.abs(values).max())
@@ -222,7 +219,7 @@ def sampled(
     halves = _halves(points, len(box))
     while True:
         grid = SampledSignature.of(signature, box, halves, p)
-        spectrum = grid.spectrum()
+        spectrum = grid.volume * _transformed(grid.table)
         lowest, peak = grid.extremes(spectrum)
         if points is not None or not (rough := grid.rough(spectrum)).any():
             return grid, lowest, peak
