@@ -14,11 +14,7 @@ from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
 from dorff.moments import Moments, Part, Solvable, pinned
 from dorff.passes import usable
-from dorff.plan import Plan, keeps_posterior
-from dorff.plan.costs import most_left_out
-from dorff.plan.lengthscale import array_columns
-from dorff.plan.manifold_terms import penalty
-from dorff.plan.sampled import left_out_runs
+from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec

@@ -1,9 +1,8 @@
 """Operator kernels given by their signature: sampled on a grid, and its spectrum by the fast Fourier transform."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +114,7 @@ class SampledSignature:
     table: FloatArray  # (N_1, ..., N_d, p (p + 1) / 2), the upper triangles
 
     @classmethod
-    def of(cls, signature: MatrixFunction, box: tuple[float, ...], halves: Sequence[int], p: int) -> SampledSignature:
+    def of(cls, signature: MatrixFunction, box: tuple[float, ...], halves: Sequence[int], p: int) -> Self:
         """Samples K0 and checks that it is symmetric, even and zero on the faces of the box."""
         shape, upper = tuple(2 * n + 1 for n in halves), np.triu_indices(p)
         along = [nodes(count, side / (count // 2)) for count, side in zip(shape, box, strict=True)]

@@ -33,18 +33,12 @@ def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, row
         wanted = f"of shape (blocks, 1 or more, a power of two from {d} on)"
         raise InputError(f"diagonals must be {wanted}, but are of shape {shape}; pad the inputs to a power of two.")
     B, K, n = shape
-    D = len(rows)
-    output(out, "x", x, D)
+    inputs, chosen = _given(x, stretch, rows, gains, out, B * n)
     order_shape = (B, 0) if permutation.shape == (B, 0) else (B, n)
     order = _indices("permutation", permutation, order_shape, np.int32, n)
-    taken = _rows("rows", rows, B * n)
-    by = parameter("stretch", stretch, (d,), np.float64)
     factors = parameter("diagonals", diagonals, shape, np.float64)
-    last = parameter("gains", gains, (D,), np.float64)
-    if b == 0 or D == 0:
-        return
-    chosen = taken, last, flat(out, D, writeable=True)
-    _chain_rows((flat(x, d), by), factors, order, chosen, (b, K, n))
+    if b and len(rows):
+        _chain_rows(inputs, factors, order, chosen, (b, K, n))
 
 
 def butterfly_rules(
@@ -74,19 +68,21 @@ def butterfly_rules(
         wanted = f"of shape (rules, 1 or more, {d}), with at least one column"
         raise InputError(f"permutations must be {wanted}, but are of shape {shape}; draw one for each factor.")
     B, K = shape[:2]
-    D, width = len(rows), d + simplex
-    output(out, "x", x, D)
+    inputs, chosen = _given(x, stretch, rows, gains, out, B * (d + simplex))
     order = _indices("permutations", permutations, shape, np.int32, d)
-    taken = _rows("rows", rows, B * width)
-    by = parameter("stretch", stretch, (d,), np.float64)
     c = parameter("cosines", cosines, (B, K, d - 1), np.float64)
     s = parameter("sines", sines, (B, K, d - 1), np.float64)
-    last = parameter("gains", gains, (D,), np.float64)
-    if b == 0 or D == 0:
-        return
     on, before = simplex_entries(d)
-    chosen = taken, last, flat(out, D, writeable=True)
-    _rule_rows((flat(x, d), by), (c, s), order, (on[: d * simplex], before), chosen, (b, K))
+    if b and len(rows):
+        _rule_rows(inputs, (c, s), order, (on[: d * simplex], before), chosen, (b, K))
+
+
+def _given(x: F64, stretch: F64, rows: Array, gains: F64, out: F64, end: int) -> tuple[Inputs, Chosen]:
+    """What every projection is given, checked, and flat for its loop; `rows` lie in [0, end)."""
+    d, D = x.shape[1], len(rows)
+    output(out, "x", x, D)
+    chosen = _rows("rows", rows, end), parameter("gains", gains, (D,), np.float64), flat(out, D, writeable=True)
+    return (flat(x, d), parameter("stretch", stretch, (d,), np.float64)), chosen
 
 
 def _indices(name: str, a: Array, shape: tuple[int, ...], dtype: type, end: int) -> Array:

@@ -1,13 +1,11 @@
 """What a job needs, computed before a row is read: memory, disk, flops, seconds; and what will not fit refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import psutil
@@ -18,9 +16,7 @@ from dorff.errors import DoesNotFitError, InputError
 from dorff.features import Recipe
 from dorff.features.lengthscale_search import FEATURES, ROWS
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
-from dorff.model.calibration import most_rows
-from dorff.model.model import evaluation_bytes
-from dorff.model.weights import operator_weights
+from dorff.model import evaluation_bytes, most_rows, operator_weights
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
 from dorff.passes.blocks import Leaf, most_sums
@@ -73,7 +69,7 @@ class Costs:
     others: tuple[Way, ...] = ()
     pass_seconds: float = 0.0
 
-    def of_passes(self, passes: int) -> Costs:
+    def of_passes(self, passes: int) -> Self:
         """The costs of a fit by streaming that takes so many passes."""
         seconds = self.seconds + (passes - self.passes) * self.pass_seconds
         return replace(self, passes=passes, seconds=seconds, flops=passes / self.passes * self.flops)
