@@ -197,9 +197,8 @@ def inverse_roots(degree: FloatArray) -> FloatArray:
 def local_graph(X: npt.ArrayLike, knn: KNN, *, numbers: npt.ArrayLike | None = None) -> sp.csr_array:
     """W (n, n) of the nearest-neighbour graph of the rows X (n, d): symmetric, not negative, nothing on its diagonal.
 
-    Row i lists its `knn.neighbours` nearest others (`neighbours`); A_ij is the weight of j in i's list, and
-    W = (A + A^T) / 2: two rows that list each other share the full weight, a row that is listed without listing back
-    shares half of it. Edges of weight 0 (underflow) are left out. InputError as `neighbours`."""
+    A_ij is the weight of j in i's list, and W = (A + A^T) / 2 (see `KNN`). Edges of weight 0 (underflow) are left out.
+    InputError as `neighbours`."""
     index, distance = neighbours(X, knn.neighbours, numbers=numbers)
     n = len(index)
     listed = index >= 0

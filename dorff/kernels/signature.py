@@ -49,6 +49,7 @@ class FromSignature(OfFunction):
     p: int
     scalar: Tabulated
     measure = Measure.UNBOUNDED
+    steps: FloatArray  # distances of the grid's nodes, (d,)
     samples: FloatArray  # of K0, folded (see `tabulated.fold`): the upper triangles, in the last axis
     peak: float  # the largest eigenvalue of mu on the FFT's grid
     floor: float  # eigenvalues of mu up to this cannot be told from zero
@@ -67,13 +68,12 @@ class FromSignature(OfFunction):
         p = int(shape[1])
         grid, lowest, peak = sampled(signature, sides, p, points)
         vars(self).update(signature=signature, box=sides, p=p, scalar=grid.law(), peak=peak)
-        object.__setattr__(self, "samples", fold(grid.table * grid.volume))
-        object.__setattr__(self, "floor", max(-4 * lowest, 32 * p * np.finfo(np.float64).eps * peak))
+        floor = max(-4 * lowest, 32 * p * np.finfo(np.float64).eps * peak)
+        vars(self).update(samples=fold(grid.table * grid.volume), steps=grid.steps, floor=floor)
 
     def density(self, omega: FloatArray) -> FloatArray:
         """mu (D, p, p) at omega (D, d) within the grid's edges; it is periodic beyond, where `root` takes zero."""
-        counts = np.asarray([2 * len(self.samples) - 1, *self.samples.shape[1:-1]])
-        at = folded_nodes(self.samples, 2 * np.asarray(self.box) / (counts - 1))
+        at = folded_nodes(self.samples, self.steps)
         return matrices(fourier_sum(self.samples, omega, lambda t, axis: plane_waves(t, at[axis])), self.p)
 
     def root(self, omega: FloatArray) -> FloatArray:

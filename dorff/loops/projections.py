@@ -20,10 +20,10 @@ def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, row
     H not normalised, where y[permutation[k]] takes y's place first if s = 1 and there is a permutation. Then
     out[:, j] = gains[j] * y[rows[j] - k n] for the j whose rows[j] lies in [k n, (k + 1) n).
 
-    x            (b, d) float64, C-ordered rows (they may lie in a wider buffer). stretch      (d,). diagonals    (B, K,
-    n), K >= 1, n >= d a power of two. They carry the powers of n. permutation  (B, n) int32, entries in [0, n), or (B,
-    0) for none. rows         (D,) int64, ascending, in [0, B n). gains        (D,). out          (b, >= D), rows
-    likewise; further columns are left as they are. May not overlap x.
+    x (b, d) and out (b, >= D) are float64 with C-ordered rows, which may lie in wider buffers, but not overlap; further
+    columns of out are left as they are. stretch (d,), gains (D,). diagonals (B, K, n), K >= 1, n >= d a power of two:
+    they carry the powers of n. permutation (B, n) int32 in [0, n), or (B, 0) for none. rows (D,) int64, ascending, in
+    [0, B n).
 
     SORF and ROM have K = 3 and signs in the diagonals; Fastfood (Le, Sarlos & Smola 2013) has K = 2: signs, then the
     permutation, then Gaussians. Rows do not depend on each other, to the bit. InputError for what does not fit."""
@@ -58,10 +58,8 @@ def butterfly_rules(
     cosines[k, s] and sines[k, s]; with `simplex`, y = V^T y, V of `simplex_vertices`. Then, the width being d,
     or d + 1 with `simplex`, out[:, j] = gains[j] * y[rows[j] - k width] for rows[j] in [k width, (k + 1) width).
 
-    permutations    (B, K, d) int32, K >= 1, entries in [0, d). cosines, sines  (B, K, d - 1). rows            (D,)
-    int64, ascending, in [0, B width).
-
-    d is 1 or more; all else is as in `hadamard_chain`. The rules are those of Munkhoeva et al. (2018, section 2.4)."""
+    permutations (B, K, d) int32, K >= 1, d >= 1, entries in [0, d). cosines and sines (B, K, d - 1). rows in
+    [0, B width). All else is as in `hadamard_chain`. The rules are those of Munkhoeva et al. (2018, section 2.4)."""
     block("x", x)
     (b, d), shape = x.shape, permutations.shape
     if len(shape) != 3 or d == 0 or not shape[1] or shape[2] != d:
