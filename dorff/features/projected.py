@@ -119,7 +119,7 @@ class Projected(ScalarMap):
 
     @property
     def law_omega(self) -> FloatArray:
-        """omega (D, d) as the law of the frequencies sees them: of a lattice with inputs that are constant (D, n, d)."""
+        """omega (D, d) as their law sees them: of a lattice with inputs that are constant (D, n, d)."""
         beside = self.projection.beside if isinstance(self.projection, Modes) else np.zeros((1, self.d))
         return self.omega if len(beside) == 1 else self.omega[:, None, :] + beside
 

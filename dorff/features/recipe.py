@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
-from dorff.frequencies import IID, Arrays, Cost, Orthogonal, Sampler, default_sampler, transform_from
+from dorff.frequencies import IID, Arrays, Cost, Lattice, Modes, Orthogonal, Sampler, default_sampler, transform_from
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, scalar_from_config
 from dorff.kernels.scalar import FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config
@@ -95,6 +95,27 @@ class Recipe:
             raise InputError(f"kernel must be a scalar one, such as Gaussian(1.0), not {kernel!r}")
         whole("d, the number of inputs,", d)
         return cls(Decomposable(kernel).fix(d, 1), sampler, d, 1, n_features, intercept)
+
+    @property
+    def on_lattice(self) -> bool:
+        """Whether frequencies are those of a lattice, whose box and size the rows tell."""
+        return isinstance(self.sampler, Lattice)
+
+    def over(self, box: FloatArray) -> Recipe:
+        """The same for inputs in a box (2, d), as they are scaled: of a lattice; others do not see it."""
+        return replace(self, sampler=self.sampler.over(np.ptp(box, axis=0), constant=not self.intercept))
+
+    def on(self, lattice: Modes) -> Recipe:
+        """The same with frequencies of a given lattice; InputError where it does not serve the kernel."""
+        assert isinstance(self.sampler, Lattice)
+        return replace(self, sampler=self.sampler.on(lattice))
+
+    @property
+    def lattice(self) -> Modes | None:
+        """The frequencies of a lattice, where its box is known."""
+        if not isinstance(self.sampler, Lattice) or self.sampler.sides is None:
+            return None
+        return self.sampler.modes(self.kernel, self.d, self.p, self._count)
 
     @property
     def scalar(self) -> ScalarKernel:

@@ -14,11 +14,7 @@ from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
 from dorff.moments import Moments, Part, Solvable, pinned
 from dorff.passes import usable
-from dorff.plan import Plan, keeps_posterior
-from dorff.plan.costs import most_left_out
-from dorff.plan.lengthscale import array_columns
-from dorff.plan.manifold_terms import penalty
-from dorff.plan.sampled import left_out_runs
+from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
@@ -40,7 +36,8 @@ def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
         Setting(
             kernel, features.d, features.m, frozen.constants.density, standardize, solving.intercept, plan.observe,
             one_scale=plan.spec.one_scale, method="cg" if plan.costs.route == "cg" else "direct",
-            normalize=plan.recipe.sampler.sampled and kernel.config() not in own, penalties=penalties(plan, terms, weights), sample=sample,
+            normalize=kernel.config() not in own and plan.recipe.sampler.sampled,
+            penalties=penalties(plan, terms, weights), sample=sample,
             free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
         )
         for kernel in candidates

@@ -21,8 +21,7 @@ from dorff.model import Model, Posterior
 from dorff.moments import Kind, Moments, Part, Solvable, Toeplitz, Triangle, by_fold, pooled, unseen
 from dorff.passes import Leaf, PassSums, Tree, leaf_bounds, load_pass
 from dorff.passes.lattice import gram, modes_of
-from dorff.plan import Plan, freeze_constants
-from dorff.plan.manifold_terms import ManifoldTerm, features_of
+from dorff.plan import ManifoldTerm, Plan, features_of, freeze_constants
 from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate

@@ -13,9 +13,7 @@ from dorff.fit.passes import Fitted
 from dorff.kernels import MultiView, Spectral
 from dorff.model.calibration import Codes, HeldSample
 from dorff.moments import FloatArray, by_fold, pinned, pooled
-from dorff.plan import Plan
-from dorff.plan.costs import leaves_out
-from dorff.plan.sampled import RUN_ROWS, RUNS, FirstLook, alike, linear_r2
+from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linear_r2
 from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
 from dorff.solvers.choose import DIRECT, LAST
 from dorff.spec.registry import HELD_OUT

@@ -1,7 +1,6 @@
 """A whole fit: plan, run or resume the pass, choose, solve, publish."""
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
@@ -40,7 +39,11 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
 
     Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again), LeaseError (another run is at
     it) and GateError: the new model is not good enough, or rows cannot be read, and the current one stays."""
-    spent = partial(_spent, time.perf_counter(), COUNTS.copy())
+    began, before = time.perf_counter(), COUNTS.copy()
+
+    def spent(report: FitReport) -> FitReport:
+        return replace(report, seconds=time.perf_counter() - began, buckets=asked_since(before))
+
     plan = make_plan(job)
     report = None if (current := nothing_new(plan)) is None else _unchanged(plan, current, None)
     if report is None:
@@ -55,10 +58,6 @@ def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = N
                 raise refuse_coverage(again, error) from error
             report = solved if isinstance(solved, FitReport) else _published(run, solved, root, spent)
     return spent(report)
-
-
-def _spent(began: float, before: Counter[str], report: FitReport) -> FitReport:
-    return replace(report, seconds=time.perf_counter() - began, buckets=asked_since(before))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,5 @@
-"""Equispaced frequencies: the trapezoidal rule of a kernel's spectral density on a box (Greengard, Rachh & Barnett 2025,
-"Equispaced Fourier representations for efficient Gaussian process regression from a billion data points").
+"""Equispaced frequencies: the trapezoidal rule of a kernel's spectral density on a box (Greengard, Rachh & Barnett
+2025, "Equispaced Fourier representations for efficient Gaussian process regression from a billion data points").
 
     k0(x - z) = int rho(omega) exp(i omega . (x - z)) d omega ~ sum_k v_k cos(h k . (x - z)),   v_k = prod(h) rho(h k)
 
@@ -26,7 +26,7 @@ from dorff.kernels.operator import VectorField
 from dorff.kernels.scalar import FloatArray, positive_number
 from dorff.kernels.stretched import Stretched
 from dorff.spec.part import Share, Typed
-from dorff.spec.registry import SAMPLERS, Config, Entry, lazily
+from dorff.spec.registry import Config, lazily
 
 brentq = lazily("scipy.optimize", "brentq")
 
@@ -256,6 +256,3 @@ def _cutoff(unit: Stretched, d: int, share: float, field: bool) -> float:
     beyond = np.cumsum(mass[::-1]) / mass.sum()
     some = beyond > 0
     return float(np.exp(np.interp(math.log(share), np.log(beyond[some]), np.log(_RADII[::-1][some]))))
-
-
-SAMPLERS.add(Entry("lattice", Lattice, LatticeSpec, source="Greengard, Rachh & Barnett 2025"))

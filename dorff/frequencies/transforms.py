@@ -91,8 +91,8 @@ class Dense(Transform):
 
 @dataclass(frozen=True, eq=False)
 class Modes(Transform):
-    """omega_j = step * modes_j on a lattice: `step` (d,), `modes` (D, d) whole numbers, within the `extents` (d,) of the
-    lattice whose sums are made, that serve more kernels than these frequencies do; 0 along inputs that are constant.
+    """omega_j = step * modes_j on a lattice: `step` (d,), `modes` (D, d) whole numbers, within the `extents` (d,) of
+    the lattice whose sums are made, that serve more kernels than these frequencies do; 0 along constant inputs.
 
     `beside` (n, d) are frequencies along inputs that are constant, whose modes are 0: the law is that of all
     omega_j + beside_i, which no feature tells from omega_j. One row of zeros where no input is constant."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,6 @@ from dorff.spec.data import GivenSpec, IdentitySpec, KnnSpec
 from dorff.spec.registry import GRAPHS, Config, Entry, kind_of
 
 FloatArray = npt.NDArray[np.float64]
-WITHIN: Final = ("data", "leaf")
-APPEND: Final = ("rebuild", "link")
-WEIGHTS: Final = ("heat", "binary")
-LAPLACIANS: Final = ("unnormalised", "normalised")
-FORMS: Final = ("auto", "edges", "difference")
-SCALES: Final = ("sum", "mean")
 
 
 class RowGraph(ABC):
@@ -82,10 +76,10 @@ class KNN(RowGraph):
                     f"graph.weights: wanted a finite length above 0, got {weights!r}; give one in the scaled inputs' "
                     'units, or "heat", which finds its own.'
                 )
-        elif weights not in WEIGHTS:
+        elif weights not in ("heat", "binary"):
             raise InputError(f'graph.weights: wanted "heat", "binary" or a length, got {weights!r}; use one of them.')
-        one_of("graph.within", self.within, WITHIN)
-        one_of("graph.append", self.append, APPEND)
+        one_of("graph.within", self.within, ("data", "leaf"))
+        one_of("graph.append", self.append, ("rebuild", "link"))
         if self.within == "leaf" and self.append == "link":
             raise InputError(
                 "graph.append: link is for a graph across leaves; inside a leaf new rows never change old edges; "
@@ -199,9 +193,9 @@ class Manifold:
                 "manifold.laplacian: the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so "
                 '<f, L f> is no penalty; use "normalised", which has the same eigenvalues.'
             )
-        one_of("manifold.laplacian", self.laplacian, LAPLACIANS)
-        one_of("manifold.form", self.form, FORMS)
-        one_of("manifold.scale", self.scale, SCALES)
+        one_of("manifold.laplacian", self.laplacian, ("unnormalised", "normalised"))
+        one_of("manifold.form", self.form, ("auto", "edges", "difference"))
+        one_of("manifold.scale", self.scale, ("sum", "mean"))
         _check_power(self.power, self.form)
         object.__setattr__(self, "power", int(self.power))
         if self.outputs is not None:

@@ -3,7 +3,7 @@ their lists to symmetric weights W, to degrees and Laplacians; and what a user's
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from dorff.graphs.graph import KNN, FloatArray
 
 IntArray = npt.NDArray[np.int64]
 Pairs = tuple[IntArray, IntArray]  # places among the queries, and rows
+_Points = tuple[npt.NDArray[Any], FloatArray]  # (n, d) of some type, and their squares before they were rounded to it
 
 TREE_DIMENSIONS: Final = 5  # a k-d tree looks at ever more of the rows as the inputs grow in number
 LARGEST: Final = 1e150  # the squares of larger differences overflow
@@ -119,19 +120,12 @@ def _product_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) ->
         points = asked[start : start + step]
         x2, z2 = squares[points], squares[kept]
         out = held[: len(kept) * len(points)].reshape(len(kept), -1)
-        asked_for = _Points(centred[points].astype(np.float32), x2)
-        place, column = _near(asked_for, _Points(coarse, z2), own[points], k, out)
+        asked_for = centred[points].astype(np.float32), x2
+        place, column = _near(asked_for, (coarse, z2), own[points], k, out)
         if len(place) > (k + _CROWDED) * len(points):
             fine = np.empty((len(kept), len(points)))
-            place, column = _near(_Points(centred[points], x2), _Points(centred[kept], z2), own[points], k, fine)
+            place, column = _near((centred[points], x2), (centred[kept], z2), own[points], k, fine)
         yield start + place, kept[column]
-
-
-class _Points(NamedTuple):
-    """Points (n, d) of some type, and their squares (n,) before they were rounded to it."""
-
-    values: npt.NDArray[Any]
-    squares: FloatArray
 
 
 def _near(queries: _Points, candidates: _Points, own: IntArray, k: int, out: npt.NDArray[Any]) -> Pairs:
@@ -203,9 +197,8 @@ def inverse_roots(degree: FloatArray) -> FloatArray:
 def local_graph(X: npt.ArrayLike, knn: KNN, *, numbers: npt.ArrayLike | None = None) -> sp.csr_array:
     """W (n, n) of the nearest-neighbour graph of the rows X (n, d): symmetric, not negative, nothing on its diagonal.
 
-    Row i lists its `knn.neighbours` nearest others (`neighbours`); A_ij is the weight of j in i's list, and
-    W = (A + A^T) / 2: two rows that list each other share the full weight, a row that is listed without listing back
-    shares half of it. Edges of weight 0 (underflow) are left out. InputError as `neighbours`."""
+    A_ij is the weight of j in i's list, and W = (A + A^T) / 2 (see `KNN`). Edges of weight 0 (underflow) are left out.
+    InputError as `neighbours`."""
     index, distance = neighbours(X, knn.neighbours, numbers=numbers)
     n = len(index)
     listed = index >= 0

@@ -1,9 +1,8 @@
 """Operator kernels given by their signature: sampled on a grid, and its spectrum by the fast Fourier transform."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +49,7 @@ class FromSignature(OfFunction):
     p: int
     scalar: Tabulated
     measure = Measure.UNBOUNDED
+    steps: FloatArray  # distances of the grid's nodes, (d,)
     samples: FloatArray  # of K0, folded (see `tabulated.fold`): the upper triangles, in the last axis
     peak: float  # the largest eigenvalue of mu on the FFT's grid
     floor: float  # eigenvalues of mu up to this cannot be told from zero
@@ -68,13 +68,12 @@ class FromSignature(OfFunction):
         p = int(shape[1])
         grid, lowest, peak = sampled(signature, sides, p, points)
         vars(self).update(signature=signature, box=sides, p=p, scalar=grid.law(), peak=peak)
-        object.__setattr__(self, "samples", fold(grid.table * grid.volume))
-        object.__setattr__(self, "floor", max(-4 * lowest, 32 * p * np.finfo(np.float64).eps * peak))
+        floor = max(-4 * lowest, 32 * p * np.finfo(np.float64).eps * peak)
+        vars(self).update(samples=fold(grid.table * grid.volume), steps=grid.steps, floor=floor)
 
     def density(self, omega: FloatArray) -> FloatArray:
         """mu (D, p, p) at omega (D, d) within the grid's edges; it is periodic beyond, where `root` takes zero."""
-        counts = np.asarray([2 * len(self.samples) - 1, *self.samples.shape[1:-1]])
-        at = folded_nodes(self.samples, 2 * np.asarray(self.box) / (counts - 1))
+        at = folded_nodes(self.samples, self.steps)
         return matrices(fourier_sum(self.samples, omega, lambda t, axis: plane_waves(t, at[axis])), self.p)
 
     def root(self, omega: FloatArray) -> FloatArray:
@@ -115,7 +114,7 @@ class SampledSignature:
     table: FloatArray  # (N_1, ..., N_d, p (p + 1) / 2), the upper triangles
 
     @classmethod
-    def of(cls, signature: MatrixFunction, box: tuple[float, ...], halves: Sequence[int], p: int) -> SampledSignature:
+    def of(cls, signature: MatrixFunction, box: tuple[float, ...], halves: Sequence[int], p: int) -> Self:
         """Samples K0 and checks that it is symmetric, even and zero on the faces of the box."""
         shape, upper = tuple(2 * n + 1 for n in halves), np.triu_indices(p)
         along = [nodes(count, side / (count // 2)) for count, side in zip(shape, box, strict=True)]
@@ -175,12 +174,9 @@ class SampledSignature:
                 f"zero; it has to fall to {_SMALL:g} of that within the box: make the box wider"
             )
 
-    def spectrum(self) -> FloatArray:
-        """mu at the centres of the FFT's cells, upper triangles, in the table's shape."""
-        return self.volume * _transformed(self.table)
-
     def extremes(self, spectrum: FloatArray) -> tuple[float, float]:
-        """The spectrum's lowest eigenvalue and the largest in size; InputError where the first is clearly negative."""
+        """The lowest eigenvalue of mu at the centres of the FFT's cells, upper triangles, in the table's shape, and the
+        largest in size; InputError where the first is clearly negative."""
         half = self.shape[0] // 2
         values = np.linalg.eigvalsh(matrices(spectrum[half:].reshape(-1, spectrum.shape[-1]), self.p))
         lowest, peak = float(values[:, 0].min()), float(np.abs(values).max())
@@ -222,7 +218,7 @@ def sampled(
     halves = _halves(points, len(box))
     while True:
         grid = SampledSignature.of(signature, box, halves, p)
-        spectrum = grid.spectrum()
+        spectrum = grid.volume * _transformed(grid.table)
         lowest, peak = grid.extremes(spectrum)
         if points is not None or not (rough := grid.rough(spectrum)).any():
             return grid, lowest, peak

@@ -52,9 +52,9 @@ def spread(U: F64, strengths: F64, coefficients: F64, used: int, grid: F64, side
     """Add each row's strengths to a grid, times a window around where the row is.
 
     U (n, d), d = 1, 2 or 3: places in [0, N_j] grid points. `strengths` (n, C); `coefficients` (degree + 1, W) of the
-    window's pieces as polynomials, those from `used` on zero. `grid` is flat: `sides` (2,) numbers from one index of the
-    first axis, and of the second, to the next (of three); as many numbers are behind the last index as a window has.
-    All C-contiguous. Numbers are added in the order of the rows."""
+    window's pieces as polynomials, those from `used` on zero. `grid` is flat: `sides` (2,) numbers from one index of
+    the first axis, and of the second, to the next (of three); as many are behind the last index as a window has. All
+    C-contiguous. Numbers are added in the order of the rows."""
     n, d = U.shape
     W, C = coefficients.shape[1], strengths.shape[1]
     length = -(-used * C // 8) * 8

@@ -20,10 +20,10 @@ def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, row
     H not normalised, where y[permutation[k]] takes y's place first if s = 1 and there is a permutation. Then
     out[:, j] = gains[j] * y[rows[j] - k n] for the j whose rows[j] lies in [k n, (k + 1) n).
 
-    x            (b, d) float64, C-ordered rows (they may lie in a wider buffer). stretch      (d,). diagonals    (B, K,
-    n), K >= 1, n >= d a power of two. They carry the powers of n. permutation  (B, n) int32, entries in [0, n), or (B,
-    0) for none. rows         (D,) int64, ascending, in [0, B n). gains        (D,). out          (b, >= D), rows
-    likewise; further columns are left as they are. May not overlap x.
+    x (b, d) and out (b, >= D) are float64 with C-ordered rows, which may lie in wider buffers, but not overlap; further
+    columns of out are left as they are. stretch (d,), gains (D,). diagonals (B, K, n), K >= 1, n >= d a power of two:
+    they carry the powers of n. permutation (B, n) int32 in [0, n), or (B, 0) for none. rows (D,) int64, ascending, in
+    [0, B n).
 
     SORF and ROM have K = 3 and signs in the diagonals; Fastfood (Le, Sarlos & Smola 2013) has K = 2: signs, then the
     permutation, then Gaussians. Rows do not depend on each other, to the bit. InputError for what does not fit."""
@@ -33,18 +33,12 @@ def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, row
         wanted = f"of shape (blocks, 1 or more, a power of two from {d} on)"
         raise InputError(f"diagonals must be {wanted}, but are of shape {shape}; pad the inputs to a power of two.")
     B, K, n = shape
-    D = len(rows)
-    output(out, "x", x, D)
+    inputs, chosen = _given(x, stretch, rows, gains, out, B * n)
     order_shape = (B, 0) if permutation.shape == (B, 0) else (B, n)
     order = _indices("permutation", permutation, order_shape, np.int32, n)
-    taken = _rows("rows", rows, B * n)
-    by = parameter("stretch", stretch, (d,), np.float64)
     factors = parameter("diagonals", diagonals, shape, np.float64)
-    last = parameter("gains", gains, (D,), np.float64)
-    if b == 0 or D == 0:
-        return
-    chosen = taken, last, flat(out, D, writeable=True)
-    _chain_rows((flat(x, d), by), factors, order, chosen, (b, K, n))
+    if b and len(rows):
+        _chain_rows(inputs, factors, order, chosen, (b, K, n))
 
 
 def butterfly_rules(
@@ -64,29 +58,29 @@ def butterfly_rules(
     cosines[k, s] and sines[k, s]; with `simplex`, y = V^T y, V of `simplex_vertices`. Then, the width being d,
     or d + 1 with `simplex`, out[:, j] = gains[j] * y[rows[j] - k width] for rows[j] in [k width, (k + 1) width).
 
-    permutations    (B, K, d) int32, K >= 1, entries in [0, d). cosines, sines  (B, K, d - 1). rows            (D,)
-    int64, ascending, in [0, B width).
-
-    d is 1 or more; all else is as in `hadamard_chain`. The rules are those of Munkhoeva et al. (2018, section 2.4)."""
+    permutations (B, K, d) int32, K >= 1, d >= 1, entries in [0, d). cosines and sines (B, K, d - 1). rows in
+    [0, B width). All else is as in `hadamard_chain`. The rules are those of Munkhoeva et al. (2018, section 2.4)."""
     block("x", x)
     (b, d), shape = x.shape, permutations.shape
     if len(shape) != 3 or d == 0 or not shape[1] or shape[2] != d:
         wanted = f"of shape (rules, 1 or more, {d}), with at least one column"
         raise InputError(f"permutations must be {wanted}, but are of shape {shape}; draw one for each factor.")
     B, K = shape[:2]
-    D, width = len(rows), d + simplex
-    output(out, "x", x, D)
+    inputs, chosen = _given(x, stretch, rows, gains, out, B * (d + simplex))
     order = _indices("permutations", permutations, shape, np.int32, d)
-    taken = _rows("rows", rows, B * width)
-    by = parameter("stretch", stretch, (d,), np.float64)
     c = parameter("cosines", cosines, (B, K, d - 1), np.float64)
     s = parameter("sines", sines, (B, K, d - 1), np.float64)
-    last = parameter("gains", gains, (D,), np.float64)
-    if b == 0 or D == 0:
-        return
     on, before = simplex_entries(d)
-    chosen = taken, last, flat(out, D, writeable=True)
-    _rule_rows((flat(x, d), by), (c, s), order, (on[: d * simplex], before), chosen, (b, K))
+    if b and len(rows):
+        _rule_rows(inputs, (c, s), order, (on[: d * simplex], before), chosen, (b, K))
+
+
+def _given(x: F64, stretch: F64, rows: Array, gains: F64, out: F64, end: int) -> tuple[Inputs, Chosen]:
+    """What every projection is given, checked, and flat for its loop; `rows` lie in [0, end)."""
+    d, D = x.shape[1], len(rows)
+    output(out, "x", x, D)
+    chosen = _rows("rows", rows, end), parameter("gains", gains, (D,), np.float64), flat(out, D, writeable=True)
+    return (flat(x, d), parameter("stretch", stretch, (d,), np.float64)), chosen
 
 
 def _indices(name: str, a: Array, shape: tuple[int, ...], dtype: type, end: int) -> Array:

@@ -188,11 +188,7 @@ def pieces(z: F64, out: F64, weights: F64, piece: int) -> None:
     """Write `weights * phi(z)`; NaN stays NaN.
 
     phi is the `piece`: STEP, 0 below zero, 1/2 at zero and 1 above; SIGN, 0 at zero; RAMP, max(z, 0); or ABSOLUTE.
-
-    z        (b, D) float64, C-ordered rows (they may lie in a wider buffer). out      (b, >= D), rows likewise; further
-    columns are left as they are. weights  (D,), one for each column of z, contiguous.
-
-    Raises InputError where shape, type or memory layout does not fit, or where out overlaps z."""
+    Arguments are as in `trig_pairs`, but `out` is (b, >= D)."""
     _run(_piece_rows, z, out, weights, piece)
 
 

@@ -50,7 +50,7 @@ def landmarks(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     parts = [build_spec.read_inputs(spec, dataset, int(a), int(b)) for a, b in zip(firsts, ends, strict=True)]
     X = np.concatenate(parts)
     x = spec.scaled(X[np.isfinite(X).all(axis=1)])
-    return write_parts(spec.path(task), [centres(x, wanted, spec.seed)]), ()
+    return write_parts(spec.path(task), [centres(x, wanted, spec.config["seed"])]), ()
 
 
 def centres(x: FloatArray, count: int, seed: int) -> FloatArray:

@@ -142,25 +142,21 @@ class ChangedError(Exception):
 @dataclass(frozen=True, eq=False)
 class GraphSpec:
     """A build: its folder, what its graph is, and how inputs are scaled and rows are cut. `columns` (k,) are those
-    that distances are of; `step` the rows of a run. `config` is all of it as JSON."""
+    that distances are of. `config` is all of it, and what is a plain number or word, as JSON."""
 
     directory: Path
     graph: Graph
     columns: IntArray
     center: FloatArray
     scale: FloatArray
-    step: int
-    seed: int
-    nan: str
     sizes: Sizes
     config: Config = field(repr=False)
 
     @classmethod
     def of(cls, directory: Path, config: Config) -> "GraphSpec":
         graph, columns = Graph.from_config(config["graph"]), np.array(config["columns"], np.int64)
-        center, scale, sizes = np.array(config["center"]), np.array(config["scale"]), Sizes(**config["sizes"])
-        rules = config["step"], config["seed"], config["nan"]
-        return cls(directory, graph, columns, center, scale, *rules, sizes, config)
+        center, scale = np.array(config["center"]), np.array(config["scale"])
+        return cls(directory, graph, columns, center, scale, Sizes(**config["sizes"]), config)
 
     def save(self) -> None:
         write_record(self.directory / GRAPH, self.config, sync=True)
@@ -255,17 +251,17 @@ def lasting(directory: Path) -> Iterator[None]:
 def _cuts(directory: Path, generation: int) -> IntArray:
     """The runs of a generation. IncompleteError where there is none: its folder was deleted."""
     spec = load_spec(directory)
-    span = spec.span(generation)
+    span, step = spec.span(generation), spec.config["step"]
     if span is None:
         raise _deleted(directory)
-    edges = [span[0], *range(span[0] - span[0] % spec.step + spec.step, span[1], spec.step), span[1]]
+    edges = [span[0], *range(span[0] - span[0] % step + step, span[1], step), span[1]]
     return np.array([(start, stop, generation) for start, stop in pairwise(edges)], np.int64)
 
 
 def read_inputs(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> FloatArray:
     """X (stop - start, d) of a run of rows. InputError at an input that is not finite, where these are refused."""
     rows = dataset.block(start, stop)
-    if spec.nan == "refuse" and not (good := rows.whole()).all():
+    if spec.config["nan"] == "refuse" and not (good := rows.whole()).all():
         raise not_finite(dataset, rows, int(np.argmin(good)))
     return rows.X
 
@@ -336,10 +332,6 @@ class Layout:
             here = runs == run
             table[here] = _table(self.spec.directory, self.run_task(int(run)))[rows[here] - self.runs[run, 0]]
         return table
-
-    def inputs(self, rows: IntArray) -> FloatArray:
-        """X (k, d) of rows that were not left out, from their copies."""
-        return self.copies(self.run_of(rows), self.table(rows))
 
     def copies(self, runs: IntArray, rows: Table) -> FloatArray:
         """X (k, d) of rows of these runs (k,), of which `rows` (k,) says what ROW does. DamagedError."""

@@ -117,7 +117,8 @@ class Shards:
         rows = np.asarray(rows, np.int64)
         with self._mending():
             if isinstance(self._spec().graph, KNN):
-                return self._layout().inputs(rows)
+                layout = self._layout()
+                return layout.copies(layout.run_of(rows), layout.table(rows))
         return _gathered(self.dataset, rows)
 
     def _spec(self) -> GraphSpec:

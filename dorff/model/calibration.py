@@ -145,10 +145,8 @@ class Conformal:
     `level` at least and level + 1/(n + 1) at most (Vovk, Gammerman & Shafer 2005), on average over rows. `rows` (q,)
     counts each target's scores.
 
-    Departures, so that the bounds hold about and not by proof: the factors are used with the fit to all rows,
-    held-out ones too, and not with the fit they come from; the ridge, the kernel, the number of features, the
-    length-scales, y0 and the inputs' scales of that fit were chosen with the held-out rows in; and where folds are
-    dealt by leaves, held-out rows are exchangeable with new ones only where order says nothing (see `fit.held`)."""
+    The bounds hold about and not by proof, by the departures that `fit.held.Held` lists; and where folds are dealt by
+    leaves, held-out rows are exchangeable with new ones only where order says nothing."""
 
     factors: FloatArray
     rows: tuple[int, ...]

@@ -1,5 +1,5 @@
-"""Sums of exponentials over rows, sum of strength exp(i k . theta), for whole numbers |k_j| <= K_j: exact, by products of
-one-dimensional powers, for few; by a grid and its Fourier transform for many."""
+"""Sums of exponentials over rows, sum of strength exp(i k . theta), for whole numbers |k_j| <= K_j: exact, by products
+of one-dimensional powers, for few; by a grid and its Fourier transform for many."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -136,7 +136,7 @@ def _of_tensor(tensor: FloatArray, extents: Extents) -> ComplexArray:
 class GridExponentials(Exponentials):
     """Strengths spread by a window on a grid of twice as many points; one Fourier transform at the end.
 
-    The window exp(beta (sqrt(1 - z^2) - 1)), its width and beta are those of Barnett, Magland & af Klinteberg (2019)."""
+    The window exp(beta (sqrt(1 - z^2) - 1)), width and beta are those of Barnett, Magland & af Klinteberg (2019)."""
 
     def __init__(self, extents: Extents, q: int, tolerance: float) -> None:
         super().__init__(extents, q)

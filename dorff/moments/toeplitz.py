@@ -1,5 +1,5 @@
-"""Sums of exponentials in the place of Gram matrices: features whose frequencies lie on a lattice have products that are
-cosines and sines of sums and differences of frequencies, which lie on it too. So Z^T Z has few different numbers:
+"""Sums of exponentials in the place of Gram matrices: features whose frequencies lie on a lattice have products that
+are cosines and sines of sums and differences of frequencies, which lie on it too. Z^T Z has few different numbers:
 
     T_k = sum w exp(i k . theta), |k_j| <= 2 M_j,     R_k = sum w (y - y0) exp(i k . theta), |k_j| <= M_j
 

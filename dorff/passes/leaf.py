@@ -61,8 +61,8 @@ class Summand(Stage):
 
 
 class PassSums(Summand):
-    """The sums that a pass's spec names, of [F | 1 | Y - y0]: Gram matrices, triangles of QR, or of a lattice's features
-    sums of exponentials."""
+    """The sums that a pass's spec names, of [F | 1 | Y - y0]: Gram matrices, triangles of QR, or of a lattice's
+    features sums of exponentials."""
 
     def opened(self) -> tuple[Pass, RowSums]:
         frozen = load_pass(self.directory, self.hash)
@@ -291,8 +291,8 @@ def _inside(dataset: Dataset, frozen: Pass, box: FloatArray, rows: RowBlock) -> 
     row, column = np.argwhere(outside)[0]
     low, high = frozen.spec.recipe["box"][0][column], frozen.spec.recipe["box"][1][column]
     raise InputError(
-        f"{dataset.path}: row {rows.numbers[row]}, column {dataset.input_columns[column]}: {rows.X[row, column]:.6g} is "
-        f"outside of the box that the lattice was made for, from {low:.6g} to {high:.6g}; give a data.box that is wide "
+        f"{dataset.path}: row {rows.numbers[row]}, column {dataset.input_columns[column]}: {rows.X[row, column]:.6g} "
+        f"is outside of the box that the lattice was made for, from {low:.6g} to {high:.6g}; give a data.box that is wide "
         "enough for all rows to come (they are then summed anew), or set data.outside: drop"
     )
 

@@ -1,6 +1,9 @@
 """What a job will do and cost, computed before a row is read; and the constants it freezes from its first rows."""
 
-from dorff.plan.costs import Costs, keeps_posterior
+from dorff.plan.costs import Costs, keeps_posterior, leaves_out, most_left_out
 from dorff.plan.freezing import constants_of, draw_features, freeze_constants, target_means
+from dorff.plan.lengthscale import array_columns
+from dorff.plan.manifold_terms import ManifoldTerm, features_of, penalty
 from dorff.plan.plan import Plan, make_plan
 from dorff.plan.resolving import features_for
+from dorff.plan.sampled import RUN_ROWS, RUNS, FirstLook, alike, left_out_runs, linear_r2

@@ -1,13 +1,11 @@
 """What a job needs, computed before a row is read: memory, disk, flops, seconds; and what will not fit refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import psutil
@@ -18,14 +16,12 @@ from dorff.errors import DoesNotFitError, InputError
 from dorff.features import Recipe
 from dorff.features.lengthscale_search import FEATURES, ROWS
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
-from dorff.model.calibration import most_rows
-from dorff.model.model import evaluation_bytes
-from dorff.model.weights import operator_weights
+from dorff.model import evaluation_bytes, most_rows, operator_weights
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
 from dorff.passes.blocks import Leaf, most_sums
 from dorff.plan.graph_sizes import GiB, MiB
-from dorff.plan.lattice import LatticeCosts, lattice_costs, unknown
+from dorff.plan.lattice import LatticeCosts, lattice_costs
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
@@ -74,7 +70,7 @@ class Costs:
     others: tuple[Way, ...] = ()
     pass_seconds: float = 0.0
 
-    def of_passes(self, passes: int) -> Costs:
+    def of_passes(self, passes: int) -> Self:
         """The costs of a fit by streaming that takes so many passes."""
         seconds = self.seconds + (passes - self.passes) * self.pass_seconds
         return replace(self, passes=passes, seconds=seconds, flops=passes / self.passes * self.flops)
@@ -133,17 +129,20 @@ def estimate(
     fewer = sums.fewer if sums.task_bytes + 8 * recipe.numbers > leaf else ""
     leaf, solving = max(leaf, sums.task_bytes + 8 * recipe.numbers), solving + sums.held_bytes
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
-    pace = Pace.of(recipe, width) if light is None and not unknown(recipe) else Pace.nominal(m, recipe.flops)
+    pace = (
+        Pace.of(recipe, width)
+        if light is None and (recipe.lattice or not recipe.on_lattice)
+        else Pace.nominal(m, recipe.flops)
+    )
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
     alone = any(isinstance(one, MultiView) or solvers.learned_term(one) is not None for one in candidates)
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
     tried = rows if job.solve.select == "loo" else 0
     work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=tried)
+    largest = solvers.Size(m, q, rank, any(size.coupled for size in sizes), patterns, spec.folds.count)
     shape = Shape(
-        dataset.rows, m, q, rank, any(size.coupled for size in sizes), patterns, len(leaves),
-        recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, spec.folds.count, beside,
-        work, QR if qr else MIXED if spec.mixed else 1.0,
-        iterations(job, len(fixed), spec.folds.count),
+        dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
+        work, QR if qr else MIXED if spec.mixed else 1.0, iterations(job, len(fixed), spec.folds.count),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -179,21 +178,22 @@ def iterations(job: Job, kernels: int, folds: int) -> float:
 def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:
     """What no way of solving spares: to start, to find length-scales, manifold terms, and held-out rows evaluated."""
     workers, serial = min(job.cluster.workers, shape.leaves), job.cluster.in_driver
-    seconds = (START if serial else START_WORKERS) + (sums.feature_rows * shape.m * pace.number) / workers
+    size, seconds = shape.size, START if serial else START_WORKERS
+    seconds += (sums.feature_rows * size.m * pace.number) / workers
     work = sums.work / workers
     if spec.tuning:
         each = dataset.d if any(tunes(one) for words in spec.words for one in words or ()) else 1
         work += SEARCH * (1.0 + each / 10.0) * min(ROWS, dataset.rows) * float(FEATURES) ** 2
-    if leaves_out(job, shape.k) and job.solve.select != "loo":
-        work += INVERSE * float(shape.k) ** 3 + 2.0 * RUNS * RUN_ROWS * float(shape.k) ** 2
+    if leaves_out(job, size.k) and job.solve.select != "loo":
+        work += INVERSE * float(size.k) ** 3 + 2.0 * RUNS * RUN_ROWS * float(size.k) ** 2
     if job.solve.conformal:
-        held = dataset.rows / shape.folds
-        seconds, work = seconds + held * shape.m * pace.number, work + held * float(shape.k) ** 2 * shape.q
+        held = dataset.rows / size.folds
+        seconds, work = seconds + held * size.m * pace.number, work + held * float(size.k) ** 2 * size.q
     return seconds + work / pace.square
 
 
 def _leaf_bytes(
-    dataset: Dataset, recipe: Recipe, spec: PassSpec, patterns: int, light: LatticeCosts | None
+    dataset: Dataset, recipe: Recipe, spec: PassSpec, patterns: int, light: LatticeCosts | None = None
 ) -> tuple[int, int]:
     """Bytes of a leaf, and those of them that are for reading."""
     width, block, folds = recipe.m + 1 + dataset.q, spec.block_rows, spec.folds

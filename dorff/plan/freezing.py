@@ -1,7 +1,5 @@
 """The constants that a pass needs from data: computed by the first plan from a few rows, and kept."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,9 +18,9 @@ from dorff.moments import MOST_PATTERNS, patterns_of, pinned
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, freeze, frozen_hash
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows
 from dorff.plan.costs import SAMPLE_BYTES
-from dorff.plan.lattice import box_of
+from dorff.plan.lattice import box_of, named, same_sample
 from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
-from dorff.plan.plan import Plan, named, same_sample
+from dorff.plan.plan import Plan
 from dorff.plan.sampled import FirstLook, distance, held_out_multiple, linear_r2, look, run_length, sample_runs
 from dorff.plan.sharing import make_recipe
 from dorff.solvers import Setting, spread
@@ -34,6 +32,19 @@ Scaled = Callable[[FloatArray], FloatArray]  # inputs (n, d), centred and divide
 # (`standardize`) take the first leaf, up to SAMPLE_BYTES.
 SMALL_SAMPLE: Final = 256
 MEDIAN_SAMPLE: Final = 1000
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """Those drawn for and those fitted (None: the same), with numbers for words; and of a search its rows and end."""
+
+    drawn: Configs | None
+    fitted: Configs | None
+    rows: RowsName | None = None
+    status: tuple[str | None, ...] | None = None
+
+
+_Looked = tuple[_Kernels, FoldRule | None, FirstLook | None]  # with how rows are dealt
 
 
 def freeze_constants(plan: Plan, *, narrow: bool = False) -> Pass:
@@ -244,19 +255,6 @@ def target_means(Y: FloatArray, weights: FloatArray | None) -> FloatArray:
     there = np.isfinite(Y) * (1.0 if weights is None else weights[:, None])
     total = there.sum(axis=0)
     return np.asarray((np.where(there > 0, Y, 0.0) * there).sum(axis=0) / np.where(total > 0, total, 1.0))
-
-
-@dataclass(frozen=True)
-class _Kernels:
-    """Those drawn for and those fitted (None: the same), with numbers for words; and of a search its rows and end."""
-
-    drawn: Configs | None
-    fitted: Configs | None
-    rows: RowsName | None = None
-    status: tuple[str | None, ...] | None = None
-
-
-_Looked = tuple[_Kernels, FoldRule | None, FirstLook | None]  # with how rows are dealt
 
 
 def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:

@@ -209,26 +209,16 @@ class Degrees:
         """The most edges that so many rows have."""
         return int(np.clip(rows - (np.cumsum(self.counts) - self.counts), 0, self.counts) @ self.degrees)
 
-    def within(self, n: int, hops: int) -> int:
-        """The most of n rows that are within `hops` edges of one: it and, again and again, the ends of as many edges
-        as the rows that came last have."""
-        reached = last = 1
+    def reached(self, first: int, hops: int, all_of_them: int) -> int:
+        """The most of `all_of_them` that `hops` steps reach from `first`: again and again as many as the rows that came
+        last have edges. From one row that is rows, from a shard's edges it is edges."""
+        total = last = first
         for _ in range(hops):
             last = self.most(last)
-            reached += last
-            if reached >= n or not last:
+            total += last
+            if total >= all_of_them or not last:
                 break
-        return min(n, reached)
-
-    def around(self, hops: int) -> int:
-        """The most edges of the rows within `hops` edges of those of a shard."""
-        held = last = self.shard
-        for _ in range(hops):
-            last = self.most(last)
-            held += last
-            if held >= self.total or not last:
-                break
-        return min(self.total, held)
+        return min(all_of_them, total)
 
     def repeats(self, n: int, hops: int) -> float:
         """Rows within `hops` edges of a row, on average: beyond the first edge rows are met as often as they have
@@ -308,9 +298,9 @@ class GraphCosts(NamedTuple):
         task = 16 * EDGE * max(sizes.edge_run, degrees.shard) + 4 * 8 * d * size
         disk = 2 * EDGE * source.count + STORED * _stored(source) + 32 * n + MiB
         repeats = 1.0 if n <= min(sizes.shard_rows, sizes.rows(d)) else degrees.repeats(n, hops)
-        pieces = min(n, max(sizes.rows(d), degrees.within(n, hops) if whole else 2))
+        pieces = min(n, max(sizes.rows(d), degrees.reached(1, hops, n) if whole else 2))
         many = degrees.shard > sizes.edge_run or pieces > sizes.rows(d)
-        held = HELD * degrees.around(hops - 1)
+        held = HELD * degrees.reached(degrees.shard, hops - 1, degrees.total)
         return cls(task, disk, 0.0, repeats, pieces, held, degrees.most(1) if many else 0)
 
 

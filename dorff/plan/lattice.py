@@ -1,5 +1,5 @@
-"""Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they were
-planned for; and the job's own features on the lattice of such a pass."""
+"""Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they
+were planned for; and the job's own features on the lattice of such a pass."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,15 +10,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dorff.data import Dataset
+from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe
-from dorff.frequencies import Lattice
 from dorff.kernels import FloatArray
 from dorff.moments import Kind
 from dorff.moments.exponentials import Extents, exponentials
 from dorff.moments.toeplitz import length_of
-from dorff.passes import Configs, Pass, PassSpec, frozen_hash, load_pass
+from dorff.passes import Configs, Pass, PassSpec, RowsName, frozen_hash, load_pass
 from dorff.passes.lattice import LATTICE_ROWS, extents_of, modes_of
 from dorff.spec.job import Job
 from dorff.storage.location import locate
@@ -43,11 +42,6 @@ def summable(job: Job, recipe: Recipe) -> bool:
         and job.features.precision == "double"
         and job.solve.route != "streaming"
     )
-
-
-def in_box(spec: PassSpec, job: Job, box: FloatArray) -> PassSpec:
-    """The same pass, of rows whose inputs lie in a box (2, d)."""
-    return replace(spec, recipe={**spec.recipe, "box": box.tolist(), "outside": job.data.outside})
 
 
 def box_of(spec: PassSpec) -> FloatArray | None:
@@ -86,7 +80,22 @@ def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
     return np.array([low, high])
 
 
-def begun(job: Job, wanted: PassSpec, made: Made, unchanged: Callable[[Pass], bool]) -> Pass | None:
+def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Made) -> tuple[PassSpec, PassSpec, Recipe]:
+    """The job's own pass and the one that is made, now that the inputs' box is known: that of a pass in the state which
+    serves the job, or its own. And the recipe, of a job whose first rows have nothing to say of it."""
+    wanted = summed(own, dataset) if summable(job, recipe) else own
+    earlier = begun(job, dataset, wanted, made)
+    box = given_box(job, dataset) if earlier is None else box_of(earlier.spec)
+    if box is None:
+        box = seen_box(dataset, dataset.stamp(dataset.first, dataset.n))
+    if not own.standardize and not any(own.words):
+        recipe = made(box, None)
+    told = {**recipe.question(), "box": box.tolist(), "outside": job.data.outside}
+    own, wanted = (replace(spec, recipe=told, sampler=recipe.sampler.config()) for spec in (own, wanted))
+    return own, wanted if earlier is None else earlier.spec, recipe
+
+
+def begun(job: Job, dataset: Dataset, wanted: PassSpec, made: Made) -> Pass | None:
     """A pass in the job's state whose sums serve it; None where there is none.
 
     It is of the same rows, folds and targets, its first rows are what they were, and the lattice is fine and wide
@@ -97,7 +106,7 @@ def begun(job: Job, wanted: PassSpec, made: Made, unchanged: Callable[[Pass], bo
     for place in sorted(places, key=lambda one: one.name != wanted.name):
         with suppress(InputError, OSError):  # it is damaged, or of another version
             frozen = load_pass(place, frozen_hash(place) or "")
-            if _serves(frozen, job, wanted, made, given) and unchanged(frozen):
+            if _serves(frozen, job, wanted, made, given) and same_sample(frozen, dataset):
                 return frozen
     return None
 
@@ -117,9 +126,22 @@ def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: Sequenc
     assert box is not None
     constants = frozen.constants
     recipe = made(_scaled(box, constants.features), constants.drawn if any(wanted.words) else None)
-    assert isinstance(recipe.sampler, Lattice)
-    on = recipe.sampler.on(modes_of(constants.features))  # else InputError
-    return on.modes(recipe.kernel, recipe.d, recipe.p, recipe.n_features // 2).D > 0
+    return recipe.on(modes_of(constants.features)).m > 0  # else InputError
+
+
+def same_sample(frozen: Pass, dataset: Dataset) -> bool:
+    """Whether the rows that a pass has its constants from are what they were, or are no longer used: constants that
+    came from rows which have left the window stay."""
+    sample = frozen.constants.sample
+    if sample.first < dataset.first:
+        return True
+    stop = sample.first + sample.rows
+    return stop <= dataset.n and sample == named(dataset.block(sample.first, stop))
+
+
+def named(rows: RowBlock) -> RowsName:
+    """What names rows by number and value."""
+    return RowsName(int(rows.numbers[0]), len(rows), rows.checksums())
 
 
 def _scaled(box: FloatArray, features: FeatureMap) -> FloatArray:
@@ -132,8 +154,7 @@ def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
     box = box_of(frozen.spec)
     assert box is not None
     recipe = made(_scaled(box, constants.features), constants.drawn if words else None)
-    assert isinstance(recipe.sampler, Lattice)
-    drawn = replace(recipe, sampler=recipe.sampler.on(modes_of(constants.features))).draw(frozen.spec.seed)
+    drawn = recipe.on(modes_of(constants.features)).draw(frozen.spec.seed)
     features = FeatureMap(drawn.phi, constants.features.center, constants.features.scale)
     own = replace(constants, features=features, draw=drawn)
     if not words:
@@ -142,14 +163,9 @@ def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
     return replace(frozen, constants=own)
 
 
-def unknown(recipe: Recipe) -> bool:
-    """Whether how many features there will be is not known before rows are read."""
-    return isinstance(recipe.sampler, Lattice) and recipe.sampler.sides is None
-
-
 class LatticeCosts(NamedTuple):
-    """Of sums of exponentials: bytes of one fold's and pattern's sums on disk, and of a leaf's as it is summed, for each
-    fold and pattern and once; and flops a row."""
+    """Of sums of exponentials: bytes of one fold's and pattern's sums on disk, and of a leaf's as it is summed, for
+    each fold and pattern and once; and flops a row."""
 
     packed: int
     each: int
@@ -159,14 +175,14 @@ class LatticeCosts(NamedTuple):
 
 def lattice_costs(recipe: Recipe, q: int) -> LatticeCosts:
     """What sums of the recipe's lattice need; of one that is not known yet, what the largest may."""
-    sampler = recipe.sampler
-    assert isinstance(sampler, Lattice)
-    if unknown(recipe):
+    if (modes := recipe.lattice) is None:
         side = ceil((2.0 * recipe.frequencies) ** (1.0 / recipe.d) / 2.0)
         extents: Extents = (side,) * recipe.d
     else:
-        extents = extents_of(sampler.modes(recipe.kernel, recipe.d, recipe.p, recipe.n_features // 2))
-    held = sum(piece.size for piece in exponentials(extents, q, sampler.tolerance).held())  # which nobody touches
+        extents = extents_of(modes)
+    held = sum(
+        piece.size for piece in exponentials(extents, q, recipe.sampler.config()["tolerance"]).held()
+    )  # which nobody touches
     sums = length_of(extents, q)
     rows = 8 * LATTICE_ROWS * (6 * len(extents) + 6 * (1 + q))
     return LatticeCosts(

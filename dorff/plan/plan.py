@@ -12,10 +12,9 @@ import numpy as np
 
 import dorff.plan.lattice as lattice
 from dorff import kernels
-from dorff.data import Dataset, RowBlock
+from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
-from dorff.frequencies import Lattice
 from dorff.kernels import FloatArray, mean_of
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import (
@@ -25,7 +24,6 @@ from dorff.passes import (
     Pass,
     PassSpec,
     PassSums,
-    RowsName,
     Words,
     frozen_hash,
     load_pass,
@@ -69,6 +67,11 @@ class _Draft:
     def directory(self) -> Path:
         """Where the sums of this spec are kept; another spec has another directory."""
         return locate(self.job.state) / self.spec.name
+
+    def made(self, box: FloatArray, drawn: Configs | None = None) -> Recipe:
+        """The recipe for inputs in a box (2, d), as they are scaled, of the kernels that frequencies are drawn for."""
+        sources = build_kernels(drawn or self.drawn_configs, self.dataset.d)
+        return make_recipe(sources, self.dataset, self.job, self.observe, box)
 
     def priced(self, *, anywhere: bool = False) -> "Plan":
         """With its costs; DoesNotFitError where they are too many, unless it may be run `anywhere`."""
@@ -186,16 +189,6 @@ class Plan(_Draft):
             raise IncompleteError(f"{self.directory}: its constants are gone; run the job again")
         return _own_pass(self, name) if self.spec.sums is Kind.TOEPLITZ else load_pass(self.directory, name)
 
-    @property
-    def words(self) -> bool:
-        """Whether the rows must say what a word of a kernel stands for."""
-        return any(self.own.words)
-
-    def made(self, box: FloatArray, drawn: Configs | None = None) -> Recipe:
-        """The recipe for inputs in a box (2, d), as they are scaled, of the kernels that frequencies are drawn for."""
-        sources = build_kernels(drawn or self.drawn_configs, self.dataset.d)
-        return make_recipe(sources, self.dataset, self.job, self.observe, box)
-
     def fitted(self) -> tuple[kernels.OperatorKernel, ...]:
         """The kernels to choose from, with the length-scales that the rows told."""
         return build_kernels(self.configs(), self.dataset.d)
@@ -271,9 +264,7 @@ def _drafted(resolved: Resolved) -> _Draft:
         check_sharing(candidates, sources, recipe)
     words = _with_words(drawn), _with_words(configs) if drawn is not configs else None
     together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
-    on_lattice = isinstance(recipe.sampler, Lattice)
-    toeplitz = on_lattice and lattice.summable(job, recipe)
-    width = 0 if toeplitz else recipe.m + 1 + dataset.q
+    width = 0 if lattice.summable(job, recipe) else recipe.m + 1 + dataset.q
     if job.data.window is not None:
         start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
         dataset = dataset.window(max(dataset.first, start))
@@ -281,46 +272,15 @@ def _drafted(resolved: Resolved) -> _Draft:
     spec = _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves), words, observe)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
     draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen)
-    return _on_lattice(draft, toeplitz) if on_lattice else draft
-
-
-def _on_lattice(draft: _Draft, toeplitz: bool) -> _Draft:
-    """The same, its inputs' box known: that of a pass in the state which serves the job, or its own."""
-    job, dataset, own = draft.job, draft.dataset, draft.own
-    wanted = lattice.summed(own, dataset) if toeplitz else own
-
-    def made(box: FloatArray, drawn: Configs | None) -> Recipe:
-        sources = build_kernels(drawn or draft.drawn_configs, dataset.d)
-        return make_recipe(sources, dataset, job, draft.observe, box)
-
-    earlier = lattice.begun(job, wanted, made, lambda frozen: same_sample(frozen, dataset))
-    box = lattice.given_box(job, dataset) if earlier is None else lattice.box_of(earlier.spec)
-    if box is None:
-        box = lattice.seen_box(dataset, dataset.stamp(dataset.first, dataset.n))
-    recipe = draft.recipe if own.standardize or any(own.words) else made(box, None)
-    told = {"recipe": recipe.question(), "sampler": recipe.sampler.config()}
-    own, wanted = (lattice.in_box(replace(spec, **told), job, box) for spec in (own, wanted))
-    return replace(draft, recipe=recipe, own=own, spec=wanted if earlier is None else earlier.spec)
+    if not recipe.on_lattice:
+        return draft
+    own, spec, recipe = lattice.settled(job, dataset, spec, recipe, draft.made)
+    return replace(draft, own=own, spec=spec, recipe=recipe)
 
 
 @lru_cache(maxsize=4)
 def _own_pass(plan: Plan, name: str) -> Pass:
-    return lattice.own_features(load_pass(plan.directory, name), plan.made, words=plan.words)
-
-
-def same_sample(frozen: Pass, dataset: Dataset) -> bool:
-    """Whether the rows that a pass has its constants from are what they were, or are no longer used: constants that
-    came from rows which have left the window stay."""
-    sample = frozen.constants.sample
-    if sample.first < dataset.first:
-        return True
-    stop = sample.first + sample.rows
-    return stop <= dataset.n and sample == named(dataset.block(sample.first, stop))
-
-
-def named(rows: RowBlock) -> RowsName:
-    """What names rows by number and value."""
-    return RowsName(int(rows.numbers[0]), len(rows), rows.checksums())
+    return lattice.own_features(load_pass(plan.directory, name), plan.made, words=any(plan.own.words))
 
 
 def _check_kernels(

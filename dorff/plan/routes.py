@@ -31,18 +31,14 @@ def sample_rows(m: int, t: int, n: int) -> int:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a solve costs depends on: n rows, m features, q targets, r rows of psi (`coupled`: in one system), patterns
-    of targets, leaves, and the numbers and flops of the feature map for one row, as its recipe tells them. Of the
-    direct way the bytes of a leaf, of the driver's solve and on disk, and `solve_work`, the flops of `syrk` in whose
-    time the driver solves; of any leaf the bytes for reading, of any solve those beside the system. Sums are of
-    `folds` apart; a row's take `times` as long as `syrk`. An iteration solves `solves` systems."""
+    """What a solve costs depends on: n rows, the largest `size` of a system, leaves, and the numbers and flops of the
+    feature map for one row, as its recipe tells them. Of the direct way the bytes of a leaf, of the driver's solve and
+    on disk, and `solve_work`, the flops of `syrk` in whose time the driver solves; of any leaf the bytes for reading,
+    of any solve those beside the system. A row's sums take `times` as long as `syrk`. An iteration solves `solves`
+    systems."""
 
     n: int
-    m: int
-    q: int
-    r: int
-    coupled: bool
-    patterns: int
+    size: Size
     leaves: int
     map_numbers: int
     map_flops: float
@@ -50,29 +46,15 @@ class Shape:
     solve_bytes: int
     disk_bytes: int
     read_bytes: int
-    folds: int = 1
     beside_bytes: int = 0
     solve_work: float = 0.0
     times: float = 1.0
     solves: float = 1.0
 
     @property
-    def size(self) -> Size:
-        return Size(self.m, self.q, self.r, self.coupled, self.patterns, self.folds)
-
-    @property
-    def width(self) -> int:
-        return self.size.width
-
-    @property
-    def k(self) -> int:
-        """Unknowns of the largest system."""
-        return self.size.k
-
-    @property
     def columns(self) -> int:
         """Columns of a product."""
-        return self.q if self.coupled else self.r
+        return self.size.q if self.size.coupled else self.size.r
 
 
 @dataclass(frozen=True)
@@ -134,7 +116,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     possible = [way for way in ways if not way.against]
     if not possible:
         return Route(ways[0], f"direct, though {ways[0].against}: nothing else can be taken", ways)
-    nominal = replace(means, pace=Pace.nominal(shape.m, shape.map_flops))
+    nominal = replace(means, pace=Pace.nominal(shape.size.m, shape.map_flops))
     seconds = {way.name: way.seconds for way in (of(shape, nominal) for of in kinds)}
     fastest = min(seconds[way.name] for way in possible)
     way = next(way for way in possible if seconds[way.name] <= LEAVE * fastest)
@@ -183,36 +165,37 @@ def _direct(shape: Shape, means: Means) -> Way:
 
 
 def _cg(shape: Shape, means: Means) -> Way:
-    width = shape.width
-    driver = shape.size.held + cg_bytes(shape.size) + shape.beside_bytes
-    rank = min(SKETCH, shape.k // 2)
-    sketch = 2.0 * width**2 * shape.patterns * rank * (shape.q if shape.coupled else 1)
-    sketch += 4 / 3 * rank**2 * (40.0 * rank + 12.0 * shape.k)  # as its columns are doubled
-    steps = 2.0 * width**2 * shape.patterns * shape.columns * ITERATIONS
+    size = shape.size
+    driver = size.held + cg_bytes(size) + shape.beside_bytes
+    rank = min(SKETCH, size.k // 2)
+    sketch = 2.0 * size.width**2 * size.patterns * rank * (size.q if size.coupled else 1)
+    sketch += 4 / 3 * rank**2 * (40.0 * rank + 12.0 * size.k)  # as its columns are doubled
+    steps = 2.0 * size.width**2 * size.patterns * shape.columns * ITERATIONS
     solve = sketch / means.pace.square + steps / (means.pace.thin / 2)
     seconds = _gram_seconds(shape, means) + shape.solves * solve
     return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
 
 
 def _gram_flops(shape: Shape) -> float:
-    return shape.n * (float(shape.width) ** 2 + shape.map_flops)
+    return shape.n * (float(shape.size.width) ** 2 + shape.map_flops)
 
 
 def _gram_seconds(shape: Shape, means: Means) -> float:
-    row = shape.m * means.pace.number + shape.times * shape.width**2 / means.pace.square
+    row = shape.size.m * means.pace.number + shape.times * shape.size.width**2 / means.pace.square
     return BESIDE * shape.n * row / min(means.workers, shape.leaves)
 
 
 def _streaming(shape: Shape, means: Means) -> Way:
-    m, width, columns = shape.m, shape.width, shape.columns
-    vectors = 8 * width * max(columns, 1 + shape.q)
+    size, columns = shape.size, shape.columns
+    m, width = size.m, size.width
+    vectors = 8 * width * max(columns, 1 + size.q)
     block = 8 * product_rows(width) * (width + 8)
-    worker = shape.read_bytes + block + 8 * shape.map_numbers + (2 + 2 * shape.patterns) * vectors
-    t = shape.q if shape.coupled else 1
+    worker = shape.read_bytes + block + 8 * shape.map_numbers + (2 + 2 * size.patterns) * vectors
+    t = size.q if size.coupled else 1
     dual = sample_rows(m, t, shape.n) * t
-    summed = 4 * shape.patterns * vectors  # of the first pass, as they are used, and of another being read
-    driver = sampled_bytes(dual, m, shape.k) + shape.beside_bytes + 10 * 8 * shape.k * columns + summed
-    disk = vectors * shape.patterns * (MOST_PASSES + 2 + 2 * shape.leaves)  # a total of each pass stays until the end
+    summed = 4 * size.patterns * vectors  # of the first pass, as they are used, and of another being read
+    driver = sampled_bytes(dual, m, size.k) + shape.beside_bytes + 10 * 8 * size.k * columns + summed
+    disk = vectors * size.patterns * (MOST_PASSES + 2 + 2 * shape.leaves)  # a total of each pass stays until the end
     flops = shape.map_flops + 4.0 * width * columns
     row = m * means.pace.number + 4.0 * width * columns / means.pace.thin
     sample = dual * (float(dual) * m / t + CHOLESKY * dual * dual) / means.pace.square
@@ -223,8 +206,8 @@ def _streaming(shape: Shape, means: Means) -> Way:
 
 def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
     against = ""
-    if way.name == "direct" and shape.k > LARGEST_DIRECT:
-        against = f"its system has {shape.k} unknowns, and LAPACK's 32-bit numbers reach {LARGEST_DIRECT}"
+    if way.name == "direct" and shape.size.k > LARGEST_DIRECT:
+        against = f"its system has {shape.size.k} unknowns, and LAPACK's 32-bit numbers reach {LARGEST_DIRECT}"
     elif asks:
         against = asks
     elif way.worker_bytes > means.worker_memory:

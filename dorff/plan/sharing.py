@@ -22,21 +22,20 @@ _AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves
 def make_recipe(
     kernels: Kernels, dataset: Dataset, job: Job, observe: FloatArray | None, box: FloatArray | None = None
 ) -> Recipe:
-    """The features that serve every kernel: of the one, or of the mixture of all; of inputs in a box (2, d), as they are
-    scaled, where that is known."""
+    """The features that serve every kernel: of the one, or of the mixture of all; of inputs in a box (2, d), as they
+    are scaled, where that is known."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in kernels]
     kernel = mixture(fixed, d, p)
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
     sampler = sampler_of(chosen, kernel)
-    if box is not None:
-        sampler = sampler.over(np.ptp(box, axis=0), constant=not job.solve.intercept)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
         raise InputError(
             "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "
             f"{sampler.config()['type']} cannot draw; use iid, orthogonal or qmc"
         )
-    return Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
+    recipe = Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
+    return recipe if box is None else recipe.over(box)
 
 
 def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:

@@ -43,9 +43,12 @@ class SplitProblem(NamedTuple):
         if len(weights.root) > 1:
             return None
         root, views, units = weights.root[0], _views_seen(weights, observe), 1.0 if noise is None else np.sqrt(noise)
-        if views is None:
-            C = None if observe is None else observe / np.reshape(units, (-1, 1))
-            return _of_combinations(weights, C, whole=whole and not outputs)
+        if views is None:  # known where targets are combinations of the outputs of one view, and there is no penalty
+            if observe is None or weights.count > 1 or not whole or outputs:
+                return None
+            C = observe / np.reshape(units, (-1, 1))
+            a, U, _ = turned(root @ C.T)
+            return cls(np.ones(1), a, U, np.arange(len(root)), C @ root.T @ U, np.zeros((len(a), 0)))
         root = root / units
         coupling = [matrix for matrix in outputs if matrix is not None]
         if untouched(root) and all(_is_diagonal(matrix) for matrix in coupling):
@@ -147,12 +150,3 @@ def _views_seen(weights: OperatorWeights, observe: FloatArray | None) -> FloatAr
     factors = observe[0, ::p]
     same = observe.shape == (p, p * weights.count) and np.array_equal(observe, np.kron(factors, np.eye(p)))
     return factors if same and weights.views is not None else None
-
-
-def _of_combinations(weights: OperatorWeights, observe: FloatArray | None, *, whole: bool) -> SplitProblem | None:
-    """Where targets are combinations of the outputs of one view, and there is no penalty."""
-    if observe is None or weights.count > 1 or not whole:
-        return None
-    root = weights.root[0]
-    a, U, _ = turned(root @ observe.T)
-    return SplitProblem(np.ones(1), a, U, np.arange(len(root)), observe @ root.T @ U, np.zeros((len(a), 0)))

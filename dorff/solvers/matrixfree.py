@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Moments, Solvable
 from dorff.solvers.apart import SplitProblem
@@ -211,9 +210,7 @@ def make_system(
 ) -> System:  # fmt: skip
     """The systems of `Problem.of`, of the borders of the sums and what the sums do. Arguments as there."""
     scale = np.ones(len(borders[0].y0)) if scale is None else scale
-    if observe is not None and len(borders) > 1 and np.linalg.matrix_rank(observe) < len(observe):
-        raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
-    back = kept_shift(borders[0].y0, observe) if intercept else borders[0].y0
+    back = kept_shift(borders[0].y0, observe, patterns=len(borders), intercept=intercept)
     seen = [border.rows(scale, back) for border in borders]
     problem = Problem((), weights, tuple(rows for rows, _ in seen), scale, observe, intercept)
     R = [one for _, one in seen]

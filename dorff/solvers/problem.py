@@ -69,8 +69,7 @@ class Problem:
         the identity if None. InputError for a system wider than LAPACK can count, or penalties of another size."""
         scale, noise = (scale.scale, scale.noise) if isinstance(scale, Units) else (scale, None)
         parts = [parts] if isinstance(parts, Solvable) else list(parts)
-        if observe is not None and len(parts) > 1 and np.linalg.matrix_rank(observe) < len(observe):
-            raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
+        back = kept_shift(parts[0].y0, observe, patterns=len(parts), intercept=intercept)
         scale = np.ones(parts[0].q) if scale is None else scale
         penalties = [penalty for penalty in penalties if penalty.weight > 0]
         for penalty in penalties:
@@ -79,7 +78,6 @@ class Problem:
         split = SplitProblem.of(weights, observe, [penalty.outputs for penalty in penalties], whole=whole, noise=noise)
         rows = np.broadcast_to(np.any(weights.root != 0, axis=2), weights.shape[:2])
         check_width(len(weights.gain) if split else int(np.count_nonzero(rows)))
-        back = kept_shift(parts[0].y0, observe) if intercept else parts[0].y0
         directions = None if split is None else split.directions
         problem = cls((), weights, (), scale, observe, intercept, directions, noise=noise)
         sums = [_unpacked(part, problem.units, back) for part in parts]
@@ -224,10 +222,14 @@ class Problem:
         return np.asarray(np.linalg.pinv(self.observe) @ y0 + self.scale[0] * b)
 
 
-def kept_shift(y0: FloatArray, observe: FloatArray | None) -> FloatArray:
-    """The part (q,) of y0 that no intercept makes up for."""
-    if observe is None or np.linalg.matrix_rank(observe) == len(observe):
-        return np.zeros(len(y0))
+def kept_shift(y0: FloatArray, observe: FloatArray | None, *, patterns: int, intercept: bool) -> FloatArray:
+    """The part (q,) of y0 that no intercept makes up for. InputError where rows have several patterns of targets and
+    the rows of `observe` depend on each other."""
+    independent = observe is None or np.linalg.matrix_rank(observe) == len(observe)
+    if patterns > 1 and not independent:
+        raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
+    if independent or not intercept or observe is None:
+        return np.zeros(len(y0)) if intercept else y0
     return np.asarray(y0 - observe @ (np.linalg.pinv(observe) @ y0))
 
 

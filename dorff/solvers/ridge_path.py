@@ -7,13 +7,11 @@ formed for all rows alone; a fold's is applied as psi (S (psi^T h)) (DESIGN 1, c
 
 All sums are divided by the rows' summed weight here, so that l ridge is ridge, and targets by their scale."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import lapack
@@ -80,13 +78,13 @@ class Columns:
     energy: FloatArray
 
     @classmethod
-    def together(cls, parts: Sequence[Columns]) -> Columns:
+    def together(cls, parts: Sequence[Self]) -> Self:
         columns = [(part.whose, part.shift, part.energy) for part in parts]
         whose, shift, energy = (np.concatenate(values) for values in zip(*columns, strict=True))
         return cls(whose, shift, np.asfortranarray(np.concatenate([part.rhs for part in parts], axis=1)), energy)
 
-    def __getitem__(self, at: Any) -> Columns:
-        return Columns(self.whose[at], self.shift[at], self.rhs[:, at], self.energy[at])
+    def __getitem__(self, at: Any) -> Self:
+        return replace(self, whose=self.whose[at], shift=self.shift[at], rhs=self.rhs[:, at], energy=self.energy[at])
 
 
 class Family(NamedTuple):
@@ -169,7 +167,7 @@ class Training(NamedTuple):
     top: float
 
     @classmethod
-    def of(cls, moments: Moments, setting: Setting) -> Training:
+    def of(cls, moments: Moments, setting: Setting) -> Self:
         scale, weights = setting.scaling([moments]), setting.weights(setting.fixed([moments]))
         rows = UnpackedMoments(moments)
         S, R, E = rows.centred(intercept=setting.intercept)

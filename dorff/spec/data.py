@@ -43,8 +43,8 @@ class Data(Part):
     leaves them out where the job has none). `labelled` names a column of 0 and 1: a row of 0 is unlabelled, whatever
     its targets say. `unlabelled` is a second data set, of rows with the same inputs, that the manifold terms see too.
 
-    `box` is for features on a lattice: the least and the largest value of each input, now and in rows to come; left out,
-    those of the rows of the first plan. `outside`: what to do with rows beyond it.
+    `box` is for features on a lattice: the least and the largest value of each input, now and in rows to come; left
+    out, those of the rows of the first plan. `outside`: what to do with rows beyond it.
 
     `window` is for data that grow: only about that many of the last rows are used, at least so
     many where there are, up to the start of their first leaf."""

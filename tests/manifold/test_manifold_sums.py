@@ -748,9 +748,14 @@ def test_no_row_reaches_more_rows_than_the_degrees_allow(n: int, edges: int, see
     found, counts = np.unique(W.sum(axis=1), return_counts=True)
     degrees = Degrees(found[::-1], counts[::-1], int(W[shard].sum()))
     near = np.linalg.matrix_power(W + np.eye(n), hops) > 0
-    assert near.sum(axis=1).max() <= degrees.within(n, hops) <= n
-    assert W[near[shard].any(axis=0)].sum() <= degrees.around(hops) <= degrees.total == W.sum()
-    assert degrees.within(n, 1) == 1 + W.sum(axis=1).max() and degrees.around(0) == W[shard].sum()
+    assert near.sum(axis=1).max() <= degrees.reached(1, hops, n) <= n
+    assert (
+        W[near[shard].any(axis=0)].sum()
+        <= degrees.reached(degrees.shard, hops, degrees.total)
+        <= degrees.total
+        == W.sum()
+    )
+    assert degrees.reached(1, 1, n) == 1 + W.sum(axis=1).max() and degrees.shard == W[shard].sum()
     assert 1.0 <= degrees.repeats(n, hops) <= n
 
 

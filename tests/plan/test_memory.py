@@ -255,8 +255,8 @@ def way(name: str, size: Size) -> Way:
     scalar = {"type": "gaussian", "lengthscale": 1.0}
     job = {"data": {"store": "a"}, "kernel": {"type": "decomposable", "scalar": scalar}, "state": "s", "model": "m"}
     shape = Shape(
-        n=10_000, m=size.m, q=size.q, r=size.r, coupled=size.coupled, patterns=size.patterns, leaves=1, map_numbers=0,
-        map_flops=1.0, leaf_bytes=0, solve_bytes=0, disk_bytes=0, read_bytes=0, folds=size.folds,
+        n=10_000, size=size, leaves=1, map_numbers=0, map_flops=1.0, leaf_bytes=0, solve_bytes=0, disk_bytes=0,
+        read_bytes=0,
     )  # fmt: skip
     means = Means(workers=1, worker_memory=1e12, pace=Pace.nominal(size.m, 1.0))
     return choose_route(Job.model_validate(job | {"solve": {"route": name, "ridge": 1e-6}}), shape, means).way

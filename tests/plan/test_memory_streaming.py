@@ -52,9 +52,8 @@ def way(size: Size, **more: int) -> Way:
         "n": 10_000, "leaves": 1, "map_numbers": 0, "map_flops": 1.0, "leaf_bytes": 0, "solve_bytes": 0,
         "disk_bytes": 0, "read_bytes": 0,
     }  # fmt: skip
-    sizes = {name: getattr(size, name) for name in ("m", "q", "r", "coupled", "patterns", "folds")}
     means = Means(workers=1, worker_memory=1e12, pace=Pace.nominal(size.m, 1.0))
-    return choose_route(job(Path(), 64), Shape(**{**given, **more, **sizes}), means).way
+    return choose_route(job(Path(), 64), Shape(**{**given, **more}, size=size), means).way
 
 
 def written(folder: Path, X: FloatArray, Y: FloatArray, chunk: int) -> None:

@@ -22,7 +22,7 @@ def shape(*, n: int = 100_000, m: int = 2048, r: int = 1) -> Shape:
     """64 inputs; r > 1: a field's r outputs."""
     square = 8 * (m + 1 + r) ** 2
     return Shape(
-        n=n, m=m, q=r, r=r, coupled=r > 1, patterns=1, leaves=8, map_numbers=m * 32, map_flops=64.0 * m,
+        n=n, size=Size(m, r, r, coupled=r > 1), leaves=8, map_numbers=m * 32, map_flops=64.0 * m,
         leaf_bytes=square + 2**24, solve_bytes=2 * square + 32 * (m * r) ** 2, disk_bytes=4 * square, read_bytes=2**22,
         solve_work=CHOLESKY * float(m * r) ** 3,
     )  # fmt: skip
@@ -143,8 +143,9 @@ def test_a_grid_of_a_field_is_solved_along_its_path() -> None:
     """Five kernels, five folds: one factor serves many of these systems, and a sketch only one."""
     grid = [10.0**-power for power in np.linspace(2, 9, 20)]
     described = job(select="kfold", ridge=grid, features={"count": [2048, 1024, 512, 256]})
-    work = solve_work(described, [Size(2048, 2, 2, True, 1, 5)] * 5, 1, keeps=False)
-    field = replace(shape(n=1_000_000, r=2), folds=5, solve_work=work, solves=iterations(described, 5, 5))
+    size = Size(2048, 2, 2, coupled=True, folds=5)
+    work = solve_work(described, [size] * 5, 1, keeps=False)
+    field = replace(shape(n=1_000_000, r=2), size=size, solve_work=work, solves=iterations(described, 5, 5))
     assert choose_route(described, field, MEANS).name == "direct"
 
 

@@ -129,7 +129,7 @@ def test_an_iteration_takes_what_is_planned(name: str, m: int, ridge: float) -> 
     setting, features, X, Y = case(name, m, "cg")
     size = size_of(setting)
     shape = Shape(
-        n=0, m=m, q=2, r=size.r, coupled=size.coupled, patterns=1, leaves=1, map_numbers=0, map_flops=0.0,
+        n=0, size=size, leaves=1, map_numbers=0, map_flops=0.0,
         leaf_bytes=0, solve_bytes=0, disk_bytes=0, read_bytes=0,
     )  # fmt: skip
     pace = Pace.nominal(m, 0.0)
