@@ -25,7 +25,7 @@ ARROWS: dict[str, str] = {
     "features": "frequencies",  # and the length-scales that the evidence of a few rows finds
     "exact": "kernels",
     "bounds": "kernels",
-    "moments": "errors",
+    "moments": "loops",  # sums of exponentials are loops
     "spec": "storage",
     "graphs": "spec",  # neighbours of rows, Laplacians, what a manifold term is
     "model": "features",  # weights, deviations, bands and probabilities; what solvers make

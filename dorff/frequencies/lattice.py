@@ -13,10 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from pydantic import Field
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler
@@ -25,7 +24,7 @@ from dorff.kernels import Isotropic, Measure, MultiView, OperatorKernel, Spectra
 from dorff.kernels.operator import VectorField
 from dorff.kernels.scalar import FloatArray, positive_number
 from dorff.kernels.stretched import Stretched
-from dorff.spec.part import Share, Typed
+from dorff.spec.part import Share, Tolerance, Typed
 from dorff.spec.registry import Config, lazily
 
 brentq = lazily("scipy.optimize", "brentq")
@@ -41,7 +40,7 @@ class LatticeSpec(Typed):
     `tolerance` is the largest error of the sums, relative to what is summed."""
 
     error: Share = 1e-3
-    tolerance: Annotated[float, Field(ge=1e-13, le=1e-3)] = 1e-12
+    tolerance: Tolerance = 1e-12
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class Lattice(Sampler):
     def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
         if isinstance(kernel, MultiView):
             return super().cost(kernel, d=d, p=p, count=count)
-        self.check(kernel, d, p)
+        self._scalars(kernel, d, p)
         D = count if self.sides is None else self.modes(kernel, d, p, count).D
         return Cost(D, 4 * D * d, 2.0 * D * d)
 
@@ -126,6 +125,19 @@ class Lattice(Sampler):
         laws = super().recipe(kernel, d=d, p=p, count=count)
         of_all = {"sides": self.sides, "constant": self.constant}
         return [{**{key: value for key, value in law.items() if key != "terms"}, **of_all} for law in laws]
+
+    def _scalars(self, kernel: OperatorKernel, d: int, p: int) -> tuple[tuple[Stretched, bool], ...]:
+        """The scalar kernels of the terms, and whether these are of their derivatives; InputError without a rule."""
+        self.check(kernel, d, p)
+        laws = set[tuple[Stretched, bool]]()
+        for base in (base for weight, base in kernel.terms() if weight > 0):
+            if not isinstance(base.scalar, Stretched):
+                raise InputError(
+                    f"sampler: lattice needs a shift-invariant kernel, which {type(base.scalar).__name__} is not; use "
+                    "orthogonal"
+                )
+            laws.add((base.scalar, isinstance(base, VectorField)))
+        return tuple(sorted(laws, key=repr))
 
     def modes(self, kernel: OperatorKernel, d: int, p: int, count: int) -> Modes:
         """The frequencies of a kernel, those of the smallest |s omega| first; of equal ones by k."""
@@ -135,10 +147,7 @@ class Lattice(Sampler):
         """With the steps from one to the next along the inputs that vary."""
         if self.sides is None:
             raise InputError("sampler: lattice: the box that the inputs lie in is not known; give Lattice(sides=...)")
-        self.check(kernel, d, p)
-        laws = {(base.scalar, isinstance(base, VectorField)) for weight, base in kernel.terms() if weight > 0}
-        assert all(isinstance(scalar, Stretched) for scalar, _ in laws)  # `accept`
-        return _modes_of(tuple(sorted(laws, key=repr)), self.sides, self.error, self.constant, count, self.grid)
+        return _modes_of(self._scalars(kernel, d, p), self.sides, self.error, self.constant, count, self.grid)
 
 
 def _node_step() -> float:
@@ -147,9 +156,13 @@ def _node_step() -> float:
 
 @lru_cache(maxsize=16)
 def _modes_of(
-    laws: tuple[tuple[Stretched, bool], ...], sides: tuple[float, ...], error: float, constant: bool, count: int,
+    laws: tuple[tuple[Stretched, bool], ...],
+    sides: tuple[float, ...],
+    error: float,
+    constant: bool,
+    count: int,
     grid: tuple[tuple[float, ...], tuple[int, ...]] | None,
-) -> tuple[Modes, FloatArray]:  # fmt: skip
+) -> tuple[Modes, FloatArray]:
     d, L = len(sides), np.asarray(sides)
     varied = np.flatnonzero(L > 0)
     if len(varied) > MOST_SIDES or not len(varied):
@@ -161,7 +174,7 @@ def _modes_of(
     scales = [1.0 / scalar.stretch(d)[varied] for scalar, _ in laws]
     period = np.max([L[varied] + s * rule.margin for s, rule in zip(scales, rules, strict=True)], axis=0)
     step = 2.0 * np.pi / period
-    every = np.ones(v, np.int64)
+    every: IntArray = np.ones(v, np.int64)
     if grid is not None:
         given, most = np.asarray(grid[0])[varied], np.asarray(grid[1])[varied]
         every = np.floor(step / given * (1 + 1e-9)).astype(np.int64)
@@ -185,7 +198,7 @@ def _generous(widest: IntArray) -> tuple[IntArray, IntArray]:
     """The extents of a lattice that is as many times finer as the second says, and wider, than the one of extents
     `widest`: as long as its sums are few, so that they serve kernels with other length-scales, too."""
     for finer, wider in ((4, 2), (2, 2), (2, 1)):
-        extents = widest * (finer * wider)
+        extents = (widest + 1) * (finer * wider)
         if np.prod(4.0 * extents + 1.0) <= MOST_SUMS:
             return extents, np.full(len(widest), finer)
     return widest, np.ones(len(widest), np.int64)

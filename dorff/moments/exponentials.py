@@ -67,7 +67,7 @@ class Exponentials(ABC):
 class TensorExponentials(Exponentials):
     """Products of matrices: exp(i k . theta) is a product over the angles. Exact to rounding."""
 
-    unit = 2.0**-50
+    unit = 2.0**-48
 
     def __init__(self, extents: Extents, q: int) -> None:
         super().__init__(extents, q)
@@ -140,7 +140,7 @@ class GridExponentials(Exponentials):
 
     def __init__(self, extents: Extents, q: int, tolerance: float) -> None:
         super().__init__(extents, q)
-        self.unit = 10.0 * tolerance  # where all rows are in one place; 100 times less where they are spread
+        self.unit = 20.0 * tolerance  # where all rows are in one place; 100 times less where they are spread
         self._width = 2 * ceil((ceil(-log10(tolerance)) + 1) / 2)
         self._coefficients = _pieces(self._width)
         W = self._coefficients.shape[1]

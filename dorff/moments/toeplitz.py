@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 
 from dorff.errors import InputError
+from dorff.loops.rowwise import trig_pairs
 from dorff.moments.base import HEADER, UNIT, Adder, IntArray, Kind, Sums
 from dorff.moments.blas import FloatArray
 from dorff.moments.exponentials import ComplexArray, Extents, doubled, exponentials, half_shape, half_size
@@ -112,7 +113,7 @@ def _at(half: ComplexArray, k: IntArray) -> ComplexArray:
     k = np.where(turned[..., None], -k, k)
     middle = np.array([(size - 1) // 2 for size in half.shape[:-1]] + [0])
     values = half[tuple(np.moveaxis(k + middle, -1, 0))]
-    return np.where(turned, np.conj(values), values)
+    return np.asarray(np.where(turned, np.conj(values), values))
 
 
 class ToeplitzAdder(Adder):
@@ -128,7 +129,7 @@ class ToeplitzAdder(Adder):
         self.probe = self.probe[: max(q, 1)]
         self._exponentials, self._squares = exponentials(extents, q, tolerance), np.zeros((q, q))
         self.unit = self._exponentials.unit
-        self._phi = 0.7 + 0.45 * np.arange(len(extents))
+        self._phi: FloatArray = 0.7 + 0.45 * np.arange(len(extents), dtype=np.float64)
         self._finished: tuple[int, FloatArray] | None = None
 
     @property
@@ -149,13 +150,15 @@ class ToeplitzAdder(Adder):
 
     def _witness(self, theta: FloatArray, strengths: FloatArray, Y: FloatArray) -> None:
         of, q = self._exponentials, self.q
-        wide, narrow = (_dirichlet(theta - self._phi, extents) for extents in (of.twice, of.extents))
-        seen = np.column_stack([strengths[:, 0] * wide, *(strengths[:, 1:] * narrow[:, None]).T])
-        along = Y @ self.probe[:q]
-        self.witness[: 1 + q] += seen.sum(axis=0)
-        self.witness[1 + q] += strengths[:, 0] @ along**2
-        self.witness[2 + q : 3 + 2 * q] += np.abs(seen).sum(axis=0) + self._sizes * np.abs(strengths).sum(axis=0)
-        self.witness[-1] += strengths[:, 0] @ np.abs(Y).sum(axis=1) ** 2
+        wide, narrow = _dirichlet(theta - self._phi, (of.twice, of.extents))
+        weights, targets, sizes = strengths[:, 0], strengths[:, 1:], np.abs(strengths)
+        self.witness[0] += weights @ wide
+        self.witness[1 : 1 + q] += narrow @ targets
+        self.witness[1 + q] += weights @ (Y @ self.probe[:q]) ** 2
+        self.witness[2 + q] += sizes[:, 0] @ np.abs(wide)
+        self.witness[3 + q : 3 + 2 * q] += np.abs(narrow) @ sizes[:, 1:]
+        self.witness[2 + q : 3 + 2 * q] += self._sizes * sizes.sum(axis=0)
+        self.witness[-1] += weights @ np.abs(Y).sum(axis=1) ** 2
 
     @property
     def _sizes(self) -> FloatArray:
@@ -189,13 +192,22 @@ class ToeplitzAdder(Adder):
         return Toeplitz(self.m, self.q, self.n, self.y0, self._finished[1].copy(), self.observed, self.unit)
 
 
-def _dirichlet(x: FloatArray, extents: Sequence[int]) -> FloatArray:
-    """The products (n,) over the angles x (n, v) of the sums of exp(i k x) over |k| <= K."""
-    below = np.sin(0.5 * x)
-    numbers = 2.0 * np.asarray(extents) + 1.0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        each = np.where(np.abs(below) < 1e-12, numbers, np.sin(0.5 * numbers * x) / below)
-    return np.asarray(np.prod(each, axis=1))
+def _dirichlet(x: FloatArray, each: Sequence[Extents]) -> list[FloatArray]:
+    """For each of the extents the products (n,) over the angles x (n, v) of the sums of exp(i k x) over |k| <= K."""
+    v, n = x.shape[1], len(x)
+    numbers = [2.0 * np.array(extents) + 1.0 for extents in each]
+    halves = np.multiply.outer(np.concatenate([np.ones(v), *numbers]), np.ones(n)) * np.tile(
+        0.5 * x.T, (1 + len(each), 1)
+    )
+    trig = np.empty((len(halves), 2 * n))
+    trig_pairs(halves, trig, np.ones(n))
+    below, *above = trig[:, n:].reshape(1 + len(each), v, n)
+    small = np.abs(below) < 1e-12
+    below[small] = 1.0
+    for number, sines in zip(numbers, above, strict=True):
+        sines /= below
+        np.copyto(sines, number[:, None], where=small)
+    return [np.asarray(np.prod(sines, axis=0)) for sines in above]
 
 
 def _value(half: ComplexArray, phi: FloatArray) -> float:

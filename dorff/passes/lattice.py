@@ -20,9 +20,14 @@ class LatticeSums(TargetSums):
     """Sums of the rows' angles h (x - x0) and targets; features of `syrk_seconds`, here of all sums' time."""
 
     def __init__(
-        self, features: FeatureMap, y0: FloatArray, *, block_rows: int, tolerance: float,
+        self,
+        features: FeatureMap,
+        y0: FloatArray,
+        *,
+        block_rows: int,
+        tolerance: float,
         class_weight: FloatArray | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(block_rows, y0, class_weight)
         self._tolerance = tolerance
         modes = modes_of(features)
@@ -67,4 +72,4 @@ def extents_of(modes: Modes) -> Extents:
 
 def gram(sums: Toeplitz, lattice: Modes, modes: Modes) -> moments.Moments:
     """The moments of features with these modes, of sums that were made for a lattice."""
-    return sums.gram(modes.modes[:, axes_of(lattice)], extents_of(lattice))
+    return sums.gram(modes.modes[:, axes_of(lattice)].astype(np.int64), extents_of(lattice))

@@ -68,10 +68,9 @@ class PassSums(Summand):
         frozen = load_pass(self.directory, self.hash)
         spec = frozen.spec
         if spec.sums is Kind.TOEPLITZ:
-            return frozen, LatticeSums(
-                frozen.features, frozen.constants.y0, block_rows=spec.block_rows,
-                tolerance=float(spec.sampler["tolerance"]), class_weight=frozen.constants.class_weight,
-            )  # fmt: skip
+            options = {"block_rows": spec.block_rows, "tolerance": spec.sampler["tolerance"]}
+            constants = frozen.constants
+            return frozen, LatticeSums(frozen.features, constants.y0, class_weight=constants.class_weight, **options)
         return frozen, block_sums(frozen, block_rows=spec.block_rows, kind=spec.sums, precision=spec.precision)
 
 
@@ -290,10 +289,11 @@ def _inside(dataset: Dataset, frozen: Pass, box: FloatArray, rows: RowBlock) -> 
         return rows[~outside.any(axis=1)]
     row, column = np.argwhere(outside)[0]
     low, high = frozen.spec.recipe["box"][0][column], frozen.spec.recipe["box"][1][column]
+    what = f"{dataset.path}: row {rows.numbers[row]}, column {dataset.input_columns[column]}"
     raise InputError(
-        f"{dataset.path}: row {rows.numbers[row]}, column {dataset.input_columns[column]}: {rows.X[row, column]:.6g} "
-        f"is outside of the box that the lattice was made for, from {low:.6g} to {high:.6g}; give a data.box that is wide "
-        "enough for all rows to come (they are then summed anew), or set data.outside: drop"
+        f"{what}: {rows.X[row, column]:.6g} is outside of the box that the lattice was made for, from {low:.6g} to "
+        f"{high:.6g}; give a data.box that is wide enough for all rows to come (they are then summed anew), or set "
+        "data.outside: drop"
     )
 
 

@@ -37,7 +37,8 @@ def summed(spec: PassSpec, dataset: Dataset) -> PassSpec:
 def summable(job: Job, recipe: Recipe) -> bool:
     """Whether a job can do with sums of exponentials: features on one lattice, and nothing that needs others' sums."""
     return (
-        recipe.kernel.V == 1
+        recipe.on_lattice
+        and recipe.kernel.V == 1
         and not job.manifold
         and job.features.precision == "double"
         and job.solve.route != "streaming"

@@ -123,6 +123,8 @@ Counts = Annotated[
     BeforeValidator(checks.counts),
     WithJsonSchema({"anyOf": [_COUNT, {"type": "array", "items": _COUNT, "minItems": 1, "uniqueItems": True}, _AUTO]}),
 ]
+#: The largest error of sums that are not exact, relative to what is summed.
+Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.positive)]
 #: A number between 0 and 1.
 Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
 ViewName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of a view"))]

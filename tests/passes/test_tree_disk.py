@@ -90,7 +90,7 @@ def test_sums_that_are_kept_take_a_quarter_of_the_free_disk_and_are_planned(
     for kept in (2000, 400, 100, 3):
         monkeypatch.setattr(costs, "free_bytes", lambda _path, free=4 * kept * node: free)
         spec = spec_of(folds=FoldRule(folds, by_rows))
-        level, disk = costs._disk_bytes(job, leaves, spec, patterns, width, workers)
+        level, disk = costs._disk_bytes(job, leaves, spec, patterns, 4 * width * (width + 1), workers)
         least = node if by_rows else node * min(folds, 2**level) // folds
         assert (leaves >> level) <= kept < (leaves >> level - 1 if level else kept + 1)
         assert disk >= ((leaves >> level) + most_sums(leaves, workers)) * least

@@ -66,6 +66,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "Data.targets": ({}, "data.targets", "one"),
     "Data.weights": ({}, "data.weights", "weights"),
     "Data.nan": ({}, "data.nan", "partial"),
+    "Data.box": (sampler("lattice"), "data.box", [[-9, 9], [-9, 9]]),
     "Data.labelled": ({"data": {"nan": "unlabelled"}, "manifold": KNN}, "data.labelled", "known"),
     "Data.unlabelled": ({"manifold": KNN}, "data.unlabelled", "b.zarr"),
     "ClassTargets.classes": ({"data": CLASSES}, "data.targets.classes", "groups"),
@@ -133,6 +134,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "rom.blocks": (sampler("rom"), "features.sampler.blocks", 2),
     "qmc.sequence": (sampler("qmc"), "features.sampler.sequence", "halton"),
     "qmc.scramble": (sampler("qmc"), "features.sampler.scramble", False),
+    "lattice.error": (sampler("lattice"), "features.sampler.error", 0.5),
     "gauss_quadrature.points": (sampler("gauss_quadrature"), "features.sampler.points", 5),
     "quadrature.degree": (sampler("quadrature"), "features.sampler.degree", [1, 3]),
     "quadrature.mixing": (sampler("quadrature"), "features.sampler.mixing", "haar"),
@@ -158,6 +160,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
 }  # fmt: skip
 #: What shows the effect of a key that is not about fitting the rows that are there.
 ELSEWHERE = {
+    "Data.outside": "test_lattice_fit.py::test_rows_outside_of_the_box_are_refused_or_counted",
+    "lattice.tolerance": "test_exponentials.py::test_sums_by_a_grid_are_as_good_as_their_tolerance",
     "Data.window": "test_fit_scheduled.py::test_a_window_slides_by_leaving_leaves_out",
     "Publish.margin": "test_fit_scheduled.py::test_the_gate_keeps_what_is_worse",
     "Publish.keep": "test_fit_scheduled.py::test_keep_prunes",
@@ -654,6 +658,8 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
         frequencies.ROM: {"blocks": (3, 2, 4)},
         frequencies.QMC: {"sequence": ("sobol", "halton"), "scramble": (True, False)},
         frequencies.GaussQuadrature: {"points": (8, 4)},
+        frequencies.Lattice: {"error": (0.1, 0.01), "tolerance": (1e-12,), "sides": ((1.0,) * d, (2.0,) * d),
+                              "constant": (False, True), "grid": (None,)},
         frequencies.Quadrature: {
             "degree": ((3, 3), (1, 3), (1, 1)), "mixing": ("butterfly", "haar"), "radii": ("own", "shared"),
             "centre": ("signed", "redraw", "drop"),
@@ -679,7 +685,7 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
             assert drawn not in seen, (given, seen[drawn])
             seen[drawn] = given
         assert len(seen) == {frequencies.Quadrature: 12 + 4 + 1, frequencies.ROM: 3, frequencies.QMC: 4,
-                             frequencies.GaussQuadrature: 2}.get(sampler_type, 1)  # fmt: skip
+                             frequencies.GaussQuadrature: 2, frequencies.Lattice: 8}.get(sampler_type, 1)  # fmt: skip
 
 
 X, NOISE = np.random.default_rng(0).uniform(-1, 1, (60, 2)), 0.3 * np.random.default_rng(1).standard_normal((60, 2))

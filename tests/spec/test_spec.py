@@ -559,7 +559,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         (
             {"features": {"sampler": {"type": "sorff"}}},
             "features.sampler.type must be one of: orthogonal, iid, sorf, rom, fastfood, qmc, gauss_quadrature, "
-            "quadrature; came 'sorff'; did you mean 'sorf'?",
+            "lattice, quadrature; came 'sorff'; did you mean 'sorf'?",
         ),
         (
             {"features": {"sampler": {"type": "sorf", "blocks": 3}}},

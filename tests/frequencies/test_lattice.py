@@ -1,0 +1,184 @@
+"""The trapezoidal rule on a box: its error against what was asked for, for every kernel that has a density."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dorff import frequencies, kernels
+from dorff.errors import InputError
+from dorff.features import Recipe
+from dorff.model.weights import operator_weights
+
+GAUSS, ROUGH, SMOOTH = kernels.Gaussian(0.3), kernels.Matern(0.4, nu=1.5), kernels.Matern(0.4, nu=2.5)
+HEAVY = kernels.RationalQuadratic(0.4, alpha=3.0)
+SCALARS = {"gaussian": GAUSS, "matern 3/2": ROUGH, "matern 5/2": SMOOTH, "rational quadratic": HEAVY}
+A = [[2.0, 0.5], [0.5, 1.0]]
+MANY = 60_000
+
+
+def differences(d: int, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of points of a box: opposite corners, along each side, at random, and near each other."""
+    rng = np.random.default_rng(d)
+    X, Z = rng.uniform(0, 1, (2, 60, d)) * sides
+    X[0], Z[0] = 0.0, sides
+    X[1 : d + 1], Z[1 : d + 1] = 0.0, np.diag(sides)
+    Z[40:] = X[40:] + 0.02 * rng.standard_normal((20, d)) * sides
+    return X, np.clip(Z, 0, sides)
+
+
+def errors(
+    kernel: kernels.OperatorKernel, d: int, p: int, error: float, sides: Any = None, *, count: int = MANY,
+    intercept: bool = False,
+) -> tuple[float, Recipe]:  # fmt: skip
+    """The largest error of k(x, z), over the largest entry of k(x, x), by the error that was asked for."""
+    box = np.ones(d) if sides is None else np.asarray(sides, dtype=np.float64)
+    fixed = kernel.fix(d, p, np.eye(p))
+    sampler = frequencies.Lattice(error).over(box, constant=not intercept)
+    recipe = Recipe(fixed, sampler, d, p, count, intercept)
+    drawn = recipe.draw(0)
+    weights = operator_weights(fixed, recipe.m, drawn.density)
+    X, Z = differences(d, box)
+    matrices = np.einsum("arp,arq->apq", weights.psi, weights.psi)
+    F, G = drawn.phi.transform(X), drawn.phi.transform(Z)
+    made = np.einsum("na,na,apq->npq", F, G, matrices)
+    exact = np.stack([fixed.gram(x[None], z[None])[0, 0] for x, z in zip(X, Z, strict=True)])
+    return float(np.abs(made - exact).max() / np.abs(fixed.gram(X[:1], X[:1])).max() / error), recipe
+
+
+@pytest.mark.parametrize("scalar", SCALARS)
+@pytest.mark.parametrize(("d", "error"), [(1, 1e-1), (1, 1e-3), (1, 1e-5), (2, 1e-1), (2, 1e-3), (3, 1e-1)])
+def test_the_error_is_about_what_was_asked_for(scalar: str, d: int, error: float) -> None:
+    got, recipe = errors(kernels.Decomposable(SCALARS[scalar]), d, 1, error)
+    assert 0.2 < got < 2.0 and recipe.m < MANY
+
+
+@pytest.mark.parametrize("kind", [kernels.CurlFree, kernels.DivergenceFree])
+@pytest.mark.parametrize(
+    ("scalar", "d", "error"),
+    [(GAUSS, 2, 1e-3), (GAUSS, 3, 1e-2), (SMOOTH, 2, 1e-1), (SMOOTH, 2, 1e-2), (HEAVY, 2, 1e-2), (ROUGH, 2, 0.2)],
+)
+def test_so_is_that_of_fields(kind: Any, scalar: kernels.Gaussian, d: int, error: float) -> None:
+    got, recipe = errors(kind(scalar), d, d, error)
+    assert 0.1 < got < 2.0 and recipe.m < MANY
+
+
+LENGTHS = kernels.Gaussian([0.2, 0.6])
+OPERATORS: dict[str, tuple[kernels.OperatorKernel, int, int]] = {
+    "one length-scale an input": (kernels.CurlFree(LENGTHS), 2, 2),
+    "matrix": (kernels.Decomposable(LENGTHS, A), 2, 2),
+    "helmholtz": (0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(GAUSS), 2, 2),
+    "other scalars": (0.3 * kernels.CurlFree(GAUSS) + kernels.Decomposable(kernels.Gaussian(0.6), A), 2, 2),
+    "concatenated": (kernels.Sum([(1.0, kernels.Decomposable(GAUSS)), (1.0, kernels.CurlFree(HEAVY))], concatenate=True), 2, 2),
+    "product": (kernels.Decomposable(kernels.Cauchy([0.3, 0.5])), 2, 1),
+    "laplacian": (kernels.Decomposable(kernels.Laplacian(0.5)), 1, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_so_is_that_of_all_operator_kernels(name: str) -> None:
+    kernel, d, p = OPERATORS[name]
+    got, _ = errors(kernel, d, p, 1e-1 if name == "product" else 1e-2, np.array([1.0, 2.0])[:d])
+    assert got < 2.2
+
+
+@pytest.mark.parametrize("constant", [[2], [0], [1, 2]])
+@pytest.mark.parametrize("kernel", [kernels.CurlFree(GAUSS), kernels.DivergenceFree(kernels.Gaussian([0.3, 0.4, 0.5])),
+                                    kernels.CurlFree(SMOOTH), kernels.Decomposable(GAUSS)])  # fmt: skip
+def test_an_input_that_is_constant_is_integrated_out(kernel: kernels.OperatorKernel, constant: list[int]) -> None:
+    """As a walk at one height: no feature is spent on it, and outputs along it stay."""
+    sides = np.where(np.isin(np.arange(3), constant), 0.0, 1.0)
+    got, recipe = errors(kernel, 3, 3, 1e-2, sides)
+    assert got < 2.0
+    phi: Any = recipe.draw(0).phi
+    assert not phi.omega[:, constant].any() and recipe.m < 2500
+
+
+def test_views_have_lattices_of_their_own() -> None:
+    kernel = kernels.MultiView([((0, 1), kernels.Decomposable(GAUSS)), ((2,), kernels.Decomposable(ROUGH))])
+    got, _ = errors(kernel, 3, 2, 1e-3, [1.0, 1.0, 2.0])
+    assert got < 2.0
+
+
+def test_beside_a_free_intercept_there_is_no_frequency_of_zero() -> None:
+    """What is missing is a constant: the intercept's."""
+    fixed = kernels.Decomposable(GAUSS).fix(1, 1)
+    with_zero, without = (
+        Recipe(fixed, frequencies.Lattice(1e-4).over(np.ones(1), constant=constant), 1, 1, 999, not constant)
+        for constant in (True, False)
+    )
+    assert with_zero.m == without.m + 2
+    X = np.linspace(0, 1, 9)[:, None]
+    grams = []
+    for recipe in (with_zero, without):
+        drawn = recipe.draw(0)
+        F = drawn.phi.transform(X) * operator_weights(fixed, recipe.m, drawn.density).gain
+        grams.append(F @ F.T)
+    apart = grams[0] - grams[1]
+    assert np.ptp(apart) < 1e-12 and apart[0, 0] > 0.1
+    # Curl-free and divergence-free kernels have nothing there: psi is zero.
+    got, _ = errors(kernels.CurlFree(GAUSS), 2, 2, 1e-3, intercept=True)
+    assert got < 2.0
+
+
+def test_n_features_is_a_ceiling_that_the_lightest_frequencies_give_way_to() -> None:
+    kernel = kernels.Decomposable(GAUSS)
+    full, recipe = errors(kernel, 2, 1, 1e-4)
+    cut, fewer = errors(kernel, 2, 1, 1e-4, count=40)
+    assert fewer.m <= 40 < recipe.m and full < 2.0 < cut
+    sizes = [np.linalg.norm(one.draw(0).phi.omega, axis=1) for one in (fewer, recipe)]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(sizes[0], sizes[1][: len(sizes[0])])
+    assert np.all(np.diff(sizes[1]) > -1e-9)
+
+
+def test_nothing_is_drawn_at_random() -> None:
+    recipe = Recipe(kernels.Decomposable(GAUSS).fix(2, 1), frequencies.Lattice(1e-2, sides=(1.0, 1.0)), 2, 1, 99)
+    first, second = (recipe.draw(seed).phi for seed in (0, 7))
+    assert np.array_equal(first.omega, second.omega) and not recipe.seeded  # type: ignore[attr-defined]
+    assert "seed" in recipe.idle
+
+
+def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
+    """Of one lattice every second point, or third: as good as an own lattice, at hardly more frequencies."""
+    def recipe(s: float) -> Recipe:
+        kernel = kernels.DivergenceFree(kernels.Gaussian(s)).fix(2, 2)
+        return Recipe(kernel, frequencies.Lattice(1e-3).over(np.ones(2), constant=False), 2, 2, MANY)
+
+    lattice = recipe(0.2).lattice
+    assert lattice is not None
+    for s in (0.11, 0.2, 0.3, 0.5):
+        own, given = recipe(s), recipe(s).on(lattice)
+        drawn = given.draw(0)
+        fixed = own.kernel
+        weights = operator_weights(fixed, given.m, drawn.density)
+        X, Z = differences(2, np.ones(2))
+        made = np.einsum("na,na,arp,arq->npq", drawn.phi.transform(X), drawn.phi.transform(Z), weights.psi, weights.psi)
+        exact = np.stack([fixed.gram(x[None], z[None])[0, 0] for x, z in zip(X, Z, strict=True)])
+        assert np.abs(made - exact).max() * s * s < 2e-3
+        assert own.m <= given.m <= 3 * own.m
+    assert recipe(0.2).on(lattice).m == recipe(0.2).m
+    for s in (0.05, 3.0):
+        with pytest.raises(InputError, match="needs a finer or a wider lattice"):
+            recipe(s).on(lattice).draw(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: frequencies.Lattice(0.0), "error must"),
+        (lambda: frequencies.Lattice(1.0), "error must lie between 0 and 1"),
+        (lambda: frequencies.Lattice(1e-3, tolerance=1e-15), "tolerance must lie between 1e-13 and 0.001"),
+        (lambda: errors(kernels.Decomposable(kernels.RationalQuadratic(1.0, alpha=1.0)), 2, 1, 1e-2),
+         "the spectrum of .* is infinite at 0 in 2 dimensions"),
+        (lambda: errors(kernels.Decomposable(GAUSS), 6, 1, 1e-2), "for 1 to 5 inputs that vary, here are 6"),
+        (lambda: errors(kernels.Decomposable(GAUSS), 2, 1, 1e-2, [0.0, 0.0]), "inputs that vary, here are 0"),
+        (lambda: frequencies.Lattice().draw(kernels.Decomposable(GAUSS).fix(2, 1), d=2, p=1, count=9, seed=0),
+         "the box that the inputs lie in is not known"),
+        (lambda: errors(kernels.Decomposable(kernels.Tabulated(np.ones((3, 3)), [1.0, 1.0])), 2, 1, 1e-2),
+         "lattice needs a kernel with a length-scale, which Tabulated has not"),
+        (lambda: errors(kernels.Decomposable(kernels.ArcCosine(1)), 2, 1, 1e-2), "lattice needs a shift-invariant kernel, which ArcCosine"),
+    ],
+)  # fmt: skip
+def test_what_no_lattice_is_for_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make()

@@ -1,0 +1,136 @@
+"""Sums of exponentials against sums over dense features; what they say of their own errors; their witness."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dorff import moments
+from dorff.errors import InputError
+from dorff.moments import Toeplitz, ToeplitzAdder
+from dorff.moments.exponentials import GridExponentials, TensorExponentials, half_shape
+from dorff.store.moments import load_sums, merge_moments, save_moments
+
+Extents = tuple[int, ...]
+
+
+def rows(extents: Extents, q: int, n: int, seed: int = 0) -> np.ndarray:
+    """Z (n, v + 1 + q): angles, weights, targets."""
+    rng = np.random.default_rng(seed)
+    theta, weights = rng.uniform(-np.pi, np.pi, (n, len(extents))), rng.uniform(0.5, 2.0, n)
+    return np.column_stack([theta, weights, rng.standard_normal((n, q))])
+
+
+def dense(theta: np.ndarray, strengths: np.ndarray, extents: Extents) -> np.ndarray:
+    """The sums as they are defined, of |k_j| <= K_j and the last k >= 0."""
+    k = np.stack(np.meshgrid(*[np.arange(-K, K + 1) for K in extents[:-1]], np.arange(extents[-1] + 1), indexing="ij"), -1)
+    values = strengths @ np.exp(1j * (theta @ k.reshape(-1, len(extents)).T))
+    return np.asarray(values.reshape(half_shape(extents)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    extents=st.one_of(*(st.tuples(*[st.integers(0 if d > 1 else 1, 9 - 2 * d)] * d) for d in (1, 2, 3))),
+    q=st.integers(0, 3), n=st.integers(1, 400), cut=st.integers(0, 400), grid=st.booleans(),
+)  # fmt: skip
+def test_sums_are_what_they_are_defined_as(extents: Extents, q: int, n: int, cut: int, grid: bool) -> None:
+    """However rows are cut into blocks; by products of powers exact to rounding, by a grid to its tolerance."""
+    Z = rows(extents, q, n)
+    theta, strengths = Z[:, : len(extents)], Z[:, len(extents) :]
+    sums = GridExponentials(extents, q, 1e-12) if grid else TensorExponentials(extents, q)
+    for part in (slice(0, cut), slice(cut, None)):
+        sums.add(theta[part], strengths[part])
+    for number, found in enumerate(sums.sums()):
+        wanted = dense(theta, strengths[:, number], extents if number else sums.twice)
+        assert np.abs(found - wanted).max() <= sums.unit * np.abs(strengths[:, number]).sum()
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-9, 1e-12, 1e-13])
+@pytest.mark.parametrize("extents", [(40,), (12, 9), (5, 4, 6)])
+@pytest.mark.parametrize("apart", [True, False])
+def test_sums_by_a_grid_are_as_good_as_their_tolerance(extents: Extents, tolerance: float, apart: bool) -> None:
+    """The worst is that all rows lie in one place: then nothing cancels."""
+    Z = rows(extents, 1, 3000)
+    if not apart:
+        Z[:, : len(extents)] = Z[0, : len(extents)]
+    theta, strengths = Z[:, : len(extents)], Z[:, len(extents) :]
+    sums = GridExponentials(extents, 1, tolerance)
+    sums.add(theta, strengths)
+    error = np.abs(sums.sums()[0] - dense(theta, strengths[:, 0], sums.twice)).max() / strengths[:, 0].sum()
+    assert error <= (tolerance if apart else sums.unit)
+    assert error > 1e-7 * tolerance  # no more digits than were paid for
+    assert sums.unit <= 20.001 * tolerance
+
+
+def adder(extents: Extents, Z: np.ndarray, q: int, **options: str) -> ToeplitzAdder:
+    made = ToeplitzAdder(extents, q, np.zeros(q), tolerance=1e-12, **options)
+    made.add(Z)
+    return made
+
+
+LATTICES: tuple[Extents, ...] = ((6,), (200,), (3, 4), (20, 17), (2, 3, 2), (9, 8, 7), (30, 1), (3, 0))
+
+
+@pytest.mark.parametrize("extents", LATTICES)
+def test_moments_of_any_modes_are_those_of_their_features(extents: Extents) -> None:
+    """Zero among them, whose sine is nothing, and twice the same."""
+    q, Z = 2, rows(extents, 2, 700)
+    rng = np.random.default_rng(1)
+    modes = np.stack([rng.integers(-M, M + 1, 40) for M in extents], axis=1)
+    modes[0] = 0
+    modes[1] = modes[2]
+    found = adder(extents, Z, q).moments().gram(modes, extents)
+    v = len(extents)
+    phase = Z[:, :v] @ modes.T
+    F = np.hstack([np.cos(phase), np.sin(phase), np.ones((len(Z), 1)), Z[:, v + 1 :]]) * np.sqrt(Z[:, v, None])
+    assert np.abs(found.full - F.T @ F).max() < 1e-11 * Z[:, v].sum()
+    assert (found.m, found.q, found.n) == (80, 2, 700) and found.unit <= 1e-11
+    assert np.array_equal(found.full, found.full.T)
+
+
+@pytest.mark.parametrize("extents", LATTICES)
+def test_a_number_that_memory_changed_is_seen(extents: Extents) -> None:
+    q, Z = 2, rows(extents, 2, 900)
+    count = sum(len(piece) for piece in adder(extents, Z, q).held()) - (2 + q)  # but for the sizes that slack is of
+    rng = np.random.default_rng(2)
+    assert adder(extents, Z, q).intact()
+    for place in [0, count - 1, *rng.integers(0, count, 12)]:
+        made, at = adder(extents, Z, q), int(place)
+        for piece in made.held():
+            if at < len(piece):
+                seen = abs(piece[at]) > 1e-4 * Z[:, len(extents)].sum()
+                piece[at] *= 3.0
+                break
+            at -= len(piece)
+        assert not (seen and made.intact()), place
+    # Rows in one place, where Dirichlet's kernels are largest, and none: no false alarm.
+    Z[:, : len(extents)] = 0.7 + 0.45 * np.arange(len(extents))
+    assert adder(extents, Z, q).intact() and adder(extents, Z[:0], q).intact()
+    huge = Z.copy()
+    huge[:, -q:] *= 1e200
+    overflowing = adder(extents, huge, q)
+    assert overflowing.intact() and overflowing.overflowed()
+
+
+def test_sums_add_and_are_written_by_numbers(tmp_path: Path) -> None:
+    extents, q = (5, 3), 2
+    Z = rows(extents, q, 500)
+    parts = [adder(extents, some, q).moments() for some in (Z[:200], Z[200:])]
+    together = adder(extents, Z, q).moments()
+    total = parts[0] + parts[1]
+    np.testing.assert_allclose(total.values, together.values, atol=1e-11 * len(Z))
+    assert total.n == 500
+    for number, part in enumerate(parts):
+        save_moments(tmp_path / f"{number}.moments", {(0, ""): part})
+    assert merge_moments(tmp_path / "0.moments", tmp_path / "1.moments", tmp_path / "2.moments")
+    read = load_sums(tmp_path / "2.moments", Toeplitz)
+    assert read is not None and np.array_equal(read[0, ""].values, total.values) and read[0, ""].n == 500
+    with pytest.raises(InputError, match="of another lattice"):
+        read[0, ""].gram(np.ones((1, 2), np.int64), (3, 5))
+    other = ToeplitzAdder((4, 3), q, np.zeros(q), tolerance=1e-12).moments()
+    with pytest.raises(InputError, match="different plans"):
+        total + other
+    with pytest.raises(InputError, match="sums of kind toeplitz"):
+        load_sums(tmp_path / "2.moments", moments.Moments)
