@@ -20,7 +20,7 @@ from dorff.manifold import Shards, added, build, sum_term
 from dorff.model import Model, Posterior
 from dorff.moments import Kind, Moments, Part, Solvable, Toeplitz, Triangle, by_fold, pooled, unseen
 from dorff.passes import Leaf, PassSums, Tree, leaf_bounds, load_pass
-from dorff.passes.lattice import gram, modes_of
+from dorff.passes.lattice import gram, modes_of, of_lattice
 from dorff.plan import ManifoldTerm, Plan, features_of, freeze_constants
 from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
 from dorff.storage.files import rmtree
@@ -240,7 +240,8 @@ def _collected(tree: Tree, plan: Plan, engine: Engine, told: Callable[[int], Non
     lattice, modes = (
         modes_of(one) for one in (load_pass(plan.directory, plan.frozen().hash).features, plan.frozen().features)
     )
-    return {part: gram(sums.pop(part), lattice, modes) for part in list(sums)}
+    made = of_lattice if plan.costs.route == "cg" else gram
+    return {part: made(sums.pop(part), lattice, modes) for part in list(sums)}
 
 
 @contextmanager

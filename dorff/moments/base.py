@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -145,6 +145,16 @@ class Solvable(Sums):
     @abstractmethod
     def corner(self) -> FloatArray:
         """(1 + q, 1 + q): the sums over the column of ones and the shifted targets alone."""
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """That of Z^T Z, (w,)."""
+        return np.diag(self.full).copy()
+
+    def operator(self) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
+        """The last columns of Z^T Z, those of ones and targets (w, 1 + q), and products V (w, c) -> Z^T Z V."""
+        square = self.full
+        return square[:, self.m :].copy(), lambda V: np.asarray(square @ V)
 
     @abstractmethod
     def squares(self, V: FloatArray) -> FloatArray:

@@ -84,14 +84,14 @@ class Toeplitz(Sums):
         Z = np.empty((w, w))
         for start in range(0, D, ROWS):
             rows = slice(start, min(start + ROWS, D))
-            minus, plus = (_at(T, modes[rows, None] + sign * modes[None]) for sign in (-1, 1))
+            minus, plus = (at(T, modes[rows, None] + sign * modes[None]) for sign in (-1, 1))
             Z[rows, :D] = 0.5 * (minus.real + plus.real)
             Z[rows, D : 2 * D] = 0.5 * (plus.imag - minus.imag)
             Z[D + rows.start : D + rows.stop, D : 2 * D] = 0.5 * (minus.real - plus.real)
         for column, of in enumerate((T, *R), 2 * D):
-            alone = _at(of, modes)
+            alone = at(of, modes)
             Z[:D, column], Z[D : 2 * D, column] = alone.real, alone.imag
-            Z[2 * D, column] = _at(of, np.zeros(modes.shape[1], np.int64)).real
+            Z[2 * D, column] = at(of, np.zeros(modes.shape[1], np.int64)).real
         Z[2 * D + 1 :, 2 * D + 1 :] = squares
         packed = np.concatenate([Z[: column + 1, column] for column in range(w)])
         return Moments(2 * D, q, self.n, self.y0, packed, self.observed, self.unit)
@@ -107,7 +107,7 @@ def features_of(extents: Extents) -> int:
     return prod(2 * M + 1 for M in extents) - 1
 
 
-def _at(half: ComplexArray, k: IntArray) -> ComplexArray:
+def at(half: ComplexArray, k: IntArray) -> ComplexArray:
     """Sums at whole numbers k (..., v); at -k they are conjugate."""
     turned = k[..., -1] < 0
     k = np.where(turned[..., None], -k, k)

@@ -9,7 +9,7 @@ import numpy as np
 from dorff import moments
 from dorff.features import FeatureMap, Projected
 from dorff.frequencies import Modes
-from dorff.moments import FloatArray, Toeplitz, ToeplitzAdder
+from dorff.moments import FloatArray, LatticeMoments, Toeplitz, ToeplitzAdder
 from dorff.moments.exponentials import Extents
 from dorff.passes.blocks import TargetSums
 
@@ -70,6 +70,11 @@ def extents_of(modes: Modes) -> Extents:
     return tuple(int(M) for M in modes.extents[axes_of(modes)])
 
 
+def of_lattice(sums: Toeplitz, lattice: Modes, modes: Modes) -> LatticeMoments:
+    """The moments of features with these modes, not written out, of sums that were made for a lattice."""
+    return LatticeMoments.of(sums, modes.modes[:, axes_of(lattice)].astype(np.int64), extents_of(lattice))
+
+
 def gram(sums: Toeplitz, lattice: Modes, modes: Modes) -> moments.Moments:
-    """The moments of features with these modes, of sums that were made for a lattice."""
-    return sums.gram(modes.modes[:, axes_of(lattice)].astype(np.int64), extents_of(lattice))
+    """The same, written out."""
+    return of_lattice(sums, lattice, modes).gram()

@@ -1,7 +1,7 @@
 """Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they
 were planned for; and the job's own features on the lattice of such a pass."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -61,6 +61,11 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
             f"data.box: wanted the least and the largest of each of the {dataset.d} inputs "
             f"({', '.join(dataset.input_columns)}), got those of {box.shape[1]}; correct it"
         )
+    if np.any(box[0] > box[1]):
+        at = int(np.argmax(box[0] > box[1]))
+        raise InputError(
+            f"data.box: of {dataset.input_columns[at]} {box[0, at]:g} is more than {box[1, at]:g}; turn them"
+        )
     return box
 
 
@@ -97,34 +102,32 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
 
 
 def begun(job: Job, dataset: Dataset, wanted: PassSpec, made: Made) -> Pass | None:
-    """A pass in the job's state whose sums serve it; None where there is none.
+    """The pass in the job's state of the least sums that serve it; None where there is none.
 
     It is of the same rows, folds and targets, its first rows are what they were, and the lattice is fine and wide
     enough for the kernels. Its box is the one that the job names, if it names one."""
-    state = locate(job.state)
-    places = sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else []
-    given = None if job.data.box is None else [list(pair) for pair in zip(*job.data.box, strict=True)]
-    for place in sorted(places, key=lambda one: one.name != wanted.name):
+    state, given, serving = locate(job.state), given_box(job, dataset), list[Pass]()
+    for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
         with suppress(InputError, OSError):  # it is damaged, or of another version
             frozen = load_pass(place, frozen_hash(place) or "")
             if _serves(frozen, job, wanted, made, given) and same_sample(frozen, dataset):
-                return frozen
-    return None
+                serving.append(frozen)
+    return min(serving, key=lambda one: int(np.prod(extents_of(modes_of(one.features)))), default=None)
 
 
-def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: Sequence[Sequence[float]] | None) -> bool:
+def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: FloatArray | None) -> bool:
     spec = frozen.spec
     free = {name: getattr(wanted, name) for name in _FREE}
     if replace(spec, **free).config() != wanted.config() or spec.recipe["outside"] != job.data.outside:
         return False
     if spec.sampler["tolerance"] > wanted.sampler["tolerance"]:
         return False
-    if given is not None and spec.recipe["box"] != given:
+    box = box_of(spec)
+    assert box is not None
+    if given is not None and not np.array_equal(box, given):
         return False
     if any(wanted.words) and (spec.words != wanted.words or spec.tuning != wanted.tuning):
         return False  # what stands for the words was found for other ones
-    box = box_of(spec)
-    assert box is not None
     constants = frozen.constants
     recipe = made(_scaled(box, constants.features), constants.drawn if any(wanted.words) else None)
     return recipe.on(modes_of(constants.features)).m > 0  # else InputError

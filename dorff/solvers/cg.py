@@ -322,9 +322,9 @@ def iterate(
     return Iterated(replace(solution, converged=converged), tuple(errors), seen)
 
 
-def conjugate_gradients(system: System, ridge: float) -> Solution:
+def conjugate_gradients(system: System, ridge: float, known: Preconditioner | None = None) -> Solution:
     """Of a system that is known by its products with vectors; there are no scores, which need the spectrum."""
-    return iterate(system, ridge, nystrom(system, system.problem.l * ridge)).solution
+    return iterate(system, ridge, known or nystrom(system, system.problem.l * ridge)).solution
 
 
 def cg_bytes(size: Size) -> int:

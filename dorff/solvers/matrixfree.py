@@ -48,13 +48,13 @@ class Border(NamedTuple):
 
 
 def of_moments(parts: Sequence[Solvable]) -> tuple[list[Border], Operator]:
-    """The borders of moments, and the product with them; each is unpacked once, 8 w^2 bytes."""
-    squares = [part.full for part in parts]
+    """The borders of moments, and the product with them; those that are written out are unpacked once, 8 w^2 bytes."""
+    operators = [part.operator() for part in parts]
     borders = [
-        Border(part.m, part.n, part.y0, square[:, part.m :].copy(), part.observed)
-        for part, square in zip(parts, squares, strict=True)
+        Border(part.m, part.n, part.y0, columns, part.observed)
+        for part, (columns, _) in zip(parts, operators, strict=True)
     ]
-    return borders, lambda V: [square @ V for square in squares]
+    return borders, lambda V: [product(V) for _, product in operators]
 
 
 class System(ABC):

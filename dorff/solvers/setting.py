@@ -1,8 +1,8 @@
 """What a solve needs besides moments, and what it makes of the moments of any rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from dorff.moments import FloatArray
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import SpectralSolver, problem_of, solve
+from dorff.solvers.heavy import heavy, lattice_parts
 from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
@@ -100,7 +101,7 @@ class Setting:
     def level(self, parts: Parts) -> float:
         """The features' mean of k(x, x) over the rows and the outputs, to three digits; 1 where it is none."""
         weights, rows = self.weights(self.fixed(parts)), sum(float(part.corner[0, 0]) for part in parts)
-        squares = np.sum([np.diag(part.full)[: self.m] for part in parts], axis=0)
+        squares = np.sum([part.diagonal[: self.m] for part in parts], axis=0)
         level = float(squares @ weights.sizes) / (rows * weights.shape[2])
         return float(f"{level:.3g}") if level > 0 and np.isfinite(level) else 1.0
 
@@ -141,10 +142,7 @@ class Setting:
         """What `fit_of` takes, for each ridge; `spectral` asks for the blocks' spectra."""
         kernel, scale = self.fixed(parts), self.scaling(parts)
         if self.method == CG:
-            system = make_system(
-                *of_moments(parts), self.weights(kernel), intercept=self.intercept, scale=scale, observe=self.observe
-            )
-            return [(kernel, system.problem, conjugate_gradients(system, float(ridge))) for ridge in ridges]
+            return [(kernel, *one) for one in self._iterated(self.weights(kernel), parts, scale, ridges)]
         problem = self._of_weights(self.weights(kernel), parts, scale)
         learned = learned_term(self.kernel)
         if learned is not None or spectral:
@@ -154,6 +152,16 @@ class Setting:
         if learned is not None:
             return [self._learned(learned, problem, parts, float(ridge)) for ridge in ridges]
         return [(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
+
+    def _iterated(
+        self, weights: OperatorWeights, parts: Parts, scale: FloatArray, ridges: Sequence[Ridge]
+    ) -> Iterator[tuple[Problem, Solution]]:
+        """By products with the sums: of a lattice, of which the heaviest features are known, or of any."""
+        how: dict[str, Any] = {"intercept": self.intercept, "scale": scale, "observe": self.observe}
+        system, on_lattice = make_system(*of_moments(parts), weights, **how), lattice_parts(parts)
+        known = heavy(system, on_lattice, weights, **how) if on_lattice else None
+        for ridge in ridges:
+            yield system.problem, conjugate_gradients(system, float(ridge), known)
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".

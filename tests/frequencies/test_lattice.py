@@ -140,6 +140,7 @@ def test_nothing_is_drawn_at_random() -> None:
 
 def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
     """Of one lattice every second point, or third: as good as an own lattice, at hardly more frequencies."""
+
     def recipe(s: float) -> Recipe:
         kernel = kernels.DivergenceFree(kernels.Gaussian(s)).fix(2, 2)
         return Recipe(kernel, frequencies.Lattice(1e-3).over(np.ones(2), constant=False), 2, 2, MANY)

@@ -1,0 +1,130 @@
+"""Moments of features on a lattice that are never written out: products with them by Fourier transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy.fft import irfftn, next_fast_len, rfftn
+
+from dorff.moments.base import IntArray, Solvable
+from dorff.moments.blas import FloatArray
+from dorff.moments.exponentials import ComplexArray, Extents
+from dorff.moments.gram import Moments
+from dorff.moments.toeplitz import Toeplitz, at
+
+
+@dataclass(frozen=True, eq=False)
+class LatticeMoments(Solvable):
+    """The moments of the features [cos k . theta | sin k . theta] of `modes` k (D, v), by sums over a lattice of these
+    `extents`: `packed` are the sums' values. Products cost O(N log N), N the points of a grid for the modes."""
+
+    kind: ClassVar[str] = "lattice"
+    modes: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    extents: Extents = ()
+
+    @classmethod
+    def of(cls, sums: Toeplitz, modes: IntArray, extents: Extents) -> Self:
+        """Of features with these modes."""
+        return cls(2 * len(modes), sums.q, sums.n, sums.y0, sums.values, sums.observed, sums.unit, modes, extents)
+
+    @property
+    def _toeplitz(self) -> Toeplitz:
+        return Toeplitz(self.m, self.q, self.n, self.y0, self.packed, self.observed, self.unit)
+
+    @property
+    def full(self) -> FloatArray:
+        return self.gram().full
+
+    def gram(self) -> Moments:
+        """The same, written out."""
+        return self._toeplitz.gram(self.modes, self.extents)
+
+    @property
+    def corner(self) -> FloatArray:
+        return self._toeplitz.gram(self.modes[:0], self.extents).full
+
+    @property
+    def diagonal(self) -> FloatArray:
+        T, _, squares = self._toeplitz.split(self.extents)
+        weight, twice = self.corner[0, 0], at(T, 2 * self.modes).real
+        return np.concatenate([0.5 * (weight + twice), 0.5 * (weight - twice), [weight], np.diag(squares)])
+
+    def squares(self, V: FloatArray) -> FloatArray:
+        return np.asarray(np.sum(V * self.operator()[1](V), axis=0))
+
+    def columns(self, at: IntArray, factor: float | FloatArray) -> Self:
+        """Of pairs of features: the cosines `at` (D',) come first, and their sines."""
+        D = len(at) // 2
+        assert np.array_equal(at[D:], at[:D] + len(self.modes)) and np.all(factor == 1.0)
+        return replace(self, m=2 * D, modes=self.modes[at[:D]])
+
+    def absorb(self, other: LatticeMoments) -> LatticeMoments:
+        self.check_same(other)
+        np.add(self.packed, other.packed, out=self.packed)
+        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
+
+    def operator(self) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
+        T, R, squares = self._toeplitz.split(self.extents)
+        zero, D = np.zeros((1, self.modes.shape[1]), np.int64), len(self.modes)
+        alone = [(at(one, self.modes), at(one, zero).real) for one in (T, *R)]
+        border = np.stack([np.concatenate([values.real, values.imag, one]) for values, one in alone], axis=1)
+        border = np.vstack([border, np.column_stack([border[-1, 1:], squares])])
+        fourier, m = _Fourier(T, self.modes), 2 * D
+
+        def product(V: FloatArray) -> FloatArray:
+            out = np.empty_like(V)
+            for column in range(V.shape[1]):
+                out[: m + 1, column] = fourier.product(V[: m + 1, column])
+            out[: m + 1] += border[: m + 1, 1:] @ V[m + 1 :]
+            out[m + 1 :] = border[:, 1:].T @ V
+            return out
+
+        return border, product
+
+
+class _Fourier:
+    """Products of [cos | sin | 1]^T w [cos | sin | 1] with vectors, of modes k (D, v) of which some are multiples of."""
+
+    def __init__(self, T: ComplexArray, modes: IntArray) -> None:
+        every = np.maximum(np.gcd.reduce(modes, axis=0), 1)
+        k = modes // every
+        reach = np.abs(k).max(axis=0)
+        self._n = grid_of(tuple(int(K) for K in reach))
+        self._half = (*self._n[:-1], self._n[-1] // 2 + 1)
+        ends = [np.arange(-2 * K, 2 * K + 1) for K in reach[:-1]]
+        inside = np.stack(np.meshgrid(*ends, np.arange(2 * reach[-1] + 1), indexing="ij"), axis=-1)
+        spectrum = np.zeros(self._half, complex)
+        spectrum[self._at(inside)] = at(T, inside * every)
+        #: The rows' weights as a trigonometric polynomial, on the grid.
+        self._density = irfftn(np.conj(spectrum), s=self._n, workers=1)
+        self._down = k[:, -1] < 0
+        up = np.where(self._down[:, None], -k, k)
+        self._index, flat = self._at(up), np.flatnonzero(up[:, -1] == 0)
+        self._flat, self._mirrored = flat, self._at(-up[flat])  # of those both k and -k are in the half
+
+    def _at(self, k: IntArray) -> tuple[Any, ...]:
+        return tuple(np.moveaxis(k % np.array(self._n), -1, 0))
+
+    def product(self, x: FloatArray) -> FloatArray:
+        D, zero = len(self._down), (0,) * len(self._n)
+        c = 0.5 * (x[:D] - 1j * np.where(self._down, -x[D : 2 * D], x[D : 2 * D]))
+        spectrum = np.zeros(self._half, complex)
+        np.add.at(spectrum, self._index, c)
+        np.add.at(spectrum, self._mirrored, np.conj(c[self._flat]))
+        spectrum[zero] += x[2 * D]
+        g = irfftn(spectrum, s=self._n, workers=1)
+        g *= self._density
+        g *= float(prod(self._n))
+        seen = rfftn(g, workers=1)
+        values = seen[self._index]
+        sines = np.where(self._down, values.imag, -values.imag)
+        return np.concatenate([values.real, sines, [seen[zero].real]])
+
+
+def grid_of(reach: Extents) -> tuple[int, ...]:
+    """The points of a grid on which products of two polynomials of these degrees are not confused with others."""
+    return tuple(int(next_fast_len(4 * K + 1, real=True)) for K in reach)

@@ -1,0 +1,98 @@
+"""A preconditioner for systems of features whose heaviest are known: their block, factored, and the diagonal beside it.
+
+Of a lattice's features that is nearly the system itself where rows are spread evenly: products of different features
+cancel then, but for those of the largest weights, which are many times the ridge."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import scipy.linalg
+
+from dorff.model.weights import OperatorWeights
+from dorff.moments import FloatArray, LatticeMoments, Solvable
+from dorff.solvers.cg import Preconditioner
+from dorff.solvers.matrixfree import System
+from dorff.solvers.problem import Problem
+from dorff.solvers.system import EPS, IntArray, Size
+
+HEAVY: Final = 3072  # unknowns of the block that is factored
+
+
+class Heavy(Preconditioner):
+    """The inverse of a G_HH + shift for the unknowns H, and of a diag(G) + shift for the others."""
+
+    def __init__(self, diagonal: FloatArray, at: IntArray, block: FloatArray) -> None:
+        self._diagonal, self._at, self._block = diagonal, at, block
+        self._factors: dict[tuple[float, float], FloatArray] = {}
+        self._top = max(float(np.abs(block).sum(axis=0).max(initial=0.0)), float(diagonal.max()))
+
+    def solve(self, r: FloatArray, a: FloatArray, shift: float) -> FloatArray:
+        out = r / (np.multiply.outer(self._diagonal, a) + shift)
+        for factor in dict.fromkeys(a.tolist()) if len(self._at) else ():
+            of = np.flatnonzero(a == factor)
+            chosen = np.ix_(self._at, of)
+            out[chosen] = scipy.linalg.cho_solve((self._factor(factor, shift), True), r[chosen], check_finite=False)
+        return np.asarray(out)
+
+    def _factor(self, a: float, shift: float) -> FloatArray:
+        if (a, shift) not in self._factors:
+            matrix = a * self._block
+            matrix[np.diag_indices(len(matrix))] += max(shift, EPS * len(matrix) * a * self._top)
+            self._factors = {
+                (a, shift): scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+            }
+        return self._factors[a, shift]
+
+    def spread(self, a: FloatArray, shift: float) -> float:
+        return float(np.max((a * self._top + shift) / shift)) if shift > 0 else np.inf
+
+    def slack(self, a: FloatArray, shift: float) -> float:
+        light = np.delete(self._diagonal, self._at)
+        return float(np.max(a * light.max(initial=0.0) + shift) / shift) if shift > 0 else np.inf
+
+
+def heavy(
+    system: System, parts: Sequence[LatticeMoments], weights: OperatorWeights, *, intercept: bool, scale: FloatArray,
+    observe: FloatArray | None,
+) -> Heavy:  # fmt: skip
+    """Of the features with the largest weights, as many as HEAVY allows."""
+    D = len(weights.gain) // 2
+    rows = 1 if system.apart else weights.shape[1]
+    few = np.sort(np.argsort(-weights.sizes[:D], kind="stable")[: max(1, HEAVY // (2 * rows))])
+    at = np.concatenate([few, D + few])
+    root = weights.root if len(weights.root) == 1 else weights.root[at]
+    sub = OperatorWeights(weights.gain[at], root)
+    written = [part.columns(at, 1.0).gram() for part in parts]
+    blocks = Problem.of(written, sub, intercept=intercept, scale=scale, observe=observe).blocks
+    feature = np.arange(2 * D) if system.apart else system.problem.blocks[0].at[0]
+    inside, block = np.flatnonzero(np.isin(feature, at)), blocks[0].G
+    if len(blocks) > 1:  # targets that other rows have: systems of their own
+        inside, block = inside[:0], block[:0, :0]
+    return Heavy(_diagonal(system, parts, weights, intercept=intercept), inside, block)
+
+
+def _diagonal(
+    system: System, parts: Sequence[LatticeMoments], weights: OperatorWeights, *, intercept: bool
+) -> FloatArray:
+    """That of G (k,), but for what centring takes of one pattern of targets and gives to another."""
+    total = np.zeros(len(weights.gain))
+    for part in parts:
+        border = part.operator()[0][: part.m, 0]
+        total += part.diagonal[: part.m] - intercept * border**2 / part.corner[0, 0]
+    total = np.maximum(total, 0.0)
+    if system.apart:
+        return np.asarray(weights.gain**2 * total)
+    feature, row = system.problem.blocks[0].at
+    seen = np.broadcast_to(weights.psi, weights.shape)[feature, row] @ system.problem.C.T
+    return np.asarray(total[feature] * np.sum(seen**2, axis=1))
+
+
+def lattice_parts(parts: Sequence[Solvable]) -> list[LatticeMoments]:
+    """The sums, where they are a lattice's; none where they are not."""
+    return [part for part in parts if isinstance(part, LatticeMoments)]
+
+
+def heavy_bytes(size: Size) -> int:
+    """The most memory of `heavy`, beside the sums: the block's moments and its own copies, for k unknowns."""
+    return 8 * (5 * min(size.k, HEAVY) ** 2 + 16 * size.k * max(size.q, size.r))

@@ -1,0 +1,246 @@
+"""Jobs on a lattice: by sums of exponentials as by Gram sums of the same features; other kernels from the same sums; rows
+outside of the box."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, kernels
+from dorff.engine import SerialEngine
+from dorff.errors import InputError, StoppedError
+from dorff.fit import FitReport, fit
+from dorff.fit.tune import tune
+from dorff.passes import blocks as leaf_sizes
+from dorff.passes import leaf as leaves
+from dorff.plan import lattice, make_plan
+from dorff.spec.job import Job
+from dorff.store import load_model
+
+N, SHARD = 3000, 256
+GAUSS = {"type": "gaussian", "lengthscale": 0.4}
+FIELD = {"type": "divergence_free", "scalar": GAUSS}
+
+
+@pytest.fixture(autouse=True)
+def small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LIGHT_LEAF", "SMALLEST_LEAF", "LARGE_FIRST_LEAF"):
+        monkeypatch.setattr(leaf_sizes, name, 2 * SHARD)
+    monkeypatch.setattr(lattice, "LATTICE_ROWS", SHARD)
+
+
+def flow(n: int = N, seed: int = 0, reach: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Places (n, 2) and a divergence-free flow there (n, 2), with noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, [reach, 2.0], (n, 2))
+    a, b = 3 * X[:, 0], 2 * X[:, 1]
+    return X, np.column_stack([2 * np.cos(a) * np.cos(b), 3 * np.sin(a) * np.sin(b)]) + 0.05 * rng.standard_normal(
+        (n, 2)
+    )
+
+
+def write(path: Path, *, append: bool = False, **arrays: np.ndarray) -> None:
+    group = zarr.open_group(str(path), mode="a" if append else "w")
+    for name, values in arrays.items():
+        if append:
+            stored = group[name]
+            assert isinstance(stored, zarr.Array)
+            stored.append(values)
+        else:
+            chunks, config = (SHARD, *values.shape[1:]), {"write_empty_chunks": True}
+            group.create_array(name, data=values, chunks=chunks, config=config)
+
+
+def job(folder: Path, model: str = "model", **parts: Any) -> Job:
+    """A job on `folder`'s data.zarr, whose state is shared by all of its models."""
+    body: dict[str, Any] = {
+        "data": {"store": "data.zarr"}, "kernel": FIELD, "solve": {"ridge": 1e-5}, "cluster": {"type": "serial"},
+        "features": {"count": 600, "sampler": {"type": "lattice", "error": 1e-3}}, "state": "state", "model": model,
+    }  # fmt: skip
+    for key, value in parts.items():
+        body[key] = {**body[key], **value} if isinstance(value, dict) and key in body and key != "kernel" else value
+    return Job.model_validate(body, context={"folder": folder})
+
+
+def fitted(folder: Path, model: str = "model", **parts: Any) -> FitReport:
+    return fit(job(folder, model, **parts), engine=SerialEngine())
+
+
+def values(folder: Path, model: str, X: np.ndarray) -> np.ndarray:
+    return load_model(folder / model).predict(X)
+
+
+@pytest.fixture
+def sea(tmp_path: Path) -> Path:
+    X, Y = flow()
+    rng = np.random.default_rng(3)
+    holes = np.where(rng.random(Y.shape) < 0.2, np.nan, Y)
+    codes = (Y[:, 0] > 0).astype(np.int64) + (Y[:, 1] > 1)
+    columns = {"weights": rng.uniform(0.2, 2.0, N), "groups": np.arange(N) // 50, "classes": codes}
+    write(tmp_path / "data.zarr", x=X, y=Y, holes=holes, **columns)
+    return tmp_path
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "several kernels": {"kernel": [FIELD, {"type": "curl_free", "scalar": {"type": "matern", "nu": 3.5, "lengthscale": 1.0}}]},
+    "matrix": {"kernel": {"type": "decomposable", "scalar": GAUSS, "output": {"matrix": [[2, 1], [1, 2]]}}},
+    "no intercept": {"solve": {"intercept": False}, "kernel": {"type": "decomposable", "scalar": GAUSS}},
+    "ridges": {"solve": {"ridge": [1e-6, 1e-4, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "rows"}}},
+    "folds of leaves": {"solve": {"ridge": [1e-6, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "leaves"}}},
+    "groups": {"solve": {"ridge": [1e-6, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "groups"}}},
+    "evidence": {"solve": {"ridge": [1e-6, 1e-2], "select": "evidence"}},
+    "weights": {"data": {"weights": "weights"}},
+    "missing targets": {"data": {"targets": "holes", "nan": "partial"}, "kernel": {"type": "decomposable", "scalar": GAUSS}},
+    "classes": {"data": {"targets": {"classes": "classes"}}, "kernel": {"type": "decomposable", "scalar": GAUSS},
+                "solve": {"class_weight": "balanced"}},
+    "standardised": {"solve": {"standardize": True}},
+    "tuned": {"kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "tune"}}},
+    "one length-scale each": {"kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": [0.3, 0.9]}}},
+    "posterior": {"solve": {"posterior": True, "conformal": True}},
+    "conjugate gradients": {"solve": {"route": "cg"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fit_is_that_of_gram_sums_of_the_same_features(way: str, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = WAYS[way]
+    here = fitted(sea, "by exponentials", **parts)
+    with monkeypatch.context() as patched:
+        patched.setattr(lattice, "summable", lambda job, recipe: False)
+        twin = fitted(sea, "by gram", **{**parts, "state": "elsewhere"})
+    X, _ = flow(200, seed=9)
+    found, wanted = (values(sea, name, X) for name in ("by exponentials", "by gram"))
+    assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+    assert (here.m, here.kernel, here.ridge) == (twin.m, twin.kernel, twin.ridge) and here.rows_used == twin.rows_used
+    if way == "posterior":
+        deviations = [load_model(sea / name).std(X) for name in ("by exponentials", "by gram")]
+        assert np.abs(deviations[0] - deviations[1]).max() < 1e-4 * deviations[1].max()
+
+
+def test_the_sums_answer_other_kernels_without_a_row_read(sea: Path) -> None:
+    """Of other length-scales, one an input, of other families and matrices, and for fields; each as from an own state."""
+    first = fitted(sea, "first")
+    assert first.leaves_computed > 2
+    X, _ = flow(100, seed=9)
+    for number, kernel in enumerate((
+        {"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": 0.6}},
+        {"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": [0.3, 0.5]}},
+        {"type": "curl_free", "scalar": {"type": "rational_quadratic", "alpha": 4.0, "lengthscale": 0.6}},
+        {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 0.5}, "output": {"matrix": [[2, 1], [1, 2]]}},
+        [{"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.4, 0.6)],
+    )):  # fmt: skip
+        rule = {"select": "evidence"} if isinstance(kernel, list) else {}  # nothing is held out, as before
+        again = fitted(sea, f"again{number}", kernel=kernel, solve=rule)
+        assert (again.leaves_computed, again.reads) == (0, 0.0), kernel
+        own = fitted(sea, f"own{number}", kernel=kernel, solve=rule, state=f"state{number}")
+        assert own.leaves_computed > 2
+        found, wanted = (values(sea, f"{name}{number}", X) for name in ("again", "own"))
+        assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
+    # What the lattice does not cover has a pass of its own; and the first is as it was.
+    assert (
+        fitted(sea, "short", kernel={**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.1}}).leaves_computed > 2
+    )
+    assert fitted(sea, "first").outcome == "unchanged"
+    # Neither do others rows, folds or targets.
+    for parts in ({"data": {"weights": "weights"}}, {"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}):
+        assert fitted(sea, "other", **parts).leaves_computed > 2
+
+
+def test_a_search_is_over_the_same_sums(sea: Path) -> None:
+    """`tune` of twelve kernels and ridges reads rows once, and then none."""
+    kernels_ = [{"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.3, 0.5, 0.7)]
+    parts: dict[str, Any] = {"kernel": kernels_, "solve": {"ridge": [1e-7, 1e-5, 1e-3, 1e-1], "select": "kfold"}}
+    found = tune(job(sea, **parts), engine=SerialEngine())
+    assert found.reads == 1.0 and len(found.table) == 12
+    assert tune(job(sea, **parts), engine=SerialEngine()).reads == 0.0
+
+
+def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:
+    box = [[0.0, 0.5], [0.0, 2.0]]
+    with pytest.raises(
+        InputError, match=r"column x0: 0\.\d+ is outside of the box .* from 0 to 0\.5; give a data\.box"
+    ):
+        fitted(sea, data={"box": box})
+    assert not (sea / "state").exists()
+    X, Y = flow()
+    inside = X[:, 0] <= 0.5
+    found = fitted(sea, data={"box": box, "outside": "drop"})
+    assert (found.rows_used, found.rows_dropped) == (inside.sum(), N - inside.sum())
+    write(sea / "inside.zarr", x=X[inside], y=Y[inside])
+    fitted(sea, "alone", data={"store": "inside.zarr", "box": box}, state="alone's")
+    at = X[inside][:50]
+    np.testing.assert_allclose(values(sea, "model", at), values(sea, "alone", at), atol=1e-3)
+    for parts, words in (
+        ({"box": [[0, 1]]}, "the least and the largest of each of the 2 inputs"),
+        ({"box": [[1, 0], [0, 2]]}, "of x0 1 is more than 0; turn them"),
+        ({"box": [0, 1]}, r"must be \[least, largest\] for each input"),
+    ):
+        with pytest.raises((InputError, ValueError), match=words):
+            fitted(sea, data=parts)
+    with pytest.raises(ValueError, match="sampler is no lattice"):
+        fitted(sea, data={"box": box}, features={"sampler": {"type": "iid"}})
+
+
+def test_appended_rows_keep_the_box(sea: Path) -> None:
+    """Rows that lie in it are added, and no others; a wider box is another pass."""
+    first = fitted(sea)
+    X, Y = flow(600, seed=5)
+    X = np.clip(X, flow()[0].min(axis=0), flow()[0].max(axis=0))
+    more = {"holes": Y, "weights": np.ones(600), "groups": np.arange(600), "classes": np.zeros(600, np.int64)}
+    write(sea / "data.zarr", append=True, x=X, y=Y, **more)
+    found = fitted(sea)
+    assert found.rows_used == N + 600 and found.leaves_reused > 0 and found.leaves_computed < first.leaves_computed
+    whole = fitted(sea, "whole", state="own state")
+    assert whole.leaves_reused == 0
+    at = X[:50]
+    np.testing.assert_allclose(values(sea, "model", at), values(sea, "whole", at), atol=5e-3)
+    write(sea / "data.zarr", append=True, x=X + 5.0, y=Y, **more)
+    with pytest.raises(InputError, match="outside of the box"):
+        fitted(sea)
+    dropped = fitted(sea, "dropped", data={"outside": "drop"}, state="drops")
+    assert dropped.rows_dropped == 0  # its own box has them
+    wide = fitted(sea, data={"box": [[-1, 7], [-1, 8]]})
+    assert wide.rows_used == N + 1200 and wide.leaves_reused == 0
+
+
+def test_a_leaf_that_was_stopped_goes_on_to_the_same_bits(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fitted(sea, "whole", state="whole's")
+    stops, told = iter([False, True, False, False, True] + [False] * 99), leaves.stop_requested
+    monkeypatch.setattr(leaves, "stop_requested", lambda: next(stops, False))
+    for _ in range(2):
+        with pytest.raises(StoppedError):
+            fitted(sea, "stopped", state="stopped's")
+    monkeypatch.setattr(leaves, "stop_requested", told)
+    assert fitted(sea, "stopped", state="stopped's").leaves_computed <= whole.leaves_computed
+    first, second = (load_model(sea / name) for name in ("whole", "stopped"))
+    assert np.array_equal(first.coefficients, second.coefficients)
+
+
+def test_a_plan_says_what_there_will_be(sea: Path) -> None:
+    plan = make_plan(job(sea))
+    assert plan.costs.m == fitted(sea).m < 600
+    assert plan.costs.m == make_plan(job(sea)).costs.m
+    # Where rows tell the length-scale, or scales, it is a ceiling.
+    told = make_plan(job(sea, solve={"standardize": True}))
+    assert told.costs.m == 600 > fitted(sea, "scaled", solve={"standardize": True}).m
+
+
+def test_estimators_have_lattices_too() -> None:
+    X, Y = flow()
+    kernel = kernels.DivergenceFree(kernels.Gaussian(0.4))
+    model = ORFFRegressor(kernel, 600, sampler=frequencies.Lattice(1e-3), ridge=1e-5).fit(X, Y)
+    assert model.score(*flow(500, seed=4)) > 0.99 and len(model.model_.frequencies) < 300
+    stream = ORFFRegressor(kernel, 600, sampler=frequencies.Lattice(1e-3), ridge=1e-5).partial_fit(X, Y)
+    stream.partial_fit(X[:100], Y[:100])
+    with pytest.raises(InputError, match="outside of the box"):
+        stream.partial_fit(X + 3.0, Y)
+    codes = (Y[:, 0] > 0).astype(int)
+    classifier = ORFFClassifier(kernels.Gaussian(0.4), 600, sampler=frequencies.Lattice(1e-2)).fit(X, codes)
+    assert classifier.score(X, codes) > 0.9
+    gram = RandomFeatures(kernels.Gaussian(0.4), 600, sampler=frequencies.Lattice(1e-4)).fit(X)
+    F = gram.transform(X[:40])
+    psi = gram.feature_map_  # the features alone do not contain the kernel: see the weights psi
+    assert F.shape == (40, psi.m)
