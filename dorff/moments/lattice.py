@@ -87,7 +87,7 @@ class LatticeMoments(Solvable):
 
 
 class _Fourier:
-    """Products of [cos | sin | 1]^T w [cos | sin | 1] with vectors, of modes k (D, v) of which some are multiples of."""
+    """Products of [cos | sin | 1]^T w [cos | sin | 1] with vectors, of modes k (D, v)."""
 
     def __init__(self, T: ComplexArray, modes: IntArray) -> None:
         every = np.maximum(np.gcd.reduce(modes, axis=0), 1)

@@ -124,7 +124,7 @@ def estimate(
     rank = max(size.r for size in sizes)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
     if light is not None:
-        flops = dataset.rows * light.flops
+        flops = dataset.rows * light.seconds * NOMINAL
     sums = term_costs(terms, m, recipe.flops, workers)
     fewer = sums.fewer if sums.task_bytes + 8 * recipe.numbers > leaf else ""
     leaf, solving = max(leaf, sums.task_bytes + 8 * recipe.numbers), solving + sums.held_bytes
@@ -142,7 +142,7 @@ def estimate(
     largest = solvers.Size(m, q, rank, any(size.coupled for size in sizes), patterns, spec.folds.count)
     shape = Shape(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
-        work, QR if qr else MIXED if spec.mixed else 1.0, iterations(job, len(fixed), spec.folds.count),
+        work, QR if qr else MIXED if spec.mixed else 1.0, iterations(job, len(fixed), spec.folds.count), light,
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,16 +15,19 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe
 from dorff.kernels import FloatArray
 from dorff.moments import Kind
-from dorff.moments.exponentials import Extents, exponentials
+from dorff.moments.exponentials import TensorExponentials, exponentials
+from dorff.moments.lattice import grid_of
 from dorff.moments.toeplitz import length_of
 from dorff.passes import Configs, Pass, PassSpec, RowsName, frozen_hash, load_pass
-from dorff.passes.lattice import LATTICE_ROWS, extents_of, modes_of
+from dorff.passes.lattice import LATTICE_ROWS, axes_of, extents_of, modes_of
 from dorff.spec.job import Job
 from dorff.storage.location import locate
 
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 _NOT_FINITE: Final = "has inputs that are not finite; give data.box, the least and the largest of each input"
+#: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
+BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 1e-7, 2.6e-7, 1.8e-6)
 Made = Callable[[FloatArray, Configs | None], Recipe]  # of a box in scaled inputs, and kernels; None: the job's own
 
 
@@ -169,26 +172,28 @@ def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
 
 class LatticeCosts(NamedTuple):
     """Of sums of exponentials: bytes of one fold's and pattern's sums on disk, and of a leaf's as it is summed, for
-    each fold and pattern and once; and flops a row."""
+    each fold and pattern and once; seconds a row on a usual core; and points of the grid that products are made on."""
 
     packed: int
     each: int
     once: int
-    flops: float
+    seconds: float
+    points: int
 
 
 def lattice_costs(recipe: Recipe, q: int) -> LatticeCosts:
     """What sums of the recipe's lattice need; of one that is not known yet, what the largest may."""
     if (modes := recipe.lattice) is None:
         side = ceil((2.0 * recipe.frequencies) ** (1.0 / recipe.d) / 2.0)
-        extents: Extents = (side,) * recipe.d
+        extents, reach = (4 * side,) * recipe.d, (side,) * recipe.d
     else:
-        extents = extents_of(modes)
-    held = sum(
-        piece.size for piece in exponentials(extents, q, recipe.sampler.config()["tolerance"]).held()
-    )  # which nobody touches
-    sums = length_of(extents, q)
+        every = np.maximum(np.gcd.reduce(modes.modes, axis=0), 1)
+        extents, reach = extents_of(modes), tuple((np.abs(modes.modes) // every).max(axis=0)[axes_of(modes)].tolist())
+    empty = exponentials(extents, q, recipe.sampler.config()["tolerance"])  # whose memory nobody touches
+    held, sums = sum(piece.size for piece in empty.held()), length_of(extents, q)
     rows = 8 * LATTICE_ROWS * (6 * len(extents) + 6 * (1 + q))
-    return LatticeCosts(
-        8 * sums, 8 * (held + q * q), 8 * (4 * held + 3 * sums) + rows, 100.0 * (1 + q) * 3 ** len(extents)
+    seconds = BESIDE_SUMS + (
+        PRODUCT * held if isinstance(empty, TensorExponentials) else WINDOW[len(extents)] * (1 + q) / 3
     )
+    points = prod(grid_of(tuple(int(K) for K in reach)))
+    return LatticeCosts(8 * sums, 8 * (held + q * q), 8 * (4 * held + 3 * sums) + rows, seconds, points)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import log2
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -9,12 +10,15 @@ import numpy as np
 from dorff.errors import DoesNotFitError, InputError
 from dorff.passes.blocks import product_rows
 from dorff.plan.graph_sizes import MiB
-from dorff.plan.seconds import BESIDE, CHOLESKY, Pace
+from dorff.plan.lattice import LatticeCosts
+from dorff.plan.seconds import BESIDE, CHOLESKY, NOMINAL, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
+from dorff.solvers.heavy import HEAVY, heavy_bytes
 from dorff.spec.job import Job
 
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
+LATTICE_ITERATIONS: Final = 200  # of those on a lattice, to all digits: 20 to 600 by kernel and ridge
 ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 32 to 1024 by kernel and ridge
 SKETCH: Final = 512
 MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streaming
@@ -34,8 +38,8 @@ class Shape:
     """What a solve costs depends on: n rows, the largest `size` of a system, leaves, and the numbers and flops of the
     feature map for one row, as its recipe tells them. Of the direct way the bytes of a leaf, of the driver's solve and
     on disk, and `solve_work`, the flops of `syrk` in whose time the driver solves; of any leaf the bytes for reading,
-    of any solve those beside the system. A row's sums take `times` as long as `syrk`. An iteration solves `solves`
-    systems."""
+    of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
+    features on a lattice. An iteration solves `solves` systems."""
 
     n: int
     size: Size
@@ -50,6 +54,7 @@ class Shape:
     solve_work: float = 0.0
     times: float = 1.0
     solves: float = 1.0
+    light: LatticeCosts | None = None
 
     @property
     def columns(self) -> int:
@@ -166,6 +171,8 @@ def _direct(shape: Shape, means: Means) -> Way:
 
 def _cg(shape: Shape, means: Means) -> Way:
     size = shape.size
+    if shape.light is not None:
+        return _fourier(shape, shape.light, means)
     driver = size.held + cg_bytes(size) + shape.beside_bytes
     rank = min(SKETCH, size.k // 2)
     sketch = 2.0 * size.width**2 * size.patterns * rank * (size.q if size.coupled else 1)
@@ -176,12 +183,28 @@ def _cg(shape: Shape, means: Means) -> Way:
     return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
 
 
+def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
+    """Conjugate gradients whose products are Fourier transforms."""
+    size = shape.size
+    held = light.packed * size.patterns * (size.folds + 2)
+    driver = held + 48 * light.points + heavy_bytes(size) + 96 * size.k * shape.columns + shape.beside_bytes
+    block = min(size.k, HEAVY)
+    work = CHOLESKY * block**3 / means.pace.square
+    each = 10.0 * light.points * log2(light.points) + 4.0 * block**2
+    work += LATTICE_ITERATIONS * shape.columns * size.patterns * each / (means.pace.square / 20)
+    seconds = _gram_seconds(shape, means) + shape.solves * work
+    return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
+
+
 def _gram_flops(shape: Shape) -> float:
+    if shape.light is not None:
+        return shape.n * shape.light.seconds * NOMINAL
     return shape.n * (float(shape.size.width) ** 2 + shape.map_flops)
 
 
 def _gram_seconds(shape: Shape, means: Means) -> float:
     row = shape.size.m * means.pace.number + shape.times * shape.size.width**2 / means.pace.square
+    row = row if shape.light is None else shape.light.seconds
     return BESIDE * shape.n * row / min(means.workers, shape.leaves)
 
 
@@ -208,6 +231,8 @@ def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:
     against = ""
     if way.name == "direct" and shape.size.k > LARGEST_DIRECT:
         against = f"its system has {shape.size.k} unknowns, and LAPACK's 32-bit numbers reach {LARGEST_DIRECT}"
+    elif way.name == "streaming" and shape.light is not None:
+        against = "one pass is enough for the sums of a lattice"
     elif asks:
         against = asks
     elif way.worker_bytes > means.worker_memory:
