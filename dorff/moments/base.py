@@ -151,6 +151,12 @@ class Solvable(Sums):
         """That of Z^T Z, (w,)."""
         return np.diag(self.full).copy()
 
+    @property
+    def largest(self) -> float:
+        """A bound of the largest eigenvalue of Z^T Z over features and ones."""
+        square = self.full[: self.m + 1, : self.m + 1]
+        return float(np.sqrt(np.einsum("ij,ij->", square, square)))
+
     def operator(self) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
         """The last columns of Z^T Z, those of ones and targets (w, 1 + q), and products V (w, c) -> Z^T Z V."""
         square = self.full

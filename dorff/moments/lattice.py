@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, Self
 
@@ -53,6 +54,15 @@ class LatticeMoments(Solvable):
         weight, twice = self.corner[0, 0], at(T, 2 * self.modes).real
         return np.concatenate([0.5 * (weight + twice), 0.5 * (weight - twice), [weight], np.diag(squares)])
 
+    @property
+    def largest(self) -> float:
+        """What the rows' weights come to where they are densest, as the modes see it."""
+        return self._fourier.densest
+
+    @cached_property
+    def _fourier(self) -> _Fourier:
+        return _Fourier(self._toeplitz.split(self.extents)[0], self.modes)
+
     def squares(self, V: FloatArray) -> FloatArray:
         return np.asarray(np.sum(V * self.operator()[1](V), axis=0))
 
@@ -73,7 +83,7 @@ class LatticeMoments(Solvable):
         alone = [(at(one, self.modes), at(one, zero).real) for one in (T, *R)]
         border = np.stack([np.concatenate([values.real, values.imag, one]) for values, one in alone], axis=1)
         border = np.vstack([border, np.column_stack([border[-1, 1:], squares])])
-        fourier, m = _Fourier(T, self.modes), 2 * D
+        fourier, m = self._fourier, 2 * D
 
         def product(V: FloatArray) -> FloatArray:
             out = np.empty_like(V)
@@ -105,6 +115,11 @@ class _Fourier:
         up = np.where(self._down[:, None], -k, k)
         self._index, flat = self._at(up), np.flatnonzero(up[:, -1] == 0)
         self._flat, self._mirrored = flat, self._at(-up[flat])  # of those both k and -k are in the half
+
+    @property
+    def densest(self) -> float:
+        """No product of a vector with itself is more than this times its squared length."""
+        return float(prod(self._n) * np.abs(self._density).max())
 
     def _at(self, k: IntArray) -> tuple[Any, ...]:
         return tuple(np.moveaxis(k % np.array(self._n), -1, 0))

@@ -141,12 +141,10 @@ def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatAr
 
     W (m, q) and bias (q,) in the targets' units. Never less than what rounding leaves of it (`rounding_level`); of a
     triangle, whose residuals are not squared before they are summed, the square of that."""
-    k, full, V = moments.m + 1, moments.full, np.vstack([W, bias - moments.y0, -np.eye(moments.q)])
-    size = rounding_level(full, k, np.sum(V[:k] ** 2, axis=0))
-    if moments.kind is Kind.TRIANGLE:
-        error, least = moments.squares(V), moments.unit**2 * size
-    else:
-        error, least = np.sum(V * (full @ V), axis=0), moments.unit * size
+    k, V = moments.m + 1, np.vstack([W, bias - moments.y0, -np.eye(moments.q)])
+    size = np.diag(moments.corner)[1:] + moments.largest * np.sum(V[:k] ** 2, axis=0)
+    error, unit = moments.squares(V), moments.unit
+    least = (unit**2 if moments.kind is Kind.TRIANGLE else unit) * size
     return np.where(moments.mask, np.maximum(error, least), 0.0)
 
 
