@@ -118,8 +118,9 @@ class _Fourier:
 
     @property
     def densest(self) -> float:
-        """No product of a vector with itself is more than this times its squared length."""
-        return float(prod(self._n) * np.abs(self._density).max())
+        """No product of a vector with itself is more than this times its squared length: a polynomial's squares on the
+        grid are as its coefficients', twice as much where the constant is there as a mode too."""
+        return float(2.0 * prod(self._n) * np.abs(self._density).max())
 
     def _at(self, k: IntArray) -> tuple[Any, ...]:
         return tuple(np.moveaxis(k % np.array(self._n), -1, 0))

@@ -1,5 +1,5 @@
-"""Jobs on a lattice: by sums of exponentials as by Gram sums of the same features; other kernels from the same sums; rows
-outside of the box."""
+"""Jobs on a lattice: by sums of exponentials as by Gram sums of the same features; other kernels from the same sums;
+rows outside of the box."""
 
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from dorff.store import load_model
 N, SHARD = 3000, 256
 GAUSS = {"type": "gaussian", "lengthscale": 0.4}
 FIELD = {"type": "divergence_free", "scalar": GAUSS}
+EACH = {"type": "decomposable", "scalar": GAUSS}
+MIXED = {**EACH, "output": {"matrix": [[2, 1], [1, 2]]}}
 
 
 @pytest.fixture(autouse=True)
@@ -85,27 +87,37 @@ def sea(tmp_path: Path) -> Path:
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "several kernels": {"kernel": [FIELD, {"type": "curl_free", "scalar": {"type": "matern", "nu": 3.5, "lengthscale": 1.0}}]},
-    "matrix": {"kernel": {"type": "decomposable", "scalar": GAUSS, "output": {"matrix": [[2, 1], [1, 2]]}}},
-    "no intercept": {"solve": {"intercept": False}, "kernel": {"type": "decomposable", "scalar": GAUSS}},
+    "several kernels": {"kernel": [FIELD, {"type": "curl_free",
+                                           "scalar": {"type": "matern", "nu": 3.5, "lengthscale": 1.0}}]},
+    "matrix": {"kernel": MIXED},
+    "no intercept": {"solve": {"intercept": False}, "kernel": EACH},
     "ridges": {"solve": {"ridge": [1e-6, 1e-4, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "rows"}}},
     "folds of leaves": {"solve": {"ridge": [1e-6, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "leaves"}}},
     "groups": {"solve": {"ridge": [1e-6, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "groups"}}},
     "evidence": {"solve": {"ridge": [1e-6, 1e-2], "select": "evidence"}},
     "weights": {"data": {"weights": "weights"}},
-    "missing targets": {"data": {"targets": "holes", "nan": "partial"}, "kernel": {"type": "decomposable", "scalar": GAUSS}},
-    "classes": {"data": {"targets": {"classes": "classes"}}, "kernel": {"type": "decomposable", "scalar": GAUSS},
+    "missing targets": {"data": {"targets": "holes", "nan": "partial"}, "kernel": EACH},
+    "classes": {"data": {"targets": {"classes": "classes"}}, "kernel": EACH,
                 "solve": {"class_weight": "balanced"}},
     "standardised": {"solve": {"standardize": True}},
     "tuned": {"kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "tune"}}},
-    "one length-scale each": {"kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": [0.3, 0.9]}}},
+    "one length-scale each": {"kernel": {**EACH, "scalar": {"type": "gaussian", "lengthscale": [0.3, 0.9]}}},
     "posterior": {"solve": {"posterior": True, "conformal": True}},
     "conjugate gradients": {"solve": {"route": "cg"}},
+    "iterated matrix": {"kernel": MIXED,
+                        "solve": {"route": "cg", "ridge": [1e-5, 1e-3], "select": "kfold",
+                                  "folds": {"count": 3, "by": "rows"}}},
+    "iterated missing targets": {"data": {"targets": "holes", "nan": "partial"}, "solve": {"route": "cg"}},
+    "iterated targets apart": {"data": {"targets": "holes", "nan": "partial"}, "kernel": EACH,
+                               "solve": {"route": "cg", "intercept": False}},
+    "iterated classes": {"data": {"targets": {"classes": "classes"}}, "kernel": EACH,
+                         "solve": {"route": "cg", "calibrate": False}},
+    "iterated observations": {"solve": {"route": "cg", "observe": [[1, 1], [0, 1]]}, "data": {"weights": "weights"}},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_fit_is_that_of_gram_sums_of_the_same_features(way: str, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_is_that_of_gram_sums_of_its_features(way: str, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = WAYS[way]
     here = fitted(sea, "by exponentials", **parts)
     with monkeypatch.context() as patched:
@@ -121,7 +133,7 @@ def test_a_fit_is_that_of_gram_sums_of_the_same_features(way: str, sea: Path, mo
 
 
 def test_the_sums_answer_other_kernels_without_a_row_read(sea: Path) -> None:
-    """Of other length-scales, one an input, of other families and matrices, and for fields; each as from an own state."""
+    """Of other length-scales, one an input, of other families and matrices, for fields; as from an own state."""
     first = fitted(sea, "first")
     assert first.leaves_computed > 2
     X, _ = flow(100, seed=9)
@@ -129,7 +141,7 @@ def test_the_sums_answer_other_kernels_without_a_row_read(sea: Path) -> None:
         {"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": 0.6}},
         {"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": [0.3, 0.5]}},
         {"type": "curl_free", "scalar": {"type": "rational_quadratic", "alpha": 4.0, "lengthscale": 0.6}},
-        {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 0.5}, "output": {"matrix": [[2, 1], [1, 2]]}},
+        {**MIXED, "scalar": {"type": "gaussian", "lengthscale": 0.5}},
         [{"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.4, 0.6)],
     )):  # fmt: skip
         rule = {"select": "evidence"} if isinstance(kernel, list) else {}  # nothing is held out, as before

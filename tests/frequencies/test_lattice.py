@@ -69,7 +69,8 @@ OPERATORS: dict[str, tuple[kernels.OperatorKernel, int, int]] = {
     "matrix": (kernels.Decomposable(LENGTHS, A), 2, 2),
     "helmholtz": (0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(GAUSS), 2, 2),
     "other scalars": (0.3 * kernels.CurlFree(GAUSS) + kernels.Decomposable(kernels.Gaussian(0.6), A), 2, 2),
-    "concatenated": (kernels.Sum([(1.0, kernels.Decomposable(GAUSS)), (1.0, kernels.CurlFree(HEAVY))], concatenate=True), 2, 2),
+    "concatenated": (kernels.Sum([(1.0, kernels.Decomposable(GAUSS)), (1.0, kernels.CurlFree(HEAVY))],
+                                 concatenate=True), 2, 2),
     "product": (kernels.Decomposable(kernels.Cauchy([0.3, 0.5])), 2, 1),
     "laplacian": (kernels.Decomposable(kernels.Laplacian(0.5)), 1, 1),
 }  # fmt: skip
@@ -177,7 +178,8 @@ def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
          "the box that the inputs lie in is not known"),
         (lambda: errors(kernels.Decomposable(kernels.Tabulated(np.ones((3, 3)), [1.0, 1.0])), 2, 1, 1e-2),
          "lattice needs a kernel with a length-scale, which Tabulated has not"),
-        (lambda: errors(kernels.Decomposable(kernels.ArcCosine(1)), 2, 1, 1e-2), "lattice needs a shift-invariant kernel, which ArcCosine"),
+        (lambda: errors(kernels.Decomposable(kernels.ArcCosine(1)), 2, 1, 1e-2),
+         "lattice needs a shift-invariant kernel, which ArcCosine"),
     ],
 )  # fmt: skip
 def test_what_no_lattice_is_for_is_refused(make: Any, words: str) -> None:

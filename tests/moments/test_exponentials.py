@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dorff import moments
 from dorff.errors import InputError
-from dorff.moments import Toeplitz, ToeplitzAdder
+from dorff.moments import LatticeMoments, Toeplitz, ToeplitzAdder
 from dorff.moments.exponentials import GridExponentials, TensorExponentials, half_shape
 from dorff.store.moments import load_sums, merge_moments, save_moments
 
@@ -114,6 +114,38 @@ def test_a_number_that_memory_changed_is_seen(extents: Extents) -> None:
     huge[:, -q:] *= 1e200
     overflowing = adder(extents, huge, q)
     assert overflowing.intact() and overflowing.overflowed()
+
+
+@pytest.mark.parametrize(
+    ("extents", "every"), [((12,), 2), ((8, 12), 4), ((8, 8), 1), ((4, 6, 4), 2), ((9, 3), 3), ((30, 2), 1)]
+)
+def test_moments_that_are_not_written_out_are_the_same(extents: Extents, every: int) -> None:
+    """Of every second point of a lattice, or third; with zero among them, whose sine is nothing."""
+    v, q = len(extents), 2
+    Z = rows(extents, q, 500)
+    axes = [np.arange(-(M // every), M // every + 1) for M in extents]
+    k = every * np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, v)
+    modes = np.vstack([np.zeros((1, v), np.int64), k[len(k) // 2 + 1 :][::-1]])
+    found = LatticeMoments.of(adder(extents, Z, q).moments(), modes, extents)
+    wanted = adder(extents, Z, q).moments().gram(modes, extents)
+    scale, full, D = Z[:, v].sum(), wanted.full, len(modes)
+    V = np.random.default_rng(3).standard_normal((len(full), 3))
+    border, product = found.operator()
+    level = 1e-13 * np.abs(full).sum(axis=1).max() * np.abs(V).max()
+    assert np.abs(product(V) - full @ V).max() < level
+    assert np.abs(border - full[:, 2 * D :]).max() < 1e-13 * scale
+    assert np.array_equal(found.full, full)
+    np.testing.assert_allclose(found.diagonal, np.diag(full), atol=1e-13 * scale)
+    np.testing.assert_allclose(found.corner, wanted.corner, atol=1e-13 * scale)
+    np.testing.assert_allclose(found.squares(V), wanted.squares(V), rtol=1e-10)
+    top = float(np.linalg.eigvalsh(full[: 2 * D + 1, : 2 * D + 1])[-1])
+    assert top <= found.largest * (1 + 1e-12) and found.largest < 40 * top
+    assert top <= wanted.largest * (1 + 1e-12)
+    at = np.array([1, D - 1, D + 1, 2 * D - 1])
+    kept = [*at, *range(2 * D, 2 * D + 1 + q)]
+    assert np.array_equal(found.columns(at, 1.0).full, full[np.ix_(kept, kept)])
+    both = found + LatticeMoments.of(adder(extents, Z[:100], q).moments(), modes, extents)
+    assert both.n == 600 and np.abs(both.full - found.full).max() > 1.0
 
 
 def test_sums_add_and_are_written_by_numbers(tmp_path: Path) -> None:
