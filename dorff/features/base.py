@@ -1,6 +1,7 @@
 """FeatureMap: a block of inputs in, a block of scalar features out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -11,6 +12,8 @@ from dorff.errors import InputError
 from dorff.frequencies.transforms import Arrays, finite
 from dorff.kernels.scalar import FloatArray
 from dorff.spec.registry import Config
+
+Product = Callable[[FloatArray], FloatArray]
 
 
 class ScalarMap(ABC):
@@ -65,6 +68,14 @@ class ScalarMap(ABC):
             "jacobian: the kernel's features have no derivative (a step), or none that is known (a Python function, "
             "eigenfunctions, random Maclaurin features); use another kernel"
         )
+
+    def product(self, W: FloatArray) -> Product | None:
+        """A faster way to F(x) W, (b, p), for x (b, d) and W (m, p), than to make F, if there is one."""
+        return None
+
+    def slopes(self, W: FloatArray) -> Product | None:
+        """A faster way to `jacobian` of W, if there is one."""
+        return None
 
     @final
     def transform(self, X: FloatArray) -> FloatArray:

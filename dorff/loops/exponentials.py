@@ -77,3 +77,36 @@ def spread(U: F64, strengths: F64, coefficients: F64, used: int, grid: F64, side
                 into = grid[begin : begin + length]
                 for j in range(length):
                     into[j] += by * row[j]
+
+
+@loop
+def gather(U: F64, coefficients: F64, used: int, grid: F64, sides: I64, out: F64) -> None:
+    """The adjoint of `spread`: out (n, C) are the sums of the grid's values around each row, times the window's.
+
+    Arguments as there; `grid` has values of C channels, those at its start again at the end of each axis."""
+    n, d = U.shape
+    W, C = coefficients.shape[1], out.shape[1]
+    length = used * C
+    first, second, last, row = np.ones(W), np.ones(W), np.empty(W), np.empty(length)
+    rows, columns = used if d == 3 else 1, used if d >= 2 else 1
+    for i in range(n):
+        u, values, at = U[i], out[i], 0
+        if d == 3:
+            at += _window(u[0], coefficients, first) * sides[0]
+        if d >= 2:
+            at += _window(u[d - 2], coefficients, second) * sides[1]
+        at += _window(u[d - 1], coefficients, last) * C
+        for j in range(length):
+            row[j] = 0.0
+        for p in range(rows):
+            for q in range(columns):
+                by = first[p] * second[q]
+                begin = at + p * sides[0] + q * sides[1]
+                part = grid[begin : begin + length]
+                for j in range(length):
+                    row[j] += by * part[j]
+        for k in range(C):
+            values[k] = 0.0
+        for j in range(used):
+            for k in range(C):
+                values[k] += last[j] * row[j * C + k]

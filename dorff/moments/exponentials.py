@@ -3,8 +3,7 @@ of one-dimensional powers, for few; by a grid and its Fourier transform for many
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from math import ceil, log10, pi, prod
+from math import ceil, pi, prod
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy.fft import next_fast_len, rfftn
 
 from dorff.loops.exponentials import powers, spread
 from dorff.loops.rowwise import trig_pairs
+from dorff.loops.windows import pieces_of, transform_of, width_of
 from dorff.moments.blas import FloatArray
 
 ComplexArray = npt.NDArray[np.complex128]
@@ -134,15 +134,13 @@ def _of_tensor(tensor: FloatArray, extents: Extents) -> ComplexArray:
 
 
 class GridExponentials(Exponentials):
-    """Strengths spread by a window on a grid of twice as many points; one Fourier transform at the end.
-
-    The window exp(beta (sqrt(1 - z^2) - 1)), width and beta are those of Barnett, Magland & af Klinteberg (2019)."""
+    """Strengths spread by a window on a grid of twice as many points; one Fourier transform at the end."""
 
     def __init__(self, extents: Extents, q: int, tolerance: float) -> None:
         super().__init__(extents, q)
         self.unit = 20.0 * tolerance  # where all rows are in one place; 100 times less where they are spread
-        self._width = 2 * ceil((ceil(-log10(tolerance)) + 1) / 2)
-        self._coefficients = _pieces(self._width)
+        self._width = width_of(tolerance)
+        self._coefficients = pieces_of(self._width)
         W = self._coefficients.shape[1]
         points = (max(2 * (2 * K + 1), 2 * self._width) for K in self.twice)
         self._points = tuple(int(next_fast_len(int(N), real=True)) for N in points)
@@ -181,7 +179,7 @@ class GridExponentials(Exponentials):
             rest[:W] += rest[N:]
             out[0] = np.moveaxis(np.roll(rest[:N], -left, axis=0), 0, axis)
         transformed = np.conj(rfftn(out[0], axes=range(d), workers=1))
-        corrections = [_transformed(self._width, N, K) for N, K in zip(self._points, self.twice, strict=True)]
+        corrections = [transform_of(self._width, N, K) for N, K in zip(self._points, self.twice, strict=True)]
         return [
             self._kept(transformed[..., channel], corrections, self.extents if channel else self.twice)
             for channel in range(channels)
@@ -194,30 +192,6 @@ class GridExponentials(Exponentials):
             shape = [-1 if number == axis else 1 for number in range(len(extents))]
             values = np.take(values, k % N, axis=axis) / correction[np.abs(k)].reshape(shape)
         return values
-
-
-def _bump(z: FloatArray, width: int) -> FloatArray:
-    return np.asarray(np.exp(2.30 * width * (np.sqrt(np.maximum(0.0, 1.0 - z * z)) - 1.0)))
-
-
-@lru_cache
-def _pieces(width: int) -> FloatArray:
-    """The window's pieces (degree + 1, W) between grid points, of t from -1 to 1, the highest power first; W is a whole
-    number of lanes of the vector unit."""
-    degree, t = width + 4, np.cos(pi * (np.arange(64) + 0.5) / 64)
-    out = np.zeros((degree + 1, -(-width // 8) * 8))
-    for j in range(width):
-        away = (j - (width / 2 - 1) - (t + 1) / 2) / (width / 2)
-        powers_of_t = np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(t, _bump(away, width), degree))
-        out[len(out) - len(powers_of_t) :, j] = powers_of_t[::-1]
-    return out
-
-
-def _transformed(width: int, points: int, K: int) -> FloatArray:
-    """The window's Fourier transform at k = 0 to K, in grid points."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    angles = np.outer(nodes * width / 2 * (2.0 * pi / points), np.arange(K + 1))
-    return np.asarray((weights * _bump(nodes, width)) @ np.cos(angles) * (width / 2))
 
 
 def exponentials(extents: Extents, q: int, tolerance: float) -> Exponentials:
