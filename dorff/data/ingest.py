@@ -48,12 +48,25 @@ class _Target:
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     unusable: int = 0
+    ends: list[Numbers] = field(default_factory=list)
+
+    def see(self, inputs: Numbers) -> None:
+        """Lower and raise `ends`, the least and the largest of each input, by further rows; nothing of a store whose
+        rows were not all seen so."""
+        if self.ends:
+            finite = np.where(np.isfinite(inputs), inputs, np.nan)
+            self.ends[:] = [
+                end(known, end.reduce(finite, axis=0, initial=np.nan))
+                for end, known in zip((np.fmin, np.fmax), self.ends, strict=True)
+            ]
 
     def attributes(self) -> Attributes:
         """What is committed with the rows."""
-        encoding = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
+        encoding: Attributes = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
         labels = self.labels.attributes() if CLASSES in self.columns else {}
         more = {"missing": list(self.missing), "unusable": self.unusable}
+        if self.ends and np.isfinite(self.ends).all():
+            encoding["ranges"] = {"x": [end.tolist() for end in self.ends]}
         return {"sources": list(self.sources), **encoding, **{name: one for name, one in more.items() if one}, **labels}
 
     def remember(self, reader: Reader, *, again: bool) -> None:
@@ -259,7 +272,8 @@ def _check_columns(columns: Columns, names: Columns) -> None:
 def _fresh(readers: Sequence[Reader], columns: Columns, shard_rows: int | None) -> _Target:
     shard, unit = shard_and_unit_rows(sum(map(len, columns.values())), 0, shard_rows)
     arrays = {name: ArrayLayout(len(of), shard, unit, _dtype(readers, name, of)) for name, of in columns.items()}
-    return _Target(columns, arrays, LabelTable())
+    none = np.full(len(columns["x"]), np.nan)
+    return _Target(columns, arrays, LabelTable(), ends=[none, none])
 
 
 def _dtype(readers: Sequence[Reader], array: str, columns: Sequence[str]) -> str:
@@ -287,7 +301,9 @@ def _existing(store: Path, readers: Sequence[Reader], columns: Columns, shard_ro
     tail = {name: open_dataset(store, inputs=name, targets=None).exact(name, first, rows) for name in columns}
     contents = attributes["dorff"].get("sources", [])
     sources = dict.fromkeys(map(str, contents), f"a source of rows that {store} has already")
-    return _Target(columns, arrays, stored_labels(attributes, store) or LabelTable(), rows, tail, sources)
+    labels = stored_labels(attributes, store) or LabelTable()
+    ends = [np.array(end, dtype=np.float64) for end in attributes["dorff"].get("ranges", {}).get("x", ())]
+    return _Target(columns, arrays, labels, rows, tail, sources, ends=ends)
 
 
 def _kept_layout(store: Path, name: str) -> ArrayLayout:
@@ -322,6 +338,7 @@ def _write(
         for reader in readers:
             for block in reader.blocks(names, labels):
                 numbers = absent.blank(block.numbers)
+                target.see(numbers[:, places["x"]])
                 for name in places:
                     writers[name].write(numbers[:, places[name]])
                 for name, column in coded.items():

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dorff.data import Dataset, RowBlock
+from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe
 from dorff.kernels import FloatArray
@@ -72,6 +73,16 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
     return box
 
 
+def told_box(dataset: Dataset) -> FloatArray | None:
+    """What the store says of it, where `dorff ingest` has written it."""
+    told = group_attributes(locate(dataset.path)).get("dorff", {}).get("ranges", {})
+    try:
+        box = np.concatenate([np.array(told[name], dtype=np.float64) for name in dataset.inputs], axis=1)
+    except (KeyError, TypeError, ValueError):  # another tool's, or of other arrays
+        return None
+    return box if box.shape == (2, dataset.d) and np.isfinite(box).all() else None
+
+
 @lru_cache(maxsize=8)
 def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
     """The least and the largest of each input: all inputs are read. `stamp` names the rows."""
@@ -95,6 +106,8 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     wanted = summed(own, dataset) if summable(job, recipe) else own
     earlier = begun(job, dataset, wanted, made)
     box = given_box(job, dataset) if earlier is None else box_of(earlier.spec)
+    if box is None:
+        box = told_box(dataset)
     if box is None:
         box = seen_box(dataset, dataset.stamp(dataset.first, dataset.n))
     if not own.standardize and not any(own.words):

@@ -9,6 +9,7 @@ import pytest
 import zarr
 
 from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, kernels
+from dorff.data import ingest, open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, StoppedError
 from dorff.fit import FitReport, fit
@@ -194,6 +195,27 @@ def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:
             fitted(sea, data=parts)
     with pytest.raises(ValueError, match="sampler is no lattice"):
         fitted(sea, data={"box": box}, features={"sampler": {"type": "iid"}})
+
+
+def test_the_box_is_told_by_ingest_or_by_a_first_look_at_the_inputs(tmp_path: Path) -> None:
+    """The same either way, with rows that have no numbers, and with rows that are appended."""
+    X, Y = flow(900)
+    X[7, 0] = np.nan
+    np.savez(tmp_path / "a.npz", x=X[:600], y=Y[:600])
+    np.savez(tmp_path / "b.npz", x=X[600:], y=Y[600:])
+    ingest([tmp_path / "a.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"])
+    ingest([tmp_path / "b.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"], append=True)
+    dataset = open_dataset(tmp_path / "data.zarr")
+    told, seen = lattice.told_box(dataset), lattice.seen_box(dataset, "")
+    assert told is not None and np.array_equal(told, seen)
+    assert np.array_equal(seen, [np.nanmin(X, axis=0), np.nanmax(X, axis=0)])
+    assert fitted(tmp_path, data={"nan": "drop"}).rows_used == 899
+    attributes = zarr.open_group(str(tmp_path / "data.zarr")).attrs
+    attributes["dorff"] = {**attributes["dorff"], "ranges": {"x": "elsewhere"}}  # type: ignore[dict-item]
+    assert lattice.told_box(open_dataset(tmp_path / "data.zarr")) is None
+    write(tmp_path / "empty.zarr", x=np.full((300, 2), np.nan), y=np.zeros((300, 2)))
+    with pytest.raises(InputError, match=r"inputs that are not finite; give data\.box"):
+        fitted(tmp_path, data={"store": "empty.zarr", "nan": "drop"}, state="of the empty")
 
 
 def test_appended_rows_keep_the_box(sea: Path) -> None:
