@@ -189,10 +189,7 @@ def _values(path: str, name: str, start: int, stop: int, dtype: type = np.int64)
     stored = open_array(locate(path), name)
     if start < stop and stored.rows < stop:
         raise InputError(f"{path}: array {name} has {stored.rows} entries now, fewer than {stop}; open it again.")
-    values: npt.NDArray[Any] = np.empty((stop - start, 1), dtype)
-    if fault := stored.read(start, stop, values, step=stop):
-        raise InputError(f"{path}: {fault}; restore it from a copy or write the graph anew{fault.hint}.")
-    return values[:, 0]
+    return stored.values(start, stop, dtype, " or write the graph anew")[:, 0]
 
 
 PARQUET: Final = b"PAR1"  # how such a file begins

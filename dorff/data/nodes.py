@@ -78,6 +78,13 @@ class StoredArray:
             out[a - start : b - start] = self.packing.decode(rows).reshape(b - a, -1)
         return None
 
+    def values(self, start: int, stop: int, dtype: npt.DTypeLike, remedy: str) -> npt.NDArray[Any]:
+        """Rows start..stop-1 as `read` gives them, (stop - start, columns); InputError where it gives a fault."""
+        values = np.empty((stop - start, self.columns), dtype)
+        if fault := self.read(start, stop, values, step=max(1, stop)):
+            raise InputError(f"{self.files.directory.parent}: {fault}; restore it from a copy{remedy}{fault.hint}.")
+        return values
+
 
 def node(path: Path, name: str = "") -> Node:
     """Read what a folder is from its metadata file."""

@@ -262,13 +262,9 @@ def sample(X: Rows, Y: Targets) -> tuple[FloatArray, FloatArray]:
     return RowsRead.of(X, Y, some)[some]
 
 
-def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:
-    """Of weights (n,) those of the `rows` rows of `sample`; None where there are none, or those rows weigh nothing."""
-    if weights is None:
-        return None
-    sampled = np.concatenate([weights[a:b] for a, b in sampled_runs(len(weights))])
-    assert len(sampled) == rows
-    return sampled if sampled.any() else None
+def weights_of(weights: FloatArray | None, runs: Sequence[Run]) -> FloatArray | None:
+    """Of weights (n,) those of the rows of these runs; None where there are none."""
+    return None if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
 
 
 def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:

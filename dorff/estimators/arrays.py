@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -16,8 +16,7 @@ import zarr
 from sklearn.model_selection import GroupKFold, check_cv
 from zarr.storage import LocalStore, MemoryStore
 
-from dorff.data import Dataset
-from dorff.data.nodes import open_array
+from dorff.data.nodes import StoredArray, open_array
 from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Folds, Moments, pooled
@@ -30,25 +29,6 @@ READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its c
 
 
 @dataclass(frozen=True, eq=False)
-class SparseRows:
-    """A sparse matrix whose rows are made dense when they are read."""
-
-    matrix: Any
-    unit_rows: int = 1
-
-    @property
-    def n(self) -> int:
-        return int(self.matrix.shape[0])
-
-    @property
-    def d(self) -> int:
-        return int(self.matrix.shape[1])
-
-    def read(self, start: int, stop: int) -> tuple[FloatArray, None]:
-        return self.matrix[start:stop].toarray(), None
-
-
-@dataclass(frozen=True)
 class StoredRows:
     """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices.
 
@@ -56,24 +36,17 @@ class StoredRows:
     by the CF conventions are unpacked, as everywhere in dorff."""
 
     name: str
-    dataset: Dataset | SparseRows
-    ndim: int
+    source: StoredArray | scipy.sparse.csr_array
 
-    @classmethod
-    def of(cls, array: zarr.Array[Any], name: str) -> "StoredRows":
-        """`name` is the argument's, for messages. InputError where the array is not one of 1 or 2 dimensions."""
-        assert isinstance(array.store, LocalStore)
-        directory = (Path(array.store.root) / array.path).absolute()
-        stored = open_array(directory.parent, directory.name)
-        n, d = stored.rows, stored.columns
-        outer, inner = max(1, stored.files.outer[0]), max(1, stored.files.inner[0])
-        columns = tuple(f"{name}{column}" for column in range(d))
-        rows = Dataset(str(directory.parent), (directory.name,), (), n, d, 0, outer, inner, columns, ())
-        return cls(name, rows, array.ndim)
+    @property
+    def ndim(self) -> int:
+        return len(self.source.files.shape) if isinstance(self.source, StoredArray) else 2
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.dataset.n, self.dataset.d
+        if isinstance(self.source, StoredArray):
+            return self.source.rows, self.source.columns
+        return self.source.shape[0], self.source.shape[1]
 
     @property
     def dtype(self) -> np.dtype[np.float64]:
@@ -82,16 +55,19 @@ class StoredRows:
     @property
     def unit_rows(self) -> int:
         """Rows of a chunk: reading multiples of it decodes none twice."""
-        return self.dataset.unit_rows
+        return max(1, self.source.files.inner[0]) if isinstance(self.source, StoredArray) else 1
 
     def __len__(self) -> int:
-        return self.dataset.n
+        return self.shape[0]
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> FloatArray:
         """Rows of a slice without step; of a tuple of slices the second picks columns, as Dask asks."""
         rows, *columns = key if isinstance(key, tuple) else (key,)
-        start, stop, _ = rows.indices(self.dataset.n)
-        values, _ = self.dataset.read(start, max(start, stop))
+        start, stop, _ = rows.indices(len(self))
+        if isinstance(self.source, StoredArray):
+            values = self.source.values(start, max(start, stop), np.float64, " or write it again")
+        else:
+            values = self.source[start:stop].toarray()
         return np.ascontiguousarray(values[:, columns[0]]) if columns else values
 
 
@@ -112,8 +88,8 @@ def unwrap(values: Any, name: str) -> Any:
     if name == "X" and scipy.sparse.issparse(values) and values.ndim == 2:
         if values.dtype.kind not in "buif":
             raise InputError(f"X must hold real numbers, not {values.dtype}; convert it first")
-        return StoredRows(name, SparseRows(values.tocsr().astype(np.float64)), 2)
-    values = opened(values, name, StoredRows.of)
+        return StoredRows(name, values.tocsr().astype(np.float64))
+    values = opened(values, name, lambda path, name: StoredRows(name, open_array(path.parent, path.name)))
     if isinstance(values, StoredRows | da.Array):
         wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
         if values.ndim != 2 and (name, values.ndim) != ("y", 1):
@@ -123,8 +99,8 @@ def unwrap(values: Any, name: str) -> Any:
     return values
 
 
-def opened(values: Any, name: str, of_store: Callable[[zarr.Array[Any], str], Any]) -> Any:
-    """What `unwrap` gives, unchecked; a Zarr array in a local folder is what `of_store` makes of it."""
+def opened(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> Any:
+    """What `unwrap` gives, unchecked; a Zarr array in a local folder is what `of_store` makes of its path."""
     if type(values).__module__.partition(".")[0] == "xarray":
         values = _columns(values, name) if type(values).__name__ == "Dataset" else values.data
     if isinstance(values, zarr.Group):
@@ -134,7 +110,7 @@ def opened(values: Any, name: str, of_store: Callable[[zarr.Array[Any], str], An
     if not isinstance(values, zarr.Array):
         return values
     if isinstance(values.store, LocalStore):
-        return of_store(values, name)
+        return of_store((Path(values.store.root) / values.path).absolute(), name)
     if isinstance(values.store, MemoryStore):
         return np.asarray(values[...])
     raise InputError(
@@ -209,16 +185,6 @@ def together(X: Rows, Y: Any) -> tuple[Rows, Any]:
 Numbers = npt.NDArray[np.int64]
 
 
-class Deal(Protocol):
-    """Which of `count` folds a row is in."""
-
-    @property
-    def count(self) -> int: ...
-
-    def of_rows(self, rows: Numbers) -> Numbers:
-        """Fold numbers (k,) of rows with these numbers (k,)."""
-
-
 @dataclass(frozen=True, eq=False)
 class GivenFolds:
     """Folds row by row, `of` (n,); and, where the splits are no partition, what each `uses` them for, (splits, folds):
@@ -273,6 +239,9 @@ class GivenFolds:
         return cls(fold_of.ravel(), kinds.T.astype(np.int64))
 
 
+Deal: TypeAlias = FoldRule | GivenFolds  # which of `count` folds a row is in
+
+
 def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any = None, groups: Any = None) -> Deal:
     """Which folds the n rows are in, which of all rows are those that are `seen`, where given; by the `rule`, but for
     the number of folds. `y` and `groups`, a label a row, are for a splitter; rows of a group are in one fold,
@@ -300,7 +269,6 @@ def dealt_by(deal: Deal) -> str | None:
     """What is dealt to folds; None of one fold, and of splits that are no partition."""
     if isinstance(deal, GivenFolds):
         return deal.by if deal.uses is None else None
-    assert isinstance(deal, FoldRule)
     return None if deal.count == 1 else "rows" if deal.run == 1 else "blocks"
 
 

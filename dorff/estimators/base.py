@@ -10,22 +10,20 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial as bound
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import numpy.typing as npt
 from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
-from sklearn.utils.validation import validate_data
 
 import dorff.estimators.array_sums as array_sums
 import dorff.estimators.arrays as arrays
 import dorff.estimators.parameters as parameters
 from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, Targets, sample, sampled_runs
-from dorff.estimators.arrays import Deal, Flags, GivenFolds, Rows, StoredRows, enough_memory, finite_in, unwrap
+from dorff.estimators.arrays import Deal, GivenFolds, Rows, enough_memory, unwrap
 from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
-from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
+from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.features.lengthscale_search import search_size
 from dorff.fit import Fitted, folds_with_rows
@@ -121,7 +119,12 @@ class ORFFEstimator(Nested, ABC):
     def _manifold_terms(self) -> tuple[Manifold, ...]:
         """Those asked for; InputError where they or their number cannot be."""
         terms = terms_of(self.manifold, self.graph)
-        check_trials(terms, self._ridges(), held_out=self._by in HELD_OUT)
+        trials = len(self._ridges()) * math.prod(len(term.weights) for term in terms)
+        if terms and trials > 1 and self._by not in HELD_OUT:
+            raise InputError(
+                f"manifold: {trials} combinations of ridge and weights can only be compared by k-fold of the labelled "
+                "rows; give cv=5, say, criterion='loo', or one ridge and one weight"
+            )
         return terms
 
     @property
@@ -182,7 +185,8 @@ class ORFFEstimator(Nested, ABC):
         looks = self._cv is not None and inputs is None and (is_auto(self.cv) or not free_scale)
         read = RowsRead.of(X, Y, runs_read(n, tunes=self._unsaid, looks=looks), partial=partial)
         some_x, some_y = read[sampled_runs(n)]
-        w = array_sums.sampled_weights(weights, len(some_x))
+        w = array_sums.weights_of(weights, sampled_runs(n))
+        w = w if w is not None and w.any() else None  # rows that all weigh nothing tell as much as those of weight 1
         if w is not None:
             some_x, some_y, w = some_x[w > 0], some_y[w > 0], w[w > 0]
         own = w
@@ -309,15 +313,6 @@ class ORFFEstimator(Nested, ABC):
                 LinAlgWarning,
                 stacklevel=4,
             )
-
-    def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
-        """What scikit-learn demands of X, Zarr and Dask unread; only the columns `read` (d,) if given, others zeros."""
-        if isinstance(X, StoredRows | da.Array):
-            validate_data(self, X, skip_check_array=True, reset=reset)
-            return X
-        if read is None:
-            return validate_data(self, X, dtype=np.float64, reset=reset)
-        return finite_in(validate_data(self, X, dtype=np.float64, reset=reset, ensure_all_finite=False), read, "X", 0)
 
     def _mapped(
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None

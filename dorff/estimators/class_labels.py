@@ -8,11 +8,9 @@ from typing import Any, Self, TypeAlias
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
-import zarr
 from dask.base import compute
 from dask.delayed import delayed
 from sklearn.utils.multiclass import check_classification_targets
-from zarr.storage import LocalStore
 
 from dorff.data.array_files import ArrayFiles
 from dorff.data.nodes import StoredArray, open_zarr
@@ -36,15 +34,14 @@ class StoredLabels:
     stored: StoredArray
 
     @classmethod
-    def of(cls, array: zarr.Array[Any], name: str) -> Self:
+    def of(cls, path: Path, name: str) -> Self:
         """`name` is the argument's, for messages. InputError where the array is not one of one column."""
-        assert isinstance(array.store, LocalStore)
+        v3 = (path / "zarr.json").is_file()
+        array = open_zarr(path, f"{name}, array {path.name} of {path.parent}", v3=v3)
         _check_column(array.shape)
-        directory = (Path(array.store.root) / array.path).absolute()
-        what = f"{name}, array {directory.name} of {directory.parent}"
-        files = ArrayFiles(open_zarr(directory, what, v3=array.metadata.zarr_format == 3), directory, directory.name)
         numbers = np.dtype(array.dtype).kind in NUMBER_KINDS  # text is not packed
-        return cls(StoredArray(files, Packing.of(dict(array.attrs)) if numbers else Packing(), None))
+        packing = Packing.of(dict(array.attrs)) if numbers else Packing()
+        return cls(StoredArray(ArrayFiles(array, path, path.name), packing, None))
 
     @property
     def shape(self) -> tuple[int]:
@@ -69,15 +66,8 @@ class StoredLabels:
     def __getitem__(self, key: slice | tuple[slice]) -> Labels:
         """Labels (k,) of a slice without step; as a tuple of one, as Dask asks."""
         start, stop, _ = (key[0] if isinstance(key, tuple) else key).indices(len(self))
-        stop = max(start, stop)
-        values = np.empty((stop - start, 1), self.stored.packing.dtype(np.dtype(self.stored.array.dtype)))
-        if fault := self.stored.read(start, stop, values, step=max(1, len(self))):
-            directory = self.stored.files.directory
-            raise InputError(
-                f"{directory.parent}: array {directory.name}, chunk {fault.chunk} is {fault.kind}; restore it from a "
-                "copy"
-            )
-        return _fixed_text(values[:, 0])
+        dtype = self.stored.packing.dtype(np.dtype(self.stored.array.dtype))
+        return _fixed_text(self.stored.values(start, max(start, stop), dtype, "")[:, 0])
 
 
 AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"

@@ -286,7 +286,6 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             model = _without(array_sums.held_fold(deal), stream.drawing, fitted)
             f, codes, rows = array_sums.HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
         else:
-            assert isinstance(deal, GivenFolds)
             assert isinstance(Y, class_labels.OneHot) and not isinstance(X, da.Array)
             f, codes, rows = np.empty(Y.shape), _codes(Y), np.arange(Y.shape[0])
             for fold in range(deal.count):

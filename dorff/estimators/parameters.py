@@ -9,11 +9,12 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
 
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs
-from dorff.estimators.arrays import Deal, Flags, Rows, dealt_by
+from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs, weights_of
+from dorff.estimators.arrays import Deal, Deferred, Flags, Rows, dealt_by, finite_in
 from dorff.features import FeatureMap, with_lengthscale
 from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
 from dorff.frequencies import Sampler
@@ -49,6 +50,15 @@ class Nested(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = getattr(self, "manifold", None) is None
         return tags
+
+    def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
+        """What scikit-learn demands of X, Zarr and Dask unread; only the columns `read` (d,) if given, others zeros."""
+        if isinstance(X, Deferred):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            return X
+        if read is None:
+            return validate_data(self, X, dtype=np.float64, reset=reset)
+        return finite_in(validate_data(self, X, dtype=np.float64, reset=reset, ensure_all_finite=False), read, "X", 0)
 
     def get_params(self, deep: bool = True) -> Parameters:
         """The parameters; with `deep` those of the kernel and the sampler too, as `kernel__scalar__lengthscale`. Terms
@@ -192,9 +202,7 @@ def tuned(kernel: OperatorKernel, read: RowsRead, scaled: Scaled, *, n: int, **o
         return kernel
     runs = _tuning_runs(n)
     some_x, some_y = read[runs]
-    weights = options.pop("weights")
-    if weights is not None:
-        weights = np.concatenate([weights[start:stop] for start, stop in runs])
+    weights = weights_of(options.pop("weights"), runs)
     whole = _whole(some_y) & (True if weights is None else weights > 0)
     if not whole.any():
         return kernel
@@ -212,7 +220,7 @@ def looked_at(
     runs = sample_runs(0, n)
     some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
-    w = None if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
+    w = weights_of(weights, runs)
     rows = RowBlock(numbers, scaled(some_x), some_y, w)[_whole(some_y)].weighty()
     return look(kernel, rows.X, rows.Y, rows.numbers, seed), rows
 
@@ -244,9 +252,9 @@ def left_out_rows(features: FeatureMap, X: Rows, Y: Targets, weights: FloatArray
     """Rows of X (n, d), Y (n, q) of `weights` (n,) that leave-one-out leaves out: all where they are not too many."""
     runs = left_out_runs(0, int(X.shape[0]), int(X.shape[1] + Y.shape[1]))
     some_x, some_y = RowsRead.of(X, Y, runs, partial=partial)[runs]
-    w = np.ones(len(some_x)) if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
+    w = weights_of(weights, runs)
     there = np.isfinite(some_y).any(axis=1)
-    return LeftOut(features, some_x[there], some_y[there], w[there])
+    return LeftOut(features, some_x[there], some_y[there], np.ones(there.sum()) if w is None else w[there])
 
 
 def _whole(targets: FloatArray) -> Flags:

@@ -46,16 +46,6 @@ def terms_of(manifold: Any, graph: Any) -> tuple[Manifold, ...]:
     return (Manifold(of, weight=manifold),)
 
 
-def check_trials(terms: Sequence[Manifold], ridges: Sequence[float], *, held_out: bool) -> None:
-    """InputError for several trials that nothing is there to compare by."""
-    trials = len(ridges) * int(np.prod([len(term.weights) for term in terms]))
-    if terms and trials > 1 and not held_out:
-        raise InputError(
-            f"manifold: {trials} combinations of ridge and weights can only be compared by k-fold of the labelled "
-            "rows; give cv=5, say, criterion='loo', or one ridge and one weight"
-        )
-
-
 def in_memory_where(terms: Sequence[Manifold], X: Any, y: Any) -> tuple[Any, Any]:
     """Inputs and targets as they are, but where there are terms y in memory. InputError for X that then is not."""
     if not terms:
@@ -116,11 +106,11 @@ class Penalties:
 
     def settings(self, setting: Setting) -> list[Setting]:
         """`setting` with the penalties, for each of `combinations`; a weight of zero is none."""
-        return [replace(setting, penalties=self._weighted(weights)) for weights in self.combinations]
-
-    def _weighted(self, weights: tuple[float, ...]) -> tuple[Penalty, ...]:
-        pairs = zip(self.penalties, weights, strict=True)
-        return tuple(replace(penalty, weight=penalty.weight * weight) for penalty, weight in pairs if weight > 0)
+        weighed = (
+            tuple(replace(one, weight=one.weight * weight) for one, weight in zip(self.penalties, weights, strict=True))
+            for weights in self.combinations
+        )
+        return [replace(setting, penalties=tuple(one for one in several if one.weight > 0)) for several in weighed]
 
 
 def _penalty(term: Manifold, drawing: Drawing, X: FloatArray) -> Penalty:
