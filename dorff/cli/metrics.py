@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -133,10 +133,7 @@ def _before(path: Path, labels: Mapping[str, str]) -> Figures:
 EVERY: Final = 10.0  # seconds between lines
 
 
-class Progress(Protocol):
-    """Told how many rows, or whatever is counted, are done, of how many in all where that is known."""
-
-    def __call__(self, done: int, total: int | None = None, /) -> None: ...
+Progress = Callable[..., None]  # told how many rows, or whatever is counted, are done, of how many where that is known
 
 
 def meter(what: str, unit: str = "rows") -> AbstractContextManager[Progress]:

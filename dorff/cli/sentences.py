@@ -20,8 +20,10 @@ MANY: Final = 4  # features a row: more than a feature map is for
 def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, classes: bool = False) -> str:
     """A fit in one line; `weights` are those tried of each manifold term, `classes`: the targets are such."""
     if report.outcome == "unchanged":
+        count = report.leaves_computed
+        again = f", its sums of {count:,} lea{'f' if count == 1 else 'ves'} made again" if count else ""
         return (
-            f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}"
+            f"fit: nothing new: the model of {report.rows_used:,} rows stays{again}"
             f"{_scored(report, classes)}; {report.seconds:.1f} s; model {report.model}"
         )
     # Terms see more rows than those with targets, and an exact model has none.
@@ -29,20 +31,18 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
     before = "sums of targets" if report.graphs else "all of it"
     share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     winner = f", kernel[{report.kernel}]" if len({row["candidate"] for row in report.table}) > 1 else ""
+    asked = (
+        f"{report.buckets.get('requests', 0):,} requests of buckets, {size(report.buckets.get('bytes_read', 0))} read; "
+    )
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
         f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
-        f"{report.seconds:.1f} s, {share}; {_buckets(report)}{peak} of {size(report.plan_peak_bytes)} planned; "
-        f"{report.m:,} features, condition {report.condition:.2g} ({report.rung}, {report.status}), "
-        f"ridge {report.ridge:.3g}"
-        f"{winner}{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
-        f"{_remedy(report)}{_guessed(report)}{f'; {crowd}' if crowd else ''}"
+        f"{report.seconds:.1f} s, {share}; {asked if report.buckets else ''}{peak} of "
+        f"{size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
+        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{winner}{_weighed(report, weights)}{_tuned(report)}"
+        f"{_scored(report, classes)}; model {report.model}{_remedy(report)}{_guessed(report)}"
+        f"{f'; {crowd}' if crowd else ''}"
     )
-
-
-def _buckets(report: FitReport) -> str:
-    read = size(report.buckets.get("bytes_read", 0))
-    return f"{report.buckets['requests']:,} requests of buckets, {read} read; " if report.buckets else ""
 
 
 def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -69,13 +69,13 @@ def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
         kept = quality["classes"] if len(classes) <= SHOWN else classes[:SHOWN]
         known = f"{quality['accuracy']:.4f} (most frequent class {quality['accuracy_frequent']:.4f})"
         return {"held-out accuracy": f"{known}, {quality['rows']:,} rows"} | {
-            f"held-out {one['label']}": f"recall {_r2(one['recall'])} of {one['rows']:,} rows" for one in kept
+            f"held-out {one['label']}": f"recall {_number(one['recall'])} of {one['rows']:,} rows" for one in kept
         }
     outputs = sorted(quality["outputs"], key=lambda one: -math.inf if one["r2"] is None else one["r2"])
     kept = quality["outputs"] if len(outputs) <= SHOWN else outputs[:SHOWN]
     return {
-        f"held-out {one['target']}": f"R2 {_r2(one['r2'])} (linear model {_r2(one['r2_linear'])}, own rows "
-        f"{_r2(one['r2_train'])})  rmse {_number(one['rmse'], 'g')} (mean {_number(one['rmse_mean'], 'g')})"
+        f"held-out {one['target']}": f"R2 {_number(one['r2'])} (linear model {_number(one['r2_linear'])}, own rows "
+        f"{_number(one['r2_train'])})  rmse {_number(one['rmse'], 'g')} (mean {_number(one['rmse_mean'], 'g')})"
         for one in kept
     }
 
@@ -159,12 +159,6 @@ def term_text(term: Mapping[str, Any], unlabelled: object = None) -> str:
     return f"{view}{what}{shape}, weight{'s' if len(several) > 1 else ''} {numbers}{mean}{more}"
 
 
-def _again(report: FitReport) -> str:
-    """Leaves that were summed again, with the same sums."""
-    count = report.leaves_computed
-    return f", its sums of {count:,} lea{'f' if count == 1 else 'ves'} made again" if count else ""
-
-
 def _rewritten(report: FitReport) -> str:
     """Leaves that had other rows before."""
     if not (changed := report.rewritten):
@@ -224,28 +218,23 @@ def score_text(scores: Scores) -> str:
     """A line for all outputs together, and one for each."""
     dropped = "" if scores.weights is None else f" by {scores.weights}"
     dropped += f", {scores.rows_dropped:,} left out for NaN, infinity or weight 0" if scores.rows_dropped else ""
-    each = {name: f"r2 {_r2(output['r2'])}  rmse {output['rmse']:.6g}" for name, output in scores.per_output.items()}
+    outputs = {
+        name: f"r2 {_number(output['r2'])}  rmse {output['rmse']:.6g}" for name, output in scores.per_output.items()
+    }
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
         return f"{scores.rows:,} rows{dropped}: accuracy {scores.accuracy:.4f}{loss}"
     bands = {
-        f"inside {100 * float(level):g}% ({kind})": f"{100 * shares[kind]:.1f}%  " + _apart(shares["per_output"], kind)
+        f"inside {100 * float(level):g}% ({kind})": f"{100 * shares[kind]:.1f}%  "
+        + "  ".join(f"{name} {100 * each[kind]:.1f}%" for name, each in shares["per_output"].items())
         for level, shares in (scores.coverage or {}).items()
         for kind in ("plain", "conformal")
         if shares[kind] is not None
     }
-    of = f" ({scores.r2_of})" if len(each) > 1 else ""
-    together = f"r2 {_r2(scores.r2)}{of}  rmse {scores.rmse:.6g}"
-    return rows_of({f"all ({scores.rows:,} rows{dropped})": together, **each, **bands})
+    of = f" ({scores.r2_of})" if len(outputs) > 1 else ""
+    together = f"r2 {_number(scores.r2)}{of}  rmse {scores.rmse:.6g}"
+    return rows_of({f"all ({scores.rows:,} rows{dropped})": together, **outputs, **bands})
 
 
-def _r2(value: float | None) -> str:
-    return _number(value, "f")
-
-
-def _number(value: float | None, form: str) -> str:
+def _number(value: float | None, form: str = "f") -> str:
     return "unknown" if value is None else f"{value:.4{form}}"
-
-
-def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:
-    return "  ".join(f"{name} {100 * shares[kind]:.1f}%" for name, shares in per_output.items())

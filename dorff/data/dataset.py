@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dorff.data.array_files import row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
-from dorff.data.metadata import Attributes
+from dorff.data.metadata import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
 from dorff.errors import InputError
 from dorff.storage.location import locate
@@ -37,9 +37,9 @@ class Column:
     def find(cls, group: Path, attributes: Attributes, name: str, arrays: Sequence[str]) -> Column:
         """An array of one column by its name, else a column by its own: one that ingest named, or of `arrays`.
         InputError where there is none, or where an array of that name has several columns."""
-        held = attributes.get("columns")
-        names = dict(held) if isinstance(held, dict) else {}
-        names |= {one: stored_columns(attributes, one, open_array(group, one, text=True).columns) for one in arrays}
+        names = dict(columns_of(attributes)) | {
+            one: stored_columns(attributes, one, open_array(group, one, text=True).columns) for one in arrays
+        }
         if node(group / name).is_array:
             if (width := open_array(group, name).columns) != 1:
                 raise InputError(

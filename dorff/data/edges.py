@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from dorff.data.layout import ArrayLayout, ShardWriter, write_metadata
 from dorff.data.metadata import Attributes, reported, staging
-from dorff.data.nodes import StoredArray, check_seals, committed, group_attributes, node, open_array
+from dorff.data.nodes import check_seals, committed, group_attributes, node, open_array
 from dorff.data.readers import reading
 from dorff.errors import InputError
 from dorff.spec.registry import lazily
@@ -136,7 +136,12 @@ def open_zarr_graph(root: Path) -> EdgeSource:
     arrays = {name: open_array(root, name) for name in names[: 2 + weighted]}
     check_seals(root, attributes, arrays)
     for name, stored in arrays.items():
-        _check_array(root, name, stored, whole=name != names[2])
+        if stored.columns != 1:
+            raise InputError(f"{root}: array {name}: wanted one column, got {stored.columns}; write it as one.")
+        kind, plain = stored.array.dtype, stored.packing.plain
+        if name != names[2] and not (np.dtype(kind).kind in "iu" and plain):
+            came = f"{kind}{'' if plain else ', packed'}"
+            raise InputError(f"{root}: array {name}: wanted whole numbers of nodes, got {came}; write it as int64.")
     rows = committed(root, attributes)
     count = arrays[names[1]].rows if rows is None else rows.stop
     paired = arrays if names is EDGES else {name: arrays[name] for name in names[1:] if name in arrays}
@@ -171,17 +176,6 @@ def _nodes(root: Path, attributes: Attributes) -> int | None:
     if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 0):
         raise InputError(f"{root}: wanted the number of nodes in its attributes, got {nodes!r}; write it anew.")
     return nodes
-
-
-def _check_array(root: Path, name: str, stored: StoredArray, *, whole: bool) -> None:
-    kind = np.dtype(stored.array.dtype).kind
-    if stored.columns != 1:
-        raise InputError(f"{root}: array {name}: wanted one column, got {stored.columns}; write it as one.")
-    if whole and not (kind in "iu" and stored.packing.plain):
-        raise InputError(
-            f"{root}: array {name}: wanted whole numbers of nodes, got {stored.array.dtype}"
-            f"{'' if stored.packing.plain else ', packed'}; write it as int64."
-        )
 
 
 def _values(path: str, name: str, start: int, stop: int, dtype: type = np.int64) -> npt.NDArray[Any]:
@@ -264,7 +258,12 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
             check()
             (folder / "edges").rename(store)
         else:
-            _write_zarr(folder, columns, W.shape[0])
+            layouts = {name: ArrayLayout(1, RUN, POINTERS, str(values.dtype)) for name, values in columns.items()}
+            for name, layout in layouts.items():
+                with ShardWriter(folder / name, layout) as writer:
+                    writer.write(columns[name][:, None])
+            names = {name: (name,) for name in columns}
+            write_metadata(folder, layouts, rows=entries.nnz, columns=names, more={"nodes": W.shape[0]})
             check()
             folder.rename(store)
         sync_directory(store.parent)
@@ -280,12 +279,3 @@ def _check_symmetric(W: sp.csr_array) -> None:
             f"W: wanted symmetric weights, got {W[i, j]} from {i} to {j} and {W[j, i]} from {j} to {i}; make it "
             "symmetric, (W + W.T) / 2 or W.maximum(W.T) say."
         )
-
-
-def _write_zarr(folder: Path, columns: dict[str, npt.NDArray[Any]], n: int) -> None:
-    layouts = {name: ArrayLayout(1, RUN, POINTERS, str(values.dtype)) for name, values in columns.items()}
-    for name, layout in layouts.items():
-        with ShardWriter(folder / name, layout) as writer:
-            writer.write(columns[name][:, None])
-    names = {name: (name,) for name in columns}
-    write_metadata(folder, layouts, rows=len(columns["i"]), columns=names, more={"nodes": n})

@@ -14,7 +14,7 @@ import numpy as np
 from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_attributes
 from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
-from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
+from dorff.data.metadata import Attributes, columns_of, normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype, open_source
@@ -52,9 +52,10 @@ class _Target:
     def attributes(self) -> Attributes:
         """What is committed with the rows."""
         encoding = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
-        labels = self.labels.attributes() if CLASSES in self.columns else {}
         more = {"missing": list(self.missing), "unusable": self.unusable}
-        return {"sources": list(self.sources), **encoding, **{name: one for name, one in more.items() if one}, **labels}
+        if CLASSES in self.columns:
+            more |= {"labels": {CLASSES: list(self.labels.labels)}, "counts": {CLASSES: list(self.labels.counts)}}
+        return {"sources": list(self.sources), **encoding, **{name: one for name, one in more.items() if one}}
 
     def remember(self, reader: Reader, *, again: bool) -> None:
         """Note what a source that was read holds; InputError where it has no rows or, unless `again`, has been."""
@@ -200,8 +201,7 @@ def ingest(
 def _of_files(store: Path | None, sources: Sequence[str | os.PathLike[str]], classes: str | None) -> bool:
     """Whether each source is a group, where nothing is said of groups: in a store that is appended to as before."""
     if store is not None:
-        columns = group_attributes(store).get("columns")
-        return isinstance(columns, dict) and columns.get(GROUPS) == [FILE]
+        return bool(columns_of(group_attributes(store)).get(GROUPS) == [FILE])
     return classes is None and len(set(sources)) >= FILES
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.metadata import Attributes
 from dorff.errors import InputError
 
 Label: TypeAlias = str | int | bool | float
@@ -77,10 +76,6 @@ class LabelTable:
     def counts(self) -> tuple[int, ...]:
         """Rows of each label."""
         return tuple(self._counts.tolist())
-
-    def attributes(self) -> Attributes:
-        """What the group's attribute `dorff` says of them."""
-        return {"labels": {CLASSES: list(self.labels)}, "counts": {CLASSES: list(self.counts)}}
 
     def codes(self, run: Run, where: str) -> npt.NDArray[np.int32]:
         """The codes (n, 1) of further rows; `where` is their file and column, for messages.

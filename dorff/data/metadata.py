@@ -37,12 +37,16 @@ def has_seal(attributes: Mapping[str, Any]) -> bool:
     return isinstance(dorff, dict) and SEAL in dorff
 
 
+def columns_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns' names that a group's attributes give its arrays."""
+    columns = attributes.get("columns")
+    return columns if isinstance(columns, dict) else {}
+
+
 def lost_seal(attributes: Mapping[str, Any], name: str, *, sealed: bool) -> bool:
     """Whether only one of a group and its array `name` has a seal, `sealed` where the array has: the other's is lost.
     Arrays that others add to a group that dorff made need none."""
-    columns = attributes.get("columns")
-    ours = isinstance(columns, dict) and name in columns
-    return sealed != has_seal(attributes) and (ours or sealed)
+    return sealed != has_seal(attributes) and (sealed or name in columns_of(attributes))
 
 
 def normal(value: Any) -> Any:

@@ -1,6 +1,5 @@
 """Finds and opens the groups and arrays of a Zarr store in a local folder, v2 or v3."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,9 +12,10 @@ import numpy.typing as npt
 import zarr
 
 from dorff.data.array_files import ArrayFiles, Fault, PlainShards, row_region
-from dorff.data.metadata import Attributes, has_seal, lost_seal, read_json, transient
+from dorff.data.metadata import Attributes, columns_of, has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.errors import InputError, MissingArrayError
+from dorff.spec.checks import nearest
 from dorff.storage.location import locate
 
 T = TypeVar("T")
@@ -163,8 +163,7 @@ def kept_of(attributes: Attributes, name: str, empty: T) -> T:
 
 def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:
     """The columns' names of an array: those kept by ingest, else made from the array's name."""
-    names = attributes.get("columns")
-    kept = names.get(name) if isinstance(names, dict) else None
+    kept = columns_of(attributes).get(name)
     if isinstance(kept, list) and len(kept) == width:
         return tuple(str(n) for n in kept)
     return (name,) if width == 1 else tuple(f"{name}{j}" for j in range(width))
@@ -191,12 +190,10 @@ def has_array(path: Path, name: str) -> bool:
 def _no_array(path: Path, name: str) -> InputError:
     there = [n.name for n in walk(path) if n.is_array]
     held = ", ".join(there[:20]) if there else "none"
-    columns = group_attributes(path).get("columns")
-    of = [array for array, names in columns.items() if name in names] if isinstance(columns, dict) else []
+    of = [array for array, names in columns_of(group_attributes(path)).items() if name in names]
     hint = f" {name!r} is a column of array {of[0]!r}, which is taken as a whole." if of else ""
-    near = difflib.get_close_matches(name, there, n=1)
-    meant = f" did you mean {near[0]!r}?" if near else ""
-    return MissingArrayError(f"{path}: has no array {name!r};{meant} the arrays in it are: {held}.{hint}")
+    near = nearest(name, there)
+    return MissingArrayError(f"{path}: has no array {name!r}; {near}the arrays in it are: {held}.{hint}")
 
 
 def check_seals(path: Path, attributes: Attributes, arrays: Mapping[str, StoredArray]) -> None:

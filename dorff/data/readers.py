@@ -221,8 +221,15 @@ class ArraysReader(Reader):
         pick = [order[self._place[column]] for column in columns]
         dtype = common_dtype([self.dtype(column) for column in columns])
         arrays = [*wanted.items(), *((name, [j]) for name, j in (self._place[label] for label in labels))]
-        self._check([name for name, _ in arrays], labels)
+        for label in labels:
+            if (kind := self.arrays[self._place[label][0]].dtype).kind not in NUMBER_KINDS + "SUM":
+                raise unwanted(self.path, label, kind, f"{LABELS} (NumPy's objects by .astype(str))")
         infos = [self.arrays[name] for name, _ in arrays]
+        self.rows = infos[0].shape[0]
+        for (name, _), info in zip(arrays, infos, strict=True):
+            if (n := info.shape[0]) != self.rows:
+                lengths = f"array {arrays[0][0]!r} has {self.rows} rows but {name!r} has {n}"
+                raise InputError(f"{self.path}: {lengths}; wanted as many.")
         rows = max(1, BLOCK_BYTES // sum(max(8, i.dtype.itemsize) * math.prod(i.shape[1:]) for i in infos))
         count = 0
         with reading(self.path, self.format_name):
@@ -232,17 +239,6 @@ class ArraysReader(Reader):
                 runs = tuple(Run.of(part[:, 0]) for part in parts[len(wanted) :])
                 numbers = parts[: len(wanted)] or (np.empty((len(parts[-1]), 0)),)
                 yield SourceBlock(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
-
-    def _check(self, names: list[str], labels: Sequence[str]) -> None:
-        """Set `rows`; InputError where arrays differ in length, or a type is none of labels."""
-        for label in labels:
-            if (dtype := self.arrays[self._place[label][0]].dtype).kind not in NUMBER_KINDS + "SUM":
-                raise unwanted(self.path, label, dtype, f"{LABELS} (NumPy's objects by .astype(str))")
-        first, n = names[0], self.arrays[names[0]].shape[0]
-        self.rows = n
-        for name in names[1:]:
-            if (rows := self.arrays[name].shape[0]) != n:
-                raise InputError(f"{self.path}: array {first!r} has {n} rows but {name!r} has {rows}; wanted as many.")
 
 
 class ColumnNames(Part):

@@ -3,21 +3,20 @@ listed, without a change; shards are taken off its front."""
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 import dorff.data.nodes as nodes
 from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.dataset import Column, Dataset
 from dorff.data.labels import CLASSES, Classes, Coding, distinct, placed, stored_labels, text_of
 from dorff.data.layout import commit
-from dorff.data.metadata import Attributes, has_seal, lost_seal, reported, staging
+from dorff.data.metadata import Attributes, columns_of, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
@@ -111,7 +110,8 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) ->
             "column in `dorff ingest --classes` to have labels, or store it as integers."
         )
     else:
-        values = distinct((_labels(dataset, start, stop) for start, stop in dataset.runs()), where)
+        runs = ((dataset.stored_labels(*run), dataset.labelled_rows(*run)) for run in dataset.runs())
+        values = distinct((values if some is None else values[some] for values, some in runs), where)
         if not values and dataset.labelled is not None:
             raise InputError(
                 f"{where}: holds no label in any row that column {dataset.labelled.name} has a 1 for; set it to 1 "
@@ -123,11 +123,6 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) ->
     if unit > most:
         unit = next(k for k in range(most, 0, -1) if unit % k == 0)
     return replace(dataset, q=q, unit_rows=unit, target_columns=tuple(map(text_of, coding.labels)), coding=coding)
-
-
-def _labels(dataset: Dataset, start: int, stop: int) -> npt.NDArray[Any]:
-    values, labelled = dataset.stored_labels(start, stop), dataset.labelled_rows(start, stop)
-    return values if labelled is None else values[labelled]
 
 
 def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -178,10 +173,18 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     for node in nodes:
         if node.problem:
             faults.append(Fault(node.name, node.key, node.problem))
-        elif node.is_array:
+            continue
+        if node.is_array:
             faults += _array_faults(node, groups.get(node.name.rpartition("/")[0]))
+            continue
+        try:
+            attributes = group_attributes(node.path)
+            committed(node.path, attributes)
+            stored_labels(attributes, node.path)
+        except InputError:
+            faults.append(Fault(node.name, node.key, "damaged"))
         else:
-            faults += _group_faults(node, groups)
+            groups[node.name] = attributes
     seen = {node.name for node in nodes}
     for group, attributes in groups.items():
         lost = (f"{group}/{name}".lstrip("/") for name in _columns(attributes))
@@ -189,22 +192,9 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     return list(dict.fromkeys(faults))
 
 
-def _columns(attributes: Attributes) -> dict[str, Any]:
+def _columns(attributes: Attributes) -> Mapping[str, Any]:
     """The columns of each array that dorff wrote into a group; empty for a group written by others."""
-    names = attributes.get("columns")
-    return names if "dorff" in attributes and isinstance(names, dict) else {}
-
-
-def _group_faults(node: Node, groups: dict[str, dict[str, Any]]) -> Iterator[Fault]:
-    """Put the attributes of a group that is whole among `groups`."""
-    try:
-        attributes = group_attributes(node.path)
-        committed(node.path, attributes)
-        stored_labels(attributes, node.path)
-    except InputError:
-        yield Fault(node.name, node.key, "damaged")
-    else:
-        groups[node.name] = attributes
+    return columns_of(attributes) if "dorff" in attributes else {}
 
 
 def _array_faults(node: Node, attributes: Attributes | None) -> list[Fault]:

@@ -140,8 +140,11 @@ class _DaskRun:
         attempt = self._running[future]
         try:
             result, asked = future.result(timeout=_ANSWER)
-        except CancelledError:
-            self._lost(attempt)
+        except CancelledError:  # the scheduler went away; the one that comes back is sent what was running again
+            if attempt.losses + 1 >= LOSSES:
+                remedy = "what is done is kept: look at the scheduler, and run the same command again"
+                raise IncompleteError(f"the cluster lost a task {LOSSES} times ({attempt.task}); {remedy}") from None
+            self._again(attempt._replace(losses=attempt.losses + 1))
         except Exception as error:
             if future.status != "error":  # its worker died with the result, or does not answer: Dask makes it again
                 if not isinstance(error, OSError):
@@ -154,13 +157,6 @@ class _DaskRun:
             self._waiting.extendleft(map(_Try, self._done(attempt.task, result)))
         del self._running[future]
         future.release()
-
-    def _lost(self, attempt: _Try) -> None:
-        """The scheduler went away; what was running is sent again to the one that comes back."""
-        if attempt.losses + 1 >= LOSSES:
-            remedy = "what is done is kept: look at the scheduler, and run the same command again"
-            raise IncompleteError(f"the cluster lost a task {LOSSES} times ({attempt.task}); {remedy}")
-        self._again(attempt._replace(losses=attempt.losses + 1))
 
     def _failed(self, attempt: _Try, error: Exception) -> None:
         self._workers.missed = -1.0  # there was one, if too short for a look

@@ -37,17 +37,13 @@ def own_versions() -> Versions:
 def refuse_others(worker: str, ours: Versions, theirs: Versions) -> None:
     """InputError where a worker's versions are not the driver's; of Python major and minor count."""
     for package in ("python", *PACKAGES):
-        here, there = _of(ours, package), _of(theirs, package)
+        digits = 2 if package == "python" else None
+        here, there = (".".join((one.get(package) or "").split(".")[:digits]) for one in (ours, theirs))
         if here != there:
             without = f"has no {package}, the driver has {here}"
             other = f"{package} is {there} there and {here or 'missing'} in the driver"
-            differs = without if there is None else other
+            differs = other if there else without
             raise InputError(f"worker {worker}: {differs}; start both from the same environment")
-
-
-def _of(versions: Versions, package: str) -> str | None:
-    version = versions.get(package)
-    return ".".join(version.split(".")[:2]) if version and package == "python" else version
 
 
 NOTICE: Final = 15.0  # seconds that a leaf has to save what it has

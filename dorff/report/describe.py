@@ -317,13 +317,12 @@ def _measure(term: kernels.BaseKernel, model: Model, d: int) -> str:
 
 
 def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:
-    if not isinstance(term.scalar, kernels.Gaussian):
-        known = {name: value for name, value in term.scalar.config().items() if name != "type"}
-        words = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in known.items())
-        return f"k₀ = {SCALARS.formula(term.scalar.config())}{f'; {words}' if words else ''}"
-    value = term.scalar.lengthscale
-    lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
-    return f"k₀ = {SCALARS.formula(term.scalar.config())}, s = {lengths}{f' {unit}' if unit else ''}"
+    config = term.scalar.config()
+    if isinstance(term.scalar, kernels.Gaussian):
+        lengths = f"{_brief(config['lengthscale'])}{f' {unit}' if unit else ''}"
+        return f"k₀ = {SCALARS.formula(config)}, s = {lengths}"
+    words = ", ".join(f"{name.replace('_', ' ')} {_brief(one)}" for name, one in config.items() if name != "type")
+    return f"k₀ = {SCALARS.formula(config)}{f'; {words}' if words else ''}"
 
 
 def frequencies_text(model: Model) -> str:

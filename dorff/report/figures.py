@@ -254,12 +254,8 @@ def kernel_name(names: object, number: object) -> str:
     return str(sequence(names)[place]) if 0 <= place < len(sequence(names)) else f"kernel {place + 1}"
 
 
-def measure(candidates: Sequence[Candidate]) -> str:
+def criterion(candidates: Sequence[Candidate]) -> Criterion:
     """What the roots of the scores are."""
-    return _criterion(candidates).axis
-
-
-def _criterion(candidates: Sequence[Candidate]) -> Criterion:
     return criterion_of("kfold") if any(one.held_out for one in candidates) else _ERROR
 
 
@@ -270,7 +266,7 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
         return None
     trials = [(one.label, 0, ridge, value) for one in drawn for ridge, value in one.scores]
     ridge, root = drawn[0].best
-    return trial_plot(trials, _criterion(drawn), (ridge, root**2), common_unit(subject.targets))
+    return trial_plot(trials, criterion(drawn), (ridge, root**2), common_unit(subject.targets))
 
 
 T = TypeVar("T", bound=Hashable)

@@ -23,6 +23,7 @@ from dorff.storage.location import locate
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
 LEVELS: Final = (0.5, 0.8, 0.95)
+_OF_HELD: Final = (("observed", figures.observed_plot), ("residuals", figures.residual_plots))
 _FIGURES: Final = ("r2", "rmse", "rmse_mean", "r2_linear", "r2_train")
 
 
@@ -77,11 +78,13 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         quality=Quality.of(model, subject),
         coverage=_coverage(model),
         levels=LEVELS,
-        judged=_judged(model, subject),
+        judged=[]
+        if model.held is None
+        else [Figure(name, plot(model.held, subject.fitted)) for name, plot in _OF_HELD],
         figures=list(_figures(subject, observations is not None, moved)),
         choice=None if (png := figures.choice_plot(tried, subject)) is None else Figure("choice", png),
         tried=tried,
-        measure=figures.measure(tried),
+        measure=figures.criterion(tried).axis,
         named=partial(figures.kernel_name, model.info.get("kernels")),
         terms=describe.kernel_terms(model),
         effects=moved,
@@ -133,13 +136,6 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
             yield Figure("slices", figures.curve_plots(subject, sorted(inputs[: figures.MOST_INPUTS])))
         if len(over) == 2:
             yield Figure("maps", map_plots(subject, *over))
-
-
-def _judged(model: Model, subject: Subject) -> list[Figure]:
-    if model.held is None:
-        return []
-    parts = {"observed": figures.observed_plot, "residuals": figures.residual_plots}
-    return [Figure(name, plot(model.held, subject.fitted)) for name, plot in parts.items()]
 
 
 def _real(value: object) -> float | None:

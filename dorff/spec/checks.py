@@ -142,11 +142,6 @@ def _one_or_more(value: object, check: Callable[[object], N]) -> N | tuple[N, ..
     return tuple(map(check, value))
 
 
-def ridge(value: object) -> str | float | tuple[float, ...]:
-    """`auto`, or numbers as `penalties`."""
-    return AUTO if value == AUTO else penalties(value)
-
-
 def penalties(value: object) -> float | tuple[float, ...]:
     """One number or several, none negative; {from, to, count} are as many numbers of equal ratios."""
     if not isinstance(value, dict):
@@ -233,11 +228,6 @@ def _listed(least: int, wanted: str, remedy: str) -> Callable[[object], tuple[ob
 terms = _listed(1, "{weight, kernel}, at least one", "add a term")
 _ONE = "add a view, or write the kernel of the only one itself"
 views = _listed(2, "{inputs, kernel}, two at least", _ONE)
-
-
-def targets(value: object) -> object:
-    """Names of arrays, or a mapping for `ClassTargets` to read."""
-    return value if isinstance(value, dict | BaseModel) else arrays(value)
 
 
 def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -83,12 +83,10 @@ class TLS(Part):
     key: FilePath
 
 
-def _plain(cluster: RemoteCluster, _: Any) -> str:
-    return "" if cluster.encrypted else f"{cluster.address} is not encrypted (write tls://HOST:PORT)"
-
-
-def _encrypted(cluster: RemoteCluster, _: Any) -> str:
-    return f"{cluster.address} is encrypted" if cluster.encrypted else ""
+_PLAIN = Idle(
+    lambda one, _: "" if one.encrypted else f"{one.address} is not encrypted (write tls://HOST:PORT)", refused=True
+)
+_ENCRYPTED = Idle(lambda one, _: f"{one.address} is encrypted" if one.encrypted else "", refused=True)
 
 
 class RemoteCluster(ClusterSpec):
@@ -103,8 +101,8 @@ class RemoteCluster(ClusterSpec):
     address: Annotated[
         str, BeforeValidator(checks.address), WithJsonSchema({"type": "string", "pattern": f"^({checks.ADDRESS})$"})
     ]
-    tls: Annotated[TLS | None, Idle(_plain, refused=True)] = None
-    plain_tcp: Annotated[bool, Idle(_encrypted, refused=True)] = False
+    tls: Annotated[TLS | None, _PLAIN] = None
+    plain_tcp: Annotated[bool, _ENCRYPTED] = False
 
     @property
     def encrypted(self) -> bool:

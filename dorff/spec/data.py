@@ -20,7 +20,7 @@ class ClassTargets(Part):
 Targets = Annotated[
     Annotated[Names, Tag("<arrays>")] | Annotated[ClassTargets, Tag("<classes>")],
     Discriminator(lambda value: "<arrays>" if isinstance(value, str | tuple) else "<classes>"),
-    BeforeValidator(checks.targets),
+    BeforeValidator(lambda value: value if isinstance(value, dict | Part) else checks.arrays(value)),
 ]
 
 
@@ -73,10 +73,6 @@ _LAPLACIANS = KnownNames(("unnormalised", "normalised"))
 _POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
 
 
-def _edge_weights(value: object) -> object:
-    return checks.positive(value) if isinstance(value, int | float) else _WEIGHTS.name(value)
-
-
 def _laplacian(value: object) -> object:
     if isinstance(value, str) and value.replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
         raise checks.Refusal(
@@ -94,8 +90,9 @@ def _power(value: object) -> int:
     )
 
 
-def _apart(graph: "KnnSpec", _: Any) -> str:
-    return "inside a leaf new rows never change old edges" if graph.within == "leaf" else ""
+_APART: Final = Idle(
+    lambda graph, _: "inside a leaf new rows never change old edges" if graph.within == "leaf" else "", refused=True
+)
 
 
 class KnnSpec(Part):
@@ -108,9 +105,14 @@ class KnnSpec(Part):
 
     type: Literal["knn"] = "knn"
     neighbours: Annotated[int, Field(ge=1)] = 10
-    weights: Annotated[Literal["heat", "binary"] | Positive, BeforeValidator(_edge_weights)] = "heat"
+    weights: Annotated[
+        Literal["heat", "binary"] | Positive,
+        BeforeValidator(
+            lambda value: checks.positive(value) if isinstance(value, int | float) else _WEIGHTS.name(value)
+        ),
+    ] = "heat"
     within: Annotated[str, OneOf("data", "leaf")] = "data"
-    append: Annotated[str, OneOf("rebuild", "link"), Idle(_apart, refused=True)] = "rebuild"
+    append: Annotated[str, OneOf("rebuild", "link"), _APART] = "rebuild"
 
 
 class GivenSpec(Part):

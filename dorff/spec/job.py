@@ -229,7 +229,9 @@ class Job(Part):
         return self.criterion == "kfold" or self.holds_out
 
     @model_validator(mode="after")
-    def _a_place_each(self) -> Self:
+    def _put_in_order(self) -> Self:
+        """Puts in what follows from other keys: what was read says so, and so does what is written of it. Refuses what
+        does not go together."""
         given = (self.data.store, self.data.unlabelled, self.publish.holdout, self.state, self.model)
         places = [place for place in given if place is not None]
         if len(set(places)) < len(places):
@@ -237,21 +239,12 @@ class Job(Part):
                 "must give data.store, data.unlabelled, publish.holdout, state and model a place each; two are the "
                 "same, move one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _unsaid(self) -> Self:
-        """Puts in what follows from other keys: what was read says so, and so does what is written of it."""
         first, folds = self.kernels[0], self.solve.folds
         if isinstance(first, MultiViewSpec) and "inputs" not in self.data.model_fields_set:
             object.__setattr__(self, "data", self.data.model_copy(update={"inputs": first.arrays}))
         if self.deals and self.data.nan == "unlabelled" and "by" not in folds.model_fields_set:
             dealt = self.solve.model_copy(update={"folds": folds.model_copy(update={"by": "rows"})})
             object.__setattr__(self, "solve", dealt)
-        return self
-
-    @model_validator(mode="after")
-    def _parts_agree(self) -> Self:
         _check_views(self)
         _check_manifold(self)
         if self.solve.conformal and self.solve.posterior is False:

@@ -103,7 +103,11 @@ NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)
 #: A number, several, or {from, to, count}.
 Penalties = Annotated[float | tuple[float, ...], BeforeValidator(checks.penalties), WithJsonSchema({"anyOf": _GIVEN})]
 #: The same, or auto.
-Ridges = Annotated[float | tuple[float, ...] | Literal["auto"], BeforeValidator(checks.ridge), _OR_AUTO]
+Ridges = Annotated[
+    float | tuple[float, ...] | Literal["auto"],
+    BeforeValidator(lambda value: value if value == checks.AUTO else checks.penalties(value)),
+    _OR_AUTO,
+]
 #: A whole number of 2 or more, several, or auto.
 Counts = Annotated[
     int | tuple[int, ...] | Literal["auto"],

@@ -81,13 +81,15 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
 
     Raises InputError, one sentence, for whatever is wrong with the file."""
     source = Path(path)
-    within = None if root is None else _folder(Path(root))
+    if root is not None and not Path(root).is_dir():
+        raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")
+    context = {"folder": source.resolve().parent, "root": None if root is None else Path(root).resolve()}
     raw = _read(source)
     if not isinstance(raw, dict):
         keys = ", ".join(Job.model_fields)
         raise InputError(f"{source}: must be a mapping with the keys {keys}, came {show(raw)}; write them")
     try:
-        return Job.model_validate(raw, context={"folder": source.resolve().parent, "root": within})
+        return Job.model_validate(raw, context=context)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         places = list(dict.fromkeys(_where(one, raw) for one in others))
@@ -136,12 +138,6 @@ def _of_options(entry: Entry, definitions: Config, put_words: Callable[[Any], An
     schema["required"] = [name for name in schema.get("required", []) if name != "type"]
     found: Config = put_words({**schema, "title": entry.name, "description": "\n\n".join(says)})
     return found
-
-
-def _folder(root: Path) -> Path:
-    if not root.is_dir():
-        raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")
-    return root.resolve()
 
 
 def _read(source: Path) -> object:
