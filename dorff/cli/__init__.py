@@ -9,7 +9,6 @@ from dorff.errors.stopping import take_signals
 
 
 def main() -> None:
-    """The entry point of `dorff`."""
     _open_streams()
     take_signals()
     atexit.register(gc.freeze)  # the system takes back all memory at once, and Python looks through it for long

@@ -148,7 +148,6 @@ def _job(home: Path, n: int, shape: Config, repeat: int) -> Job:
 
 
 def _timed_fit(job: Job) -> tuple[float, float]:
-    """Wall seconds of a whole fit, and the share of the pass spent inside `syrk`."""
     began = time.perf_counter()
     report = fit(job)
     return time.perf_counter() - began, report.syrk_share or 0.0

@@ -43,7 +43,6 @@ class Search:
 
     @property
     def kernels(self) -> list[tuple[float, float]]:
-        """(share, length-scale) of every kernel."""
         return [(share, lengthscale) for lengthscale in self.lengthscales for share in self.shares]
 
 

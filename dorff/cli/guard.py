@@ -99,7 +99,6 @@ def rows_of(table: Mapping[str, str]) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes for people."""
     if count is None:
         return "unknown"
     unit = min(4, int(math.log2(max(1.0, count)) // 10))
@@ -137,7 +136,6 @@ def _report(error: BaseException, *, goes_on: bool) -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """What a command that raises this ends with."""
     return _sentence(error, goes_on=False)[0]
 
 

@@ -86,7 +86,6 @@ def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
 
 
 def of_fit(report: FitReport) -> Figures:
-    """The figures of a fit."""
     figures: Figures = {name: getattr(report, name) for name in _KEPT if hasattr(report, name)}
     figures["leaves_rewritten"] = len(report.rewritten)
     figures |= {f"bucket_{name}": value for name, value in report.buckets.items()}

@@ -45,7 +45,6 @@ class Encoding:
 
     @property
     def clock(self) -> bool:
-        """Whether it is of times."""
         return self.kind in ("time", "cycle")
 
     @property

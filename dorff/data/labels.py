@@ -74,7 +74,6 @@ class LabelTable:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Rows of each label."""
         return tuple(self._counts.tolist())
 
     def codes(self, run: Run, where: str) -> npt.NDArray[np.int32]:

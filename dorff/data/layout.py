@@ -57,11 +57,9 @@ class ArrayLayout:
 
     @property
     def units(self) -> int:
-        """Inner chunks in a shard."""
         return self.shard_rows // self.unit_rows
 
     def metadata(self, rows: int) -> dict[str, Any]:
-        """The array's `zarr.json`."""
         checked = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
         unit, grid = ({"chunk_shape": [rows_of, self.columns]} for rows_of in (self.unit_rows, self.shard_rows))
         sharding = {**unit, "codecs": checked, "index_codecs": checked, "index_location": "end"}

@@ -25,14 +25,12 @@ TRANSIENT: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A zarr.json's content with its seal."""
     attributes = dict(content["attributes"])
     attributes["dorff"] = {**attributes.get("dorff", {}), SEAL: _checksum(content)}
     return {**content, "attributes": attributes}
 
 
 def has_seal(attributes: Mapping[str, Any]) -> bool:
-    """Whether the attributes of an array or a group hold a seal."""
     dorff = attributes.get("dorff")
     return isinstance(dorff, dict) and SEAL in dorff
 

@@ -183,7 +183,6 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
 
 
 def has_array(path: Path, name: str) -> bool:
-    """Whether the group at `path` has a node of that name."""
     return any((path / name / key).is_file() for key in METADATA)
 
 

@@ -154,7 +154,6 @@ def reading(path: str, format_name: str) -> Iterator[None]:
 
 
 def unwanted(path: str, column: str, kind: object, wanted: str) -> InputError:
-    """Of a column of a type that is not wanted."""
     return InputError(f"{path}: column {column!r} holds {kind}, wanted {wanted}.")
 
 
@@ -258,12 +257,10 @@ def open_source(source: str | os.PathLike[str], asked: Collection[str] = ()) -> 
 
 
 def ending(path: str) -> str:
-    """`.csv`, or `.csv.gz`."""
     return Path(path.lower().removesuffix(".gz")).suffix + (".gz" if path.lower().endswith(".gz") else "")
 
 
 def _open_file(path: str, asked: Collection[str]) -> Reader:
-    """The reader that `READERS` has for the end of the name, `.csv` or `.csv.gz` say."""
     suffix = ending(path)
     if not Path(path).exists():
         raise InputError(f"{path}: there is no such file on this machine; check the path.")

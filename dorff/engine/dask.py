@@ -56,7 +56,6 @@ class DaskEngine(Engine):
 
     @property
     def threads(self) -> int:  # type: ignore[override]
-        """Threads of all workers now; workers may come and go."""
         return max(1, count_threads(self._client) or 0)
 
     @property

@@ -88,7 +88,6 @@ def _share_credentials(world: Any) -> None:
 
 
 def _end() -> None:
-    """Have scheduler and workers end, and with them their ranks."""
     from distributed import Client
 
     with suppress(OSError, RuntimeError), Client(timeout=5) as client:

@@ -30,7 +30,6 @@ Versions = Mapping[str, str | None]
 
 @lru_cache(maxsize=1)
 def own_versions() -> Versions:
-    """This process' versions, as Dask finds them."""
     return get_package_info(PACKAGES)
 
 

@@ -203,7 +203,6 @@ def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
 
 
 def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None:
-    """The weights of the rows start..stop-1."""
     return None if weights is None else weights[start:stop]
 
 
@@ -236,7 +235,6 @@ class RowsRead:
 
     @classmethod
     def of(cls, X: Rows, Y: Targets, runs: Iterable[Run], *, partial: bool = False) -> "RowsRead":
-        """Of inputs X (n, d) and targets Y (n, q)."""
         some = sorted(set(runs))
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
@@ -257,7 +255,6 @@ class RowsRead:
 
 
 def sample(X: Rows, Y: Targets) -> tuple[FloatArray, FloatArray]:
-    """The rows of `sampled_runs`."""
     some = sampled_runs(int(X.shape[0]))
     return RowsRead.of(X, Y, some)[some]
 
@@ -326,7 +323,6 @@ class HeldRows:
 
     @property
     def windows(self) -> list[tuple[int, int]]:
-        """(start, stop) of the rows looked through."""
         return sample_runs(0, self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
 
     def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes, Codes]:
@@ -348,7 +344,6 @@ class HeldRows:
         return f, codes, numbers
 
     def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes, Codes]:
-        """Of the run of rows whose first is number `first`."""
         rows = np.arange(first, first + len(X))
         starts, stops = np.array(self.windows).T
         inside = rows < stops[np.searchsorted(starts, rows, side="right") - 1]  # the first window starts at row 0

@@ -146,7 +146,6 @@ class ORFFEstimator(Nested, ABC):
 
     @property
     def _unsaid(self) -> bool:
-        """Whether the length-scale is left to the rows."""
         return self.kernel is None or isinstance(self.kernel, str)
 
     @property
@@ -338,10 +337,8 @@ def _finished(model: Model, X: FloatArray, finish: Finish, views: Views) -> npt.
 
 
 def first_column(values: FloatArray) -> FloatArray:
-    """f (n, 1) as (n,)."""
     return values[:, 0]
 
 
 def unchanged(values: FloatArray) -> FloatArray:
-    """f (n, p) as it is."""
     return values

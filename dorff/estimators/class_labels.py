@@ -57,7 +57,6 @@ class StoredLabels:
 
     @property
     def unit_rows(self) -> int:
-        """Rows of a chunk: reading multiples of it decodes none twice."""
         return max(1, self.stored.files.inner[0])
 
     def __len__(self) -> int:

@@ -182,7 +182,6 @@ def _alone(registry: Registry, given: str) -> dict[str, Entry]:
 
 
 def is_auto(value: Any) -> bool:
-    """Whether a parameter leaves its value to the rows."""
     return isinstance(value, str) and value == AUTO
 
 

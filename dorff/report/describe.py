@@ -240,7 +240,6 @@ class KernelTerm(NamedTuple):
 
 
 def kernel_title(kernel: kernels.OperatorKernel) -> str:
-    """The kernel's name in a few words."""
     if isinstance(kernel, kernels.MultiView):
         return f"The mean of {kernel.V} views"
     terms = [term for weight, term in kernel.terms() if weight > 0]
@@ -326,7 +325,6 @@ def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:
 
 
 def frequencies_text(model: Model) -> str:
-    """Where the frequencies came from."""
     if not isinstance(model.feature_map.phi, Projected):
         return f"none: {model.feature_map.phi.kind}, seed {model.seed}"
     options = dict(mapping(model.sampler))

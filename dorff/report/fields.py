@@ -75,7 +75,6 @@ class Plane:
 
 
 def planes(subject: Subject) -> list[Plane]:
-    """Every plane of two inputs that vary."""
     return [Plane(subject, i, j) for i, j in combinations(subject.varied, 2)]
 
 

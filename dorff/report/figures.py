@@ -41,7 +41,6 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": None})
     return buffer.getvalue()
@@ -328,7 +327,6 @@ def _scale(axes: Axes, ridges: Sequence[float]) -> None:
 
 
 def _legend(axes: Axes, colours: Mapping[str, str], styles: Mapping[int, str]) -> None:
-    """A line for each kernel and, where there are several, for each m."""
     lines = [Line2D([], [], color=colour, lw=2.2, label=drawable(kernel)) for kernel, colour in colours.items()]
     if len(styles) > 1:
         lines += [Line2D([], [], color=INK, ls=style, lw=1.4, label=f"m = {m:,}") for m, style in styles.items()]

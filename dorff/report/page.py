@@ -62,7 +62,6 @@ def write_report(
 
 
 def render(model: Model, version: Path, *, observations: Observations | None = None, title: str | None = None) -> str:
-    """The page as text."""
     subject, report = Subject.of(model, observations), mapping(model.info.get("report"))
     tried = sorted(figures.from_info(model.info), key=lambda one: one.best[1])
     moved = figures.effects(subject)

@@ -55,7 +55,6 @@ class KnownNames:
     default: str | None = None
 
     def name(self, value: object, *, key: str | None = None) -> object:
-        """`value`, if it is built."""
         built = ", ".join(self.built)
         if value in self.later:
             raise Refusal(f"asks for '{value}', which is known but not built yet; use one of: {built}", key=key)
@@ -125,7 +124,6 @@ not_negative = partial(number, least=0.0)
 
 
 def share(value: object) -> float:
-    """A number between 0 and 1, neither of them."""
     if not 0.0 < _real(value) < 1.0:
         raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")
     return _real(value)
@@ -163,14 +161,12 @@ def _of_range(value: dict[str, object], key: str) -> float:
 
 
 def counted(value: object) -> int:
-    """A whole number of 2 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 2:
         raise Refusal(f"must be a whole number of 2 or more, came {show(value)}; correct it")
     return value
 
 
 def counts(value: object) -> str | int | tuple[int, ...]:
-    """A whole number of 2 or more, or a list of such, or `auto`."""
     if value == AUTO:
         return AUTO
     numbers = _one_or_more(value, counted)
@@ -242,7 +238,6 @@ def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:
 
 
 def kernels(value: object) -> object:
-    """A kernel, or a list of at least one, as a tuple."""
     if not isinstance(value, list | tuple):
         return value
     if not value:
@@ -274,12 +269,10 @@ def measure(value: object) -> object:
 
 
 def switch(value: object) -> object:
-    """Yes, no, or `auto`."""
     return value if isinstance(value, bool) else KnownNames((AUTO, "true", "false")).name(value)
 
 
 def degree(value: object) -> tuple[int, int]:
-    """The radial and the spherical degree of a quadrature rule."""
     for known in ((1, 1), (1, 3), (3, 3)):
         if isinstance(value, list | tuple) and tuple(value) == known and not any(isinstance(v, bool) for v in value):
             return known
@@ -301,7 +294,6 @@ ADDRESS = r"(?!https?:)[a-z]+://\S+:\d+(/\S*)?|inproc://\S+"
 
 
 def address(value: object) -> str:
-    """The address of a Dask scheduler."""
     if isinstance(value, str):
         _no_secret(value)
     if not isinstance(value, str) or not re.fullmatch(ADDRESS, value):

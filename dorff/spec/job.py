@@ -45,7 +45,6 @@ class Features(Part):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels of `drawn_for`."""
         given = self.drawn_for
         return given if isinstance(given, tuple) else () if given is None else (given,)
 
@@ -196,7 +195,6 @@ class Job(Part):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel asked for, in the order given."""
         return self.kernel if isinstance(self.kernel, tuple) else (self.kernel,)
 
     @property

@@ -114,7 +114,6 @@ class ViewSpec(Part):
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """The arrays that it sees, in the order given."""
         return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
 
 

@@ -54,7 +54,6 @@ class Registry:
         self._entries: dict[str, Entry] = {}
 
     def add(self, *entries: Entry) -> None:
-        """Makes words of dorff known."""
         self._entries |= {entry.name: entry for entry in entries}
 
     @property
@@ -121,7 +120,6 @@ class Word:
         return tuple(name for name in self.registry.names if name not in (*self.without, *keys))
 
     def read(self, value: object, info: ValidationInfo) -> Part:
-        """The options of the value's word, checked."""
         if isinstance(value, Part):
             return value
         if value in self.names:
@@ -144,7 +142,6 @@ class Word:
         return {"words": self}  # in whose place `job_schema` puts `schema`
 
     def schema(self, refer: Refer) -> Config:
-        """The JSON Schema of the mappings that may stand here; only the default may leave out its `type`."""
         typed = [
             {**refer(one, self.registry), **({} if one.name == self.default else {"required": ["type"]})}
             for one in self.registry.entries(self.names)
@@ -193,7 +190,6 @@ class Keyed:
         return {"words": self}
 
     def schema(self, refer: Refer) -> Config:
-        """The JSON Schema of what may stand here."""
         return {"anyOf": [{"enum": self._alone()}, *_of_keys(self.registry, refer, self.only)]}
 
 

@@ -100,7 +100,6 @@ def unseal(line: bytes, of: str = "") -> Record | None:
 
 
 def write_record(path: Path, record: Mapping[str, Any], *, sync: bool) -> None:
-    """Write a record, sealed as what it is."""
     write_atomic(path, [seal(record, identity(path))], sync=sync)
 
 

@@ -118,7 +118,6 @@ class ObjectLocation(Location):
         return any(meta["path"] == f"{self.key}/{_MARKER}" and meta["size"] for meta in metas[:64])
 
     def names(self) -> list[str]:
-        """What is in the folder."""
         there = self._ask("list", lambda store: store.list_with_delimiter(self.key or None))
         paths = [*there["common_prefixes"], *(meta["path"] for meta in there["objects"])]
         if (not paths and self.key) or self._moving(there["objects"]):

@@ -114,7 +114,6 @@ def content(version: Path) -> str:
 
 
 def discard_version(version: Path) -> None:
-    """Remove a version that nobody is to see."""
     with files.space_on(version):
         files.remove_tree(version)
 
@@ -172,7 +171,6 @@ def versions(root: Path) -> list[Path]:
 
 
 def _number(version: Path) -> int:
-    """7 of v000007."""
     return int(version.name[1:])
 
 
@@ -200,7 +198,6 @@ def _write(model: Model, path: Path) -> None:
 
 
 def _chunks(shape: Sequence[int]) -> tuple[int, ...]:
-    """One chunk, the whole array."""
     return tuple(max(1, size) for size in shape)
 
 
