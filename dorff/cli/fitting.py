@@ -1,5 +1,4 @@
-"""`dorff ingest`, `dorff plan` and `dorff fit`, and what a schedule needs beside fits: old versions, sums and rows
-removed, credentials for a cluster."""
+"""`dorff ingest`, `plan` and `fit`, and what a schedule needs beside: `prune`, `trim`, `credentials`."""
 
 from __future__ import annotations
 

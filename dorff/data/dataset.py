@@ -203,8 +203,7 @@ class Dataset:
         return X, Y
 
     def block(self, start: int, stop: int) -> RowBlock:
-        """A run of rows with their weights and groups, where there are any; as `read`, and InputError at a weight
-        below 0. A weight may be NaN or infinite."""
+        """As `read`, with weights (which may be NaN or infinite) and groups; InputError at a weight below 0 too."""
         X, Y = self.read(start, stop)
         weights = self.row_weights(start, stop)
         groups = None if self.groups is None else group_keys(self._column(self.groups, start, stop))

@@ -1,5 +1,4 @@
-"""Graphs that users give, entries (i, j, w) that are read in runs: edges or CSR matrices in Zarr, edges in Parquet;
-opened and written."""
+"""Graphs that users give, read and written: entries (i, j, w), edges or CSR matrices in Zarr, edges in Parquet."""
 
 import hashlib
 import os

@@ -89,8 +89,7 @@ class Encoding:
 
 
 def units_of(text: str, calendar: str = "standard") -> tuple[float, float] | None:
-    """Seconds of a unit and its origin, in seconds since 1970, of "hours since 2000-01-01" (CF conventions, 4.4); None
-    of any other text or calendar."""
+    """Seconds of a unit, and of its origin since 1970: "hours since 2000-01-01" (CF conventions, 4.4). Or None."""
     match = SINCE.fullmatch(text.strip())
     if match is None or match[1].lower() not in UNITS or calendar.lower() not in CALENDARS:
         return None

@@ -28,8 +28,7 @@ WHOLE: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of a column of labels: `values`, in order of first appearance, and each row's place there, (n,). MISSING is
-    the place of a row without a value."""
+    """A column of labels: `values`, in order of first appearance, and each row's place there (n,) or MISSING."""
 
     values: tuple[Any, ...]
     index: npt.NDArray[np.int32]

@@ -1,5 +1,4 @@
-"""The arrays that dorff writes: how shards and inner chunks lie (Zarr v3 specification, sharding codec 1.0), their
-metadata, and their writer, which streams.
+"""The arrays that dorff writes: shards and inner chunks (Zarr v3, sharding codec 1.0), metadata, a writer that streams.
 
 Zarr's own writer holds a shard in memory several times, pads the last one to its full size and rewrites a shard for
 each part of it that arrives; what it writes and what this writes are read alike."""
@@ -126,11 +125,9 @@ def commit(group: Path, changes: Mapping[str, Any]) -> None:
 class ShardWriter:
     """Writes rows in order into the shards of one array, starting with row number `start`.
 
-    Where that is inside a shard, the shard is new: its rows before are not there. Nothing is at its
-    name, `SHARD`, until it is whole.
-
-    Use as a context manager: leaving it without an error writes the last, partly filled shard; leaving it
-    with one removes the shard that was being written. Batches of any size give the same files."""
+    Where that is inside a shard, the shard is new: its rows before are not there. Nothing is at its name, `SHARD`,
+    until it is whole. A context manager: left without an error it writes the last, partly filled shard; with one it
+    removes the shard that was being written. Batches of any size give the same files."""
 
     def __init__(self, array: Path, layout: ArrayLayout, *, start: int = 0) -> None:
         self.layout = layout

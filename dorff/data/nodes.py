@@ -170,8 +170,7 @@ def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, 
 
 
 def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
-    """Open the array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of real numbers. With `text`,
-    text of fixed length may be in it too."""
+    """The array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of numbers or, `text`, labels."""
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise InputError(f"{path}: {name!r} is no name of an array in it; give one such as x, or group/x.")
     directory = path / name

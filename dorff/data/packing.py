@@ -1,5 +1,4 @@
-"""Numbers that stand for none. How a file says so, with scale and offset (CF conventions 1.11, 2.5.1 and 8.1); and
-what looks like one that no file declares."""
+"""Numbers that stand for none: those that a file declares (CF conventions 1.11, 2.5.1, 8.1), and what looks so."""
 
 import base64
 import math

@@ -226,10 +226,7 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
     or the new ones, and the same call removes what is left over. Rows are appended as before. A pass that is reading
     the rows that go ends with an error.
 
-    Other programs see the arrays' whole length: Zarr fills what is gone with zeros.
-
-    Returns:
-        The rows in the store.
+    Other programs see the arrays' whole length: Zarr fills what is gone with zeros. Returns the rows in the store.
 
     Raises InputError: `keep` below 1; not a store that ingest made; another process is writing it; IncompleteError:
     the disk failed."""

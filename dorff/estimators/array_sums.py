@@ -65,8 +65,7 @@ Targets: TypeAlias = "Rows | OneHot"
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """All that is known before the pass: the features, the targets' shift y0 (q,), how moments are solved, which fold
-    a row is in, and what a sample told."""
+    """What is known before the pass: features, targets' shift y0 (q,), how to solve, folds, what a sample told."""
 
     features: FeatureMap
     y0: FloatArray
@@ -326,8 +325,7 @@ class HeldRows:
         return sample_runs(0, self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
 
     def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes, Codes]:
-        """f (k, K), the classes (k,) and the numbers (k,) of the held-out rows, of inputs X (n, d) and one-hot rows
-        Y (n, K)."""
+        """f (k, K), classes (k,) and numbers (k,) of the held-out rows; X (n, d) are inputs, Y (n, K) one-hot rows."""
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
             shared, task, windows = delayed(self), delayed(HeldRows.of_chunk), self.windows

@@ -203,8 +203,7 @@ class GivenFolds:
 
     @classmethod
     def balanced(cls, codes: Numbers, count: int, seed: int) -> "GivenFolds":
-        """As even as can be, over all rows and over those of each code (n,): of few rows that a hash deals some folds
-        have none."""
+        """As even as can be, over all rows and those of each code (n,): a hash leaves folds of few rows empty."""
         n = len(codes)
         order = np.lexsort((np.random.default_rng(seed).permutation(n), codes))
         fold_of = np.empty(n, dtype=np.int64)

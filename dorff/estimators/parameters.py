@@ -1,5 +1,4 @@
-"""Parameters as scikit-learn names them, those of kernels and samplers too: `kernel__scalar__lengthscale`; and kernels
-by their names."""
+"""Parameters in scikit-learn's words, of kernels too: `kernel__scalar__lengthscale`; kernels by their names."""
 
 import inspect
 import numbers
@@ -96,8 +95,7 @@ def seed_of(random_state: int | np.random.RandomState | None) -> int:
 
 
 def arguments(value: object) -> Parameters:
-    """What a kernel, an output matrix or a sampler was made of, by the names of its arguments; nothing of what is none
-    of these, or does not keep them."""
+    """What a kernel, an output matrix or a sampler was made of, by its arguments' names; nothing of anything else."""
     if isinstance(value, Sum):
         terms = {f"term{number}": term for number, (_, term) in enumerate(value.parts)}
         weights = {f"weight{number}": weight for number, (weight, _) in enumerate(value.parts)}

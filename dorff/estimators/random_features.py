@@ -1,5 +1,4 @@
-"""RandomFeatures: the feature map of a scalar kernel alone, as a transformer of scikit-learn; and what it and
-models answer for every kind of array."""
+"""RandomFeatures, a transformer of scikit-learn; and what it and models answer for every kind of array."""
 
 import warnings
 from collections.abc import Callable

@@ -26,8 +26,7 @@ ManifoldLike: TypeAlias = "float | Sequence[float] | Manifold | Sequence[Manifol
 
 
 def terms_of(manifold: Any, graph: Any) -> tuple[Manifold, ...]:
-    """The terms that `manifold=` and `graph=` say; none where there is no manifold. InputError where they are no
-    weights, no terms, or do not go together."""
+    """The terms that `manifold=` and `graph=` say. InputError where they are none, or do not go together."""
     if manifold is None:
         if graph is not None:
             raise InputError("graph: is what a manifold term is made of; give its weight too, manifold=1e-3, say")
@@ -86,8 +85,7 @@ def columns_read(kernel: OperatorKernel, views: Views, d: int) -> Flags:
 
 @dataclass(frozen=True, eq=False)
 class Penalties:
-    """The manifold terms of one fit, T of each over all rows: `penalties` of weight 1, the `weights` of each to try,
-    and how many rows are `unlabelled`."""
+    """Manifold terms of a fit: `penalties` of weight 1, `weights` of each to try, how many rows are `unlabelled`."""
 
     penalties: tuple[Penalty, ...]
     weights: tuple[tuple[float, ...], ...]

@@ -159,8 +159,7 @@ class Subject:
         return np.linspace(*ends, count), False
 
     def along(self, i: int, values: FloatArray) -> FloatArray:
-        """The centre (n, d) with input i at these values (n,). Where it is a dummy, one of columns of which every row
-        has a 1 in one, the others follow."""
+        """The centre (n, d) with input i at these values (n,); where it is one of several dummies the others follow."""
         grid = np.tile(self.centre, (len(values), 1))
         grid[:, i] = values
         for columns in self._dummies:

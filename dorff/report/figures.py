@@ -94,8 +94,7 @@ def observed_plot(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
 
 
 def residual_plots(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
-    """Residuals of held-out rows along the file, by group where rows have any, and against the normal law: a row of
-    panels for each of the first few targets."""
+    """Residuals of held-out rows along the file, by group, and against the normal law: a row for each target."""
     count, across = min(len(targets), MOST_OUTPUTS), 2 if held.groups is None else 3
     figure = new_figure(4.4 * across, 2.9 * count + 0.4)
     for j, panels in enumerate(figure.subplots(count, across, squeeze=False)):
@@ -189,8 +188,7 @@ def _near(axes: Axes, subject: Subject, i: int, j: int) -> None:
 
 
 def shades(X: FloatArray, subject: Subject, along: Sequence[int]) -> FloatArray:
-    """How dark rows X (n, d) are, (n,): 1, but paler the more are nearer to the centre by inputs that are not `along`
-    the axes, over their standard deviations."""
+    """How dark rows X (n, d) are, (n,): 1, but paler the more are nearer to the centre, not `along` axes, scaled."""
     spread = X.std(axis=0)
     apart = np.delete((X - subject.centre) / np.where(spread > 0, spread, 1.0), along, axis=1)
     distance = (apart**2).sum(axis=1)
@@ -204,8 +202,7 @@ _ERROR: Final = Criterion("error", "root mean squared error", root, in_units=Tru
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel that was tried: what to call it, and its (ridge, mean squared error) pairs; or, by `held_out`, pairs of
-    a ridge and 1 - R2 on held-out rows."""
+    """A kernel that was tried: its name, and (ridge, mean squared error) pairs or, `held_out`, (ridge, 1 - R2)."""
 
     label: str
     scores: tuple[tuple[float, float], ...]

@@ -1,5 +1,4 @@
-"""One self-contained HTML page about a model: no scripts, nothing fetched, plots inlined. The templates beside this
-file say it; here is what they say it of."""
+"""One self-contained HTML page about a model, no scripts, nothing fetched: what the templates here say it of."""
 
 import base64
 import math

@@ -44,8 +44,7 @@ class ClusterSpec(Part):
         return math.inf
 
     def of_work(self, seconds: float) -> ClusterSpec:
-        """Where tasks run that take one core so many seconds, at a usual core's speed: there, unless it has another
-        place for small ones."""
+        """Where tasks run that take a usual core so many seconds: there, unless it has another place for small ones."""
         return self
 
 

@@ -228,8 +228,7 @@ class Job(Part):
 
     @model_validator(mode="after")
     def _put_in_order(self) -> Self:
-        """Puts in what follows from other keys: what was read says so, and so does what is written of it. Refuses what
-        does not go together."""
+        """Puts in what follows from other keys, so that what is written says so too; refuses what does not agree."""
         given = (self.data.store, self.data.unlabelled, self.publish.holdout, self.state, self.model)
         places = [place for place in given if place is not None]
         if len(set(places)) < len(places):

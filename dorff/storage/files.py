@@ -61,8 +61,7 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
 
 
 def remove_torn(directory: Path, *, older: float = 3600.0) -> None:
-    """Remove what writers of dorff that were killed left half-done, `older` seconds ago or more: nobody is writing it
-    any longer. Hidden files of others stay."""
+    """Remove what killed writers of dorff left half-done `older` seconds ago or more; hidden files of others stay."""
     for path in unfinished(directory):
         with suppress(FileNotFoundError):  # another process tidies too
             if time.time() - path.lstat().st_mtime > older:

@@ -69,8 +69,7 @@ def write_version(model: Model, root: Path) -> Path:
 
 
 def _discard(version: Path) -> None:
-    """Remove a version that is not to be; Zarr's threads may still write arrays, and make its folder again: it takes
-    several tries, and has to be gone twice."""
+    """Remove a version that is not to be, until it is gone twice: Zarr's threads may make its folder again."""
     gone = 0
     for _ in range(20):
         files.rmtree(version, ignore_errors=True)

@@ -65,8 +65,7 @@ class LeafRecord(ABC):
 
     @classmethod
     def load(cls, directory: Path, number: int) -> Self | None:
-        """What was kept of a leaf, or None where there is none, a byte of it changed, or it is another leaf's or
-        plan's: the leaf is to be done again."""
+        """What was kept of a leaf; None where it is to be done again: nothing was, a byte changed, it is another's."""
         try:
             body = files.read_record(_path(directory, number))
             if body is None:
@@ -116,8 +115,7 @@ class Receipt(LeafRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(LeafRecord):
-    """A leaf whose rows start..row-1 are summed, of start..stop-1; `checksums` go on to its receipt's digest. For the
-    same plan, rows and stamp alone.
+    """A leaf of which start..row-1 are summed, for the same plan, rows and stamp; `checksums` become the digest.
 
     Two files: the sums, named by what they are of; and a text that names them, written last."""
 
