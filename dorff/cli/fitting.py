@@ -16,13 +16,13 @@ from dorff.cli.guard import option, say
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
 
+_PATHS = "Files of rows, and the data set to make of them."
+_LIKE = "Encode as this model's (or data set's) are; --missing too."
 _ALSO = "One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0."
 
 
 def ingest(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
-    ],
+    paths: Annotated[list[str], typer.Argument(metavar="SRC... OUT.zarr", help=_PATHS)],
     inputs: Annotated[str, option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.")],
     targets: Annotated[str, option(metavar="U,V", help="Columns that are targets.")] = "",
     classes: Annotated[str, option(metavar="C", help="A column of class labels of any type.")] = "",
@@ -32,12 +32,7 @@ def ingest(
     missing: options.Missing = None,
     ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
-    like: Annotated[
-        Path | None,
-        option(
-            metavar="MODEL", parser=options.place, help="Encode as this model's (or data set's) are; --missing too."
-        ),
-    ] = None,
+    like: Annotated[Path | None, option(metavar="MODEL", parser=options.place, help=_LIKE)] = None,
     unknown_zero: options.UnknownZero = False,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,

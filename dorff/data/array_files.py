@@ -250,7 +250,5 @@ class PlainShards:
         file.seek(offset)
         if file.readinto(raw.data) != length:
             return False
-        if not self.checked:
-            return True
-        body, checksum = raw[:-_CRC_BYTES], int.from_bytes(raw[-_CRC_BYTES:].tobytes(), "little")
-        return bool(google_crc32c.value(body) == checksum)
+        checksum = int.from_bytes(raw[-_CRC_BYTES:].tobytes(), "little")
+        return not self.checked or bool(google_crc32c.value(raw[:-_CRC_BYTES]) == checksum)

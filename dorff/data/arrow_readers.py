@@ -341,13 +341,10 @@ def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
 
 def _check_columns(file: str, schema: Any) -> None:
     others = [name for name in schema.names if name not in EDGES and not name.startswith("__")]  # but pandas' index
-    if "w" not in schema.names and others:
-        raise InputError(
-            f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; name the weights w, drop the rest."
-        )
+    remedy = "name the weights w, drop the rest" if "w" not in schema.names and others else "rename them"
+    if remedy != "rename them" or not {*EDGES[:2]}.issubset(schema.names):
+        raise InputError(f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; {remedy}.")
     for name in EDGES[: 2 + ("w" in schema.names)]:
-        if name not in schema.names:
-            raise InputError(f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; rename them.")
         kind, what = schema.field(name).type, "numbers" if name == "w" else "whole numbers of nodes"
         weight = name == "w" and (types.is_floating(kind) or types.is_boolean(kind))
         if not types.is_integer(kind) and not weight:

@@ -201,13 +201,17 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
 
     Raises InputError: nothing of the kind, or it is damaged, or arrays differ in length or are not numbers."""
     root: Path = locate(path).resolve()
-    if root.is_file() and not _is_parquet(root):
-        raise InputError(
-            f"{root}: wanted a graph, Parquet with the columns i, j (and w) or a Zarr group, got a file that is "
-            "neither; write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix."
-        )
-    if parts := parquet_files(root):
-        parquet: EdgeSource = _open_parquet(root, parts)
+    if root.is_file() and root.suffix != ".parquet":  # of that name, reading it tells what is wrong with it
+        with reading(str(root), "Parquet"), root.open("rb") as opened:
+            begin = opened.read(len(PARQUET))
+        if begin != PARQUET:
+            raise InputError(
+                f"{root}: wanted a graph, Parquet with the columns i, j (and w) or a Zarr group, got a file that is "
+                "neither; write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix."
+            )
+    files = [file for file in sorted(root.glob("*.parquet")) if not file.name.startswith((".", "_"))]
+    if parts := [root] if root.is_file() else files:
+        parquet: EdgeSource = _open_parquet(root, tuple(map(str, parts)))
         return parquet
     if not root.is_dir() or node(root).problem == "missing":
         raise InputError(
@@ -215,22 +219,6 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
             "with dorff.data.edges.write_graph."
         )
     return open_zarr_graph(root)
-
-
-def parquet_files(root: Path) -> tuple[str, ...]:
-    """The Parquet files at a path; none where it is something else."""
-    if root.is_file():
-        return (str(root),)
-    files = sorted(root.glob("*.parquet")) if root.is_dir() else []
-    return tuple(str(file) for file in files if not file.name.startswith((".", "_")))
-
-
-def _is_parquet(file: Path) -> bool:
-    """Whether a file is Parquet, or says that it is by its name: reading it then tells what is wrong with it."""
-    if file.suffix == ".parquet":
-        return True
-    with reading(str(file), "Parquet"), file.open("rb") as opened:
-        return opened.read(len(PARQUET)) == PARQUET
 
 
 def write_graph(path: str | os.PathLike[str], W: Any) -> None:

@@ -95,8 +95,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def transient(error: Exception) -> bool:
-    """Whether a disk failed that may do better next time, so that nothing is known of the file."""
-    return isinstance(error, OSError) and (error.errno in TRANSIENT or isinstance(error, DorffError))
+    """Whether memory or a disk failed that may do better next time, so that nothing is known of the file."""
+    disk = isinstance(error, OSError) and (error.errno in TRANSIENT or isinstance(error, DorffError))
+    return disk or isinstance(error, MemoryError)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

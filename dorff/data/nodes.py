@@ -68,8 +68,6 @@ class StoredArray:
         for a, b in pairwise([start, *range((start // step + 1) * step, stop, step), stop]):
             try:
                 rows = np.asarray(self.array[a:b])
-            except MemoryError:
-                raise
             except Exception as error:
                 if transient(error):
                     raise
@@ -238,8 +236,6 @@ def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
         read_json(directory / "zarr.json")
     try:
         return zarr.open_array(locate(directory).zarr(read_only=True), mode="r", zarr_format=3 if v3 else 2)
-    except MemoryError:
-        raise
     except Exception as error:
         if transient(error):
             raise

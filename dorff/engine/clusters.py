@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from multiprocessing import active_children
 from pathlib import Path
@@ -21,7 +20,7 @@ from distributed.security import Security
 from distributed.versions import VersionMismatchWarning
 
 from dorff.engine.base import TRIES, repeating, starting_without_interrupts, stopping_on_signals
-from dorff.engine.dask import DaskEngine
+from dorff.engine.dask import Act, DaskEngine
 from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
@@ -142,7 +141,7 @@ def _started(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
             local = undo.enter_context(local_cluster(cluster.workers, memory=cluster.memory, host=cluster.host))
             client = undo.enter_context(Client(local))
         undo.pop_all()
-    return DaskEngine(client, patience=patience, on_close=lambda: local.close())
+    return DaskEngine(client, patience=patience, on_close=local.close)
 
 
 def _killing_when_stopped() -> AbstractContextManager[None]:
@@ -159,12 +158,7 @@ def _killing_when_stopped() -> AbstractContextManager[None]:
 
 
 def connect(
-    cluster: spec.RemoteCluster,
-    patience: float,
-    *,
-    ours: bool = False,
-    wait: float = 0.0,
-    on_close: Callable[[], object] = lambda: None,
+    cluster: spec.RemoteCluster, patience: float, *, ours: bool = False, wait: float = 0.0, on_close: Act = lambda: None
 ) -> DaskEngine:
     """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting. Later it
     may be without a worker for `wait` seconds more than at the start. One that is not `ours` has pages to look at."""

@@ -19,6 +19,7 @@ from dorff.errors.stopping import stop_requested
 from dorff.storage.bucket import count
 
 LOSSES: Final = 10  # of a task whose scheduler was lost
+Act = Callable[[], object]
 _TICK: Final = 0.2  # seconds between looks at signals
 _LOOK: Final = 1.0  # seconds between looks at the workers
 _ANSWER: Final = 3.0  # seconds for an answer; who does not give one is asked again later
@@ -47,8 +48,8 @@ class DaskEngine(Engine):
         *,
         patience: float = PATIENCE,
         silence: float = HUNG,
-        on_close: Callable[[], object] = lambda: None,
-        watch: Callable[[], object] = lambda: None,
+        on_close: Act = lambda: None,
+        watch: Act = lambda: None,
     ) -> None:
         self._client, self._patience, self._on_close = client, patience, on_close
         cluster = client.cluster
@@ -91,7 +92,7 @@ class _Try(NamedTuple):
 class _DaskRun:
     """One call of `DaskEngine.run`."""
 
-    def __init__(self, client: Client, done: Done, stop: Stop, patience: float, watch: Callable[[], object]) -> None:
+    def __init__(self, client: Client, done: Done, stop: Stop, patience: float, watch: Act) -> None:
         self._client, self._done, self._stop, self._watch = client, done, stop, watch
         self._name, self._versions = uuid.uuid4().hex, own_versions()
         self._waiting, self._suspects = deque[_Try](), deque[_Try]()

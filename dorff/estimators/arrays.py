@@ -85,18 +85,16 @@ def runs_of(rows: int, unit: int) -> Iterator[tuple[int, int]]:
 def unwrap(values: Any, name: str) -> Any:
     """xarray's data, the rows of a sparse matrix or a Zarr array (in a local folder) or its values (in memory), a Dask
     array of numbers; anything else as it is, for scikit-learn to check. `name` is the argument's, for messages."""
-    if name == "X" and scipy.sparse.issparse(values) and values.ndim == 2:
-        if values.dtype.kind not in "buif":
-            raise InputError(f"X must hold real numbers, not {values.dtype}; convert it first")
-        return StoredRows(name, values.tocsr().astype(np.float64))
-    values = opened(values, name, lambda path, name: StoredRows(name, open_array(path.parent, path.name)))
-    if isinstance(values, StoredRows | da.Array):
+    sparse = name == "X" and scipy.sparse.issparse(values)
+    if not sparse:
+        values = opened(values, name, lambda path, name: StoredRows(name, open_array(path.parent, path.name)))
+    if sparse or isinstance(values, StoredRows | da.Array):
         wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
         if values.ndim != 2 and (name, values.ndim) != ("y", 1):
             raise InputError(f"{name} must be {wanted}, but has {values.ndim} dimensions; reshape it first")
         if values.dtype.kind not in "buif":
             raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
-    return values
+    return StoredRows(name, values.tocsr().astype(np.float64)) if sparse else values
 
 
 def opened(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> Any:
@@ -315,19 +313,6 @@ def row_weights(weights: Any, n: int) -> FloatArray | None:
     if not (np.isfinite(numbers).all() and np.all(numbers >= 0) and numbers.any()):
         raise InputError("sample_weight must be finite and not negative, and no fit is left where all weights are zero")
     return numbers
-
-
-def observed_by(observe: Any, q: int) -> FloatArray:
-    """C (q, p), of which the q targets are values; InputError for what is no such matrix."""
-    try:
-        C = np.asarray(observe, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"observe must be a matrix of numbers, not {observe!r}") from None
-    if C.ndim != 2 or len(C) != q or C.shape[1] < 1 or not np.isfinite(C).all() or not C.any():
-        raise InputError(
-            f"observe must be finite, not all zero, with a row for each of the {q} targets; got shape {C.shape}"
-        )
-    return C
 
 
 def check_memory(m: int, q: int) -> None:

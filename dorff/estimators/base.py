@@ -5,7 +5,7 @@ import numbers
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial as bound
 from typing import Any
@@ -44,7 +44,6 @@ from dorff.spec.registry import HELD_OUT
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Dealing = Callable[[FoldRule], Deal]
 _Chosen = tuple[OperatorKernel, Look | None, Deal]
-_HOMES = {"kernel": "kernels", "sampler": "frequencies"}
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "loo": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
 
@@ -97,16 +96,14 @@ class ORFFEstimator(Nested, ABC):
         count = self.n_features
         if not is_auto(count) and (not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2):
             raise InputError(f"n_features must be a whole number of 2 or more, or 'auto', got {count!r}")
-        for name, kinds in (("kernel", OperatorKernel | ScalarKernel), ("sampler", Sampler)):
-            value = getattr(self, name)
-            if value is not None and not isinstance(self._given if name == "kernel" else value, kinds):
-                raise InputError(f"{name} must be one of dorff.{_HOMES[name]}, not {value!r}")
+        if self.kernel is not None and not isinstance(self._given, OperatorKernel | ScalarKernel):
+            raise InputError(f"kernel must be one of dorff.kernels, not {self.kernel!r}")
+        if self.sampler is not None and not isinstance(self.sampler, Sampler):
+            raise InputError(f"sampler must be one of dorff.frequencies, not {self.sampler!r}")
         number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
         if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
             raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
-        ridges = self._ridges()
-        if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
-            raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
+        self._ridges()  # which refuses what is none
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Parameters that are not left at their defaults and change nothing, and why; `idle` says so of the draw's."""
@@ -156,10 +153,11 @@ class ORFFEstimator(Nested, ABC):
     def _ridges(self) -> list[float]:
         if is_auto(self.ridge):
             return list(FIRST_RIDGES)
-        try:
-            return [float(ridge) for ridge in np.atleast_1d(np.asarray(self.ridge, dtype=np.float64))]
-        except (TypeError, ValueError):
-            raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}") from None
+        with suppress(TypeError, ValueError):
+            ridges = [float(ridge) for ridge in np.atleast_1d(np.asarray(self.ridge, dtype=np.float64))]
+            if ridges and all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
+                return ridges
+        raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
 
     def _average(self, q: int) -> FloatArray | None:
         """C (q, V q) of a kernel of V views: the targets are their mean; None for other kernels."""

@@ -330,11 +330,22 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             yield "criterion", "there is one ridge, and nothing to choose"
 
     def _observation(self, q: int) -> FloatArray | None:
+        """C (q, p), of which the q targets are values; None where they are those of f."""
         if isinstance(self.kernel, MultiView):
             if self.observe is not None:
                 raise InputError("observe: with a MultiView kernel it is the mean of the views; leave observe out")
             return self._average(q)
-        return None if self.observe is None else arrays.observed_by(self.observe, q)
+        if self.observe is None:
+            return None
+        try:
+            C = np.asarray(self.observe, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"observe must be a matrix of numbers, not {self.observe!r}") from None
+        if C.ndim != 2 or len(C) != q or C.shape[1] < 1 or not np.isfinite(C).all() or not C.any():
+            raise InputError(
+                f"observe must be finite, not all zero, with a row for each of the {q} targets; got shape {C.shape}"
+            )
+        return C
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""

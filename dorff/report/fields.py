@@ -12,7 +12,7 @@ from matplotlib.quiver import Quiver
 from scipy.spatial import cKDTree
 
 from dorff.kernels import FloatArray, Spectral
-from dorff.report.describe import ColumnLabel, Observations, Rate, Subject, common_unit, rate
+from dorff.report.describe import Observations, Rate, Subject, common_unit, rate
 from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png, shades
 
 ARROWS: Final = 26  # along the longer side
@@ -32,9 +32,14 @@ class Plane:
     i: int
     j: int
 
+    @cached_property
+    def box(self) -> tuple[FloatArray, FloatArray]:
+        """Its corners, (2,) both."""
+        return self.subject.low[[self.i, self.j]], self.subject.high[[self.i, self.j]]
+
     def points(self, longest: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Coordinates (a,), (b,) and inputs (b * a, d), row by row; cells about square, `longest` along a side."""
-        low, high = self.subject.low[[self.i, self.j]], self.subject.high[[self.i, self.j]]
+        low, high = self.box
         sides = high - low if self.square else np.ones(2)
         counts = np.maximum(np.round(longest * sides / sides.max()).astype(int), 4)
         half = (high - low) / counts / 2
@@ -46,32 +51,25 @@ class Plane:
     @cached_property
     def square(self) -> bool:
         """Whether a unit is as long along x as along y: equal units, and sides that are not too unlike."""
-        sides = (self.subject.high - self.subject.low)[[self.i, self.j]]
-        return self.x.unit == self.y.unit and float(sides.max() / sides.min()) < 6
+        sides = self.box[1] - self.box[0]
+        units = {self.subject.inputs[place].unit for place in (self.i, self.j)}
+        return len(units) == 1 and float(sides.max() / sides.min()) < 6
 
     def height(self, width: float) -> float:
         """The height of a figure whose axes are about `width` inches wide."""
-        sides = (self.subject.high - self.subject.low)[[self.i, self.j]]
+        sides = self.box[1] - self.box[0]
         return float(np.clip(width * (sides[1] / sides[0] if self.square else 0.8), 2.5, 10.0)) + 1.0
 
     @property
-    def extent(self) -> tuple[float, float, float, float]:
-        low, high = self.subject.low, self.subject.high
-        return float(low[self.i]), float(high[self.i]), float(low[self.j]), float(high[self.j])
-
-    @property
-    def x(self) -> ColumnLabel:
-        return self.subject.inputs[self.i]
-
-    @property
-    def y(self) -> ColumnLabel:
-        return self.subject.inputs[self.j]
+    def extent(self) -> Any:
+        """Its ends along x and along y, as matplotlib wants them."""
+        return tuple(np.column_stack(self.box).ravel().tolist())
 
     def prepare(self, axes: Axes, *, title: str | None = None) -> None:
         axes.axis(self.extent)
         if self.square:
             axes.set_aspect("equal")
-        label_axes(axes, self.x, self.y, title=title)
+        label_axes(axes, self.subject.inputs[self.i], self.subject.inputs[self.j], title=title)
 
 
 def planes(subject: Subject) -> list[Plane]:

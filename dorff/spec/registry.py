@@ -161,21 +161,15 @@ class Keyed:
         if isinstance(value, Part):
             return value
         if isinstance(value, dict) and value:
-            return self._mapping(value, info)
+            if (keyed := _keyed(self.registry, value, self.only)) is not None:
+                return keyed.options.model_validate(value, context=info.context)
+            keys, key = [entry.name for entry in self._keyed()], next(iter(value))
+            raise Refusal(f"is not a known key; {nearest(key, keys)}use one of: {', '.join(keys)}", key=str(key))
         entry = _entry(self.registry, value, key=None) if not self.only or value in self.only else None
         if entry is not None and entry.alone:
             return entry.name
-        alone, keyed = self._alone(), [entry.written for entry in self._keyed()]
-        KnownNames((*alone, *keyed)).name(value)
+        KnownNames((*self._alone(), *(entry.written for entry in self._keyed()))).name(value)
         raise Refusal(f"needs a value, came {show(value)}; write it as a mapping")
-
-    def _mapping(self, value: dict[str, Any], info: ValidationInfo) -> Part:
-        if (keyed := _keyed(self.registry, value, self.only)) is not None:
-            return keyed.options.model_validate(value, context=info.context)
-        keys = [entry.name for entry in self._keyed()]
-        key = next(iter(value))
-        hint = nearest(key, keys)
-        raise Refusal(f"is not a known key; {hint}use one of: {', '.join(keys)}", key=str(key))
 
     def _alone(self) -> list[str]:
         return [entry.name for entry in self.registry.entries(self.only) if entry.alone]

@@ -278,22 +278,18 @@ def _read(version: Path, left: tuple[str, ...]) -> tuple[Mapping[str, Any], Arra
         raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
     description = json.loads(text)
     shapes = {name: tuple(shape) for name, shape in description["shapes"].items() if not name.startswith(left)}
-    _refuse_absurd(shapes, version)
+    # Before anything is read, let alone allocated: files can be hollow, so that their sizes prove little.
+    if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
+        raise InputError(f"{version}: claims arrays of sizes that are no whole numbers; publish it again")
+    claimed = sum(8 * math.prod(shape) for shape in shapes.values())
+    if claimed > psutil.virtual_memory().total:
+        raise InputError(f"{version}: claims to hold up to {claimed:.3g} bytes, more than this machine; publish again")
     dtypes = description["dtypes"]
     arrays = {name: _load_array(group, name, shape, dtypes[name], version) for name, shape in shapes.items()}
     for name, value in arrays.items():
         if _checksum(value) != description["crc32"][name]:
             raise InputError(f"{version}: array {name} is damaged, or another's; publish it again")
     return description, arrays
-
-
-def _refuse_absurd(shapes: Mapping[str, tuple[int, ...]], version: Path) -> None:
-    """Before anything is read, let alone allocated: files can be hollow, so that their sizes prove little."""
-    if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
-        raise InputError(f"{version}: claims arrays of sizes that are no whole numbers; publish it again")
-    claimed = sum(8 * math.prod(shape) for shape in shapes.values())
-    if claimed > psutil.virtual_memory().total:
-        raise InputError(f"{version}: claims to hold up to {claimed:.3g} bytes, more than this machine; publish again")
 
 
 def _load_array(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: str, version: Path) -> npt.NDArray[Any]:
@@ -326,7 +322,10 @@ def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
 
 
 def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
-    _check_words(words)
+    for key, kind in {"kernel": Mapping, "sampler": Mapping, "info": Mapping, "seed": int}.items():
+        if not isinstance(words[key], kind) or isinstance(words[key], bool):
+            wanted = "a whole number" if kind is int else "a mapping"
+            raise InputError(f"{key} should be {wanted}, got {type(words[key]).__name__}")
     m, _ = arrays["coefficients"].shape
     roots, r, inside = arrays["root"].shape
     kernel = kernels.from_config(words["kernel"])
@@ -349,27 +348,15 @@ def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
         raise InputError(f"{features.m} features have coefficients {(m, r)}, or a target's scale is not above 0")
     if weights.views is not None and q != inside:
         raise InputError(f"views of {inside} outputs have {q} targets")
-    known = {
-        *expected,
-        *(["views"] if weights.views is not None else []),
-        *feature_arrays(features),
-        *(name for part in (posterior, held) if part for name in part.arrays()),
-    }
-    if arrays.keys() - known:
-        raise InputError(f"array {min(arrays.keys() - known)} is no part of such a model")
-    return Model(
+    model = Model(
         feature_map=features, operator_weights=weights,
         coefficients=arrays["coefficients"], intercept=arrays["intercept"], target_scale=arrays["target_scale"],
         kernel=kernel, sampler=words["sampler"], seed=words["seed"], info=words["info"], observe=arrays.get("observe"),
         posterior=posterior, held=held,
     )  # fmt: skip
-
-
-def _check_words(words: Mapping[str, Any]) -> None:
-    for key, kind in {"kernel": Mapping, "sampler": Mapping, "info": Mapping, "seed": int}.items():
-        if not isinstance(words[key], kind) or isinstance(words[key], bool):
-            wanted = "a whole number" if kind is int else "a mapping"
-            raise InputError(f"{key} should be {wanted}, got {type(words[key]).__name__}")
+    if others := arrays.keys() - model_arrays(model).keys():
+        raise InputError(f"array {min(others)} is no part of such a model")
+    return model
 
 
 def _weights(arrays: Arrays, kernel: kernels.OperatorKernel, features: FeatureMap) -> OperatorWeights:
