@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ import dorff.cli.fitting as fitting
 import dorff.cli.guard as options
 import dorff.cli.tuning as tuning
 from dorff import __version__
-from dorff.cli.guard import Style, guarded, logging, put, say, show
+from dorff.cli.guard import P, Style, guarded, logging, put, say, show
 from dorff.cli.metrics import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
@@ -23,7 +23,6 @@ from dorff.errors import InputError
 if TYPE_CHECKING:
     from dorff.engine import Engine
 
-P = ParamSpec("P")
 Names = Sequence[str] | None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import yaml
@@ -139,15 +139,7 @@ def _ingest(home: Path, echo: Echo) -> int:
 
 def _write_job(home: Path, search: Search) -> Job:
     """The job as a file, with every kernel that is tried, as `dorff fit` takes it; and read back."""
-    text = yaml.safe_dump(_description(search), sort_keys=False)
-    head = "# What `dorff demo` fits: Helmholtz kernels of several weights and length-scales, the best of which wins.\n"
-    write_atomic(home / "JOB.yaml", [(head + text).encode()], sync=False)
-    return load_job(home / "JOB.yaml")
-
-
-def _description(search: Search) -> dict[str, Any]:
-    """What JOB.yaml says. Times s^2, curl-free and divergence-free kernels are I at 0, so that shares are shares."""
-    described = []
+    described = []  # times s^2, curl-free and divergence-free kernels are I at 0, so that shares are shares
     for share, lengthscale in search.kernels:
         scalar = {"type": "gaussian", "lengthscale": lengthscale}
         terms = [
@@ -157,7 +149,7 @@ def _description(search: Search) -> dict[str, Any]:
         ]
         described.append({"type": "sum", "terms": terms})
     folds = {"count": 5, "by": "rows"}
-    return {
+    job = {
         "data": {"store": "drifters.zarr", "inputs": "x", "targets": "y"},
         "kernel": described,
         "features": {"count": search.features, "sampler": {"type": "orthogonal"}, "seed": 0},
@@ -166,6 +158,9 @@ def _description(search: Search) -> dict[str, Any]:
         "state": "state",
         "model": "model",
     }
+    head = "# What `dorff demo` fits: Helmholtz kernels of several weights and length-scales, the best of which wins.\n"
+    write_atomic(home / "JOB.yaml", [(head + yaml.safe_dump(job, sort_keys=False)).encode()], sync=False)
+    return load_job(home / "JOB.yaml")
 
 
 def _fit(job: Job, search: Search, engine: Engine, echo: Echo, progress: Progress | None) -> FitReport:

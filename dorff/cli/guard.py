@@ -10,7 +10,6 @@ import math
 import os
 import re
 import sys
-import tempfile
 import threading
 import traceback
 import uuid
@@ -22,6 +21,7 @@ from enum import StrEnum
 from functools import partial, wraps
 from logging import INFO, NOTSET, Handler, getLogger
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, Final, ParamSpec, TextIO
 
 import typer
@@ -126,7 +126,12 @@ def _report(error: BaseException, *, goes_on: bool) -> int:
     if os.environ.get("DORFF_DEBUG") == "1":
         say("".join(traceback.format_exception(error)).rstrip(), "debug")
     elif code == 1:
-        sentence += _kept_traceback(error)
+        try:
+            with NamedTemporaryFile("w", prefix="dorff-bug-", suffix=".txt", delete=False, encoding="utf-8") as file:
+                file.write(redact("".join(traceback.format_exception(error))))
+            sentence += f"; please report it with the traceback in {file.name}"
+        except OSError as problem:
+            sentence += f"; its traceback could not be kept ({problem.strerror}), set DORFF_DEBUG=1 to see it"
     try:
         sys.stdout.flush()
     except OSError:  # what is in its buffer will never be written
@@ -161,17 +166,6 @@ def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
             return IncompleteError.exit_code, f"{where}{problem}, and run the same command again"
         return InputError.exit_code, f"{where}{error.strerror or error}; check the path and its permissions"
     return 1, f"{type(error).__name__}: {error} -- this is a bug in dorff"
-
-
-def _kept_traceback(error: BaseException) -> str:
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="dorff-bug-", suffix=".txt", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(redact("".join(traceback.format_exception(error))))
-    except OSError as problem:
-        return f"; its traceback could not be kept ({problem.strerror}), set DORFF_DEBUG=1 to see it"
-    return f"; please report it with the traceback in {file.name}"
 
 
 option = partial(typer.Option, show_default=False)  # of what has no default but to be left out

@@ -379,5 +379,4 @@ def _column(file: str, column: Any, name: str) -> npt.NDArray[Any]:
         converted = column.cast(pa.float64() if name == "w" else pa.int64())
     except pa.ArrowInvalid as error:
         raise InputError(f"{file}: column {name} has a number out of range ({error}); mend the graph.") from error
-    values: npt.NDArray[Any] = converted.to_numpy(zero_copy_only=False)
-    return values
+    return np.asarray(converted.to_numpy(zero_copy_only=False))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -211,8 +211,7 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
             )
     files = [file for file in sorted(root.glob("*.parquet")) if not file.name.startswith((".", "_"))]
     if parts := [root] if root.is_file() else files:
-        parquet: EdgeSource = _open_parquet(root, tuple(map(str, parts)))
-        return parquet
+        return cast(EdgeSource, _open_parquet(root, tuple(map(str, parts))))
     if not root.is_dir() or node(root).problem == "missing":
         raise InputError(
             f"{root}: wanted a graph, a Zarr group or Parquet files, but there is none; check the path, or write one "

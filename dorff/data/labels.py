@@ -222,8 +222,7 @@ class Coding:
                 f"{where(row)}: holds the label {stored[row].item()!r}, which was not there when the data set was "
                 "opened; open it again."
             )
-        codes: Codes = places[index]
-        return codes
+        return np.asarray(places[index])
 
     def one_hot(self, codes: Codes) -> npt.NDArray[np.float64]:
         """Rows (n, K) of zeros with a one at the label's place; of NaN where there is no label."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import google_crc32c
 import numpy as np
@@ -272,8 +272,7 @@ def _open_file(path: str, asked: Collection[str]) -> Reader:
             f"{path}: its format is not known from {suffix or 'its name'!r}; wanted one of {', '.join(READERS.names)}."
         )
     options = {"asked": asked} if "asked" in entry.options.model_fields else {}
-    reader: Reader = entry.build(path, **options)
-    return reader
+    return cast(Reader, entry.build(path, **options))
 
 
 def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) -> None:

@@ -235,28 +235,24 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
     path = locate(store).resolve()
     with reported(path):
         group_attributes(path)  # before anything is made beside what is no store
-        return _trimmed(path, keep)
-
-
-def _trimmed(path: Path, keep: int) -> int:
-    with staging(path) as (_, check):
-        attributes = group_attributes(path)
-        remedy = "so rows cannot be taken away; leave them out when it is ingested."
-        (before, rows), names = ingested(path, attributes, remedy)
-        arrays = {name: open_array(path, name) for name in names}
-        check_seals(path, attributes, arrays)
-        shards = {name: stored.files.outer[0] for name, stored in arrays.items()}
-        unit = math.lcm(*shards.values())
-        first = max(before, (rows - keep) // unit * unit)
-        check()
-        if first > before:
-            commit(path, {"first": first, **_counts(path, attributes, first)})
-        for name, shard in shards.items():
-            chunks = path / name / "c"
-            for entry in list(chunks.iterdir()):
-                if entry.name.isdecimal() and int(entry.name) < first // shard:
-                    rmtree(entry)
-            sync_directory(chunks)
+        with staging(path) as (_, check):
+            attributes = group_attributes(path)
+            remedy = "so rows cannot be taken away; leave them out when it is ingested."
+            (before, rows), names = ingested(path, attributes, remedy)
+            arrays = {name: open_array(path, name) for name in names}
+            check_seals(path, attributes, arrays)
+            shards = {name: stored.files.outer[0] for name, stored in arrays.items()}
+            unit = math.lcm(*shards.values())
+            first = max(before, (rows - keep) // unit * unit)
+            check()
+            if first > before:
+                commit(path, {"first": first, **_counts(path, attributes, first)})
+            for name, shard in shards.items():
+                chunks = path / name / "c"
+                for entry in list(chunks.iterdir()):
+                    if entry.name.isdecimal() and int(entry.name) < first // shard:
+                        rmtree(entry)
+                sync_directory(chunks)
     return rows - first
 
 

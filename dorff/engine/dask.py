@@ -110,7 +110,11 @@ class _DaskRun:
                     raise self._stop.error()
                 self._workers.look()
                 self._watch()
-                self._submit()
+                if self._client.status == "running":
+                    while self._waiting and len(self._running) < max(1, 2 * self._workers.threads):
+                        self._send(self._waiting.popleft())
+                    if self._suspects and not self._running:
+                        self._send(self._suspects.popleft())
                 with suppress(queue.Empty):
                     self._take(self._ended.get(timeout=_TICK))
         finally:
@@ -121,14 +125,6 @@ class _DaskRun:
             problem = f"tasks killed their worker every time they were tried: {names}; all others are done, and kept"
             remedy = "give workers more memory, or look at their logs, and run the same command again"
             raise QuarantineError(f"{problem}: {remedy}", tuple(task.tag for task in self._killers))
-
-    def _submit(self) -> None:
-        if self._client.status != "running":
-            return
-        while self._waiting and len(self._running) < max(1, 2 * self._workers.threads):
-            self._send(self._waiting.popleft())
-        if self._suspects and not self._running:
-            self._send(self._suspects.popleft())
 
     def _send(self, attempt: _Try) -> None:
         call = Call(self._name, self._versions, attempt.task.function, attempt.task.arguments)

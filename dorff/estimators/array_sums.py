@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import dask.array as da
 import numpy as np
@@ -171,8 +171,7 @@ class ArraySums:
         while len(nodes) > 1:
             pairs = zip(nodes[::2], nodes[1::2], strict=False)
             nodes = [merge(left, right) for left, right in pairs] + nodes[len(nodes) // 2 * 2 :]
-        folds: Folds = nodes[0].compute()
-        return folds
+        return cast(Folds, nodes[0].compute())
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,22 +275,19 @@ class ArrayReader:
         self._classes = rows.classes if isinstance(rows, OneHot) else None
         self._rows = rows.labels if isinstance(rows, OneHot) else rows
         self._name, self._partial = name, partial
-        self._start, self._kept = 0, self._rows[:0]
+        # What is in memory has been checked by scikit-learn.
+        self._start, self._kept = 0, self._rows if isinstance(self._rows, np.ndarray) else self._rows[:0]
 
     def read(self, start: int, stop: int) -> FloatArray:
-        values = self._slice(start, stop)
-        return values if self._classes is None else one_hot(values, self._classes)
-
-    def _slice(self, start: int, stop: int) -> Any:
-        if isinstance(self._rows, np.ndarray):
-            return self._rows[start:stop]  # checked by scikit-learn
-        if not self._start <= start <= stop <= self._start + len(self._kept):
+        kept = self._start <= start <= stop <= self._start + len(self._kept)
+        if not isinstance(self._rows, np.ndarray) and not kept:
             unit = self._rows.unit_rows
             self._start = start // unit * unit
             self._kept = self._rows[self._start : -(-stop // unit) * unit]
             if not isinstance(self._rows, StoredLabels):
                 finite(self._kept, self._name, self._start, partial=self._partial)
-        return self._kept[start - self._start : stop - self._start]
+        values: Any = self._kept[start - self._start : stop - self._start]
+        return values if self._classes is None else one_hot(values, self._classes)
 
 
 def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Iterator[tuple[int, int]]:

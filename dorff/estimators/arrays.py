@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import dask.array as da
 import numpy as np
@@ -163,8 +163,7 @@ def with_rows(values: Any, name: str) -> Rows:
     if values.ndim == 1:
         values = values[:, None]
     if isinstance(values, da.Array):
-        wide: da.Array = known(values, name).rechunk({1: -1})
-        return wide
+        return cast(da.Array, known(values, name).rechunk({1: -1}))
     return np.ascontiguousarray(values, dtype=np.float64)
 
 

@@ -3,7 +3,7 @@
 import inspect
 import numbers
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -139,8 +139,7 @@ def _changed_by_name(value: str, changes: Parameters) -> Kernel:
             f"kernel is {value!r}, whose length-scale comes from the data, which a kernel with other parameters has "
             f"not; give kernel__{inside}lengthscale too"
         )
-    kernel: Kernel = one
-    return kernel
+    return cast(Kernel, one)
 
 
 def _inside(value: object, name: str) -> Iterator[tuple[str, Any]]:

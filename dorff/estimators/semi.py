@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
-import scipy.sparse
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing
@@ -112,22 +111,17 @@ class Penalties:
 
 
 def _penalty(term: Manifold, drawing: Drawing, X: FloatArray) -> Penalty:
-    """Of weight 1, over the rows X (n, d). InputError for a view, or views, that the kernel has not."""
-    kernel = drawing.setting.kernel
+    """Of weight 1, over the rows X (n, d). InputError for views that the kernel has not, and a graph of other rows."""
+    kernel, n = drawing.setting.kernel, len(X)
     if (term.between or term.view is not None) and not isinstance(kernel, MultiView):
         raise InputError("manifold: view and between are of the views of a MultiView kernel; leave them out")
     inputs, views = of_views(term, kernel)
-    columns, graph = features_of(kernel, views, drawing.setting.density), _found(term.graph, len(X))
+    columns, graph = features_of(kernel, views, drawing.setting.density), term.graph
+    if isinstance(graph, Given) and graph.path is not None:
+        source = given_source(graph.path, n)
+        edges = source.read(0, source.count)
+        check_edges(*edges, n=n)
+        graph = adjacency(*both_ways(*undirected(*edges, both=source.kind == "csr")), (n, n))
+    elif isinstance(graph, Given):
+        graph = checked(graph.source, n)
     return penalty(term, in_memory(drawing.features, X, graph, term, inputs=inputs, columns=columns), views)
-
-
-def _found(graph: Graph, n: int) -> Graph | scipy.sparse.csr_array:
-    """A graph of n rows that the user gives as its weights; others as they are. InputError where it is not one."""
-    if not isinstance(graph, Given):
-        return graph
-    if graph.path is None:
-        return checked(graph.source, n)
-    source = given_source(graph.path, n)
-    edges = source.read(0, source.count)
-    check_edges(*edges, n=n)
-    return adjacency(*both_ways(*undirected(*edges, both=source.kind == "csr")), (n, n))

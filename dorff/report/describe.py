@@ -133,7 +133,9 @@ class Subject:
         if rows is None and model.held is not None:
             rows = model.held.X, model.held.Y
         if rows is not None:
-            nearest = _typical(rows[0])
+            spread = rows[0].std(axis=0)
+            apart = (rows[0] - np.median(rows[0], axis=0)) / np.where(spread > 0, spread, 1.0)
+            nearest = int(np.argmin((apart**2).sum(axis=1)))
             at, place = rows[0][nearest], "as in the row nearest to the medians"
             if observations is None and model.held is not None:
                 place += f" (row {model.held.numbers[nearest]:,} of the data)"
@@ -176,13 +178,6 @@ def _around(model: Model) -> tuple[FloatArray, FloatArray]:
     rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
     reach = 4.0 * features.scale / np.where(rms > 0, rms, 1.0)
     return features.center - reach, features.center + reach
-
-
-def _typical(X: FloatArray) -> int:
-    """The row of X (n, d) nearest to the medians, every column over its standard deviation."""
-    spread = X.std(axis=0)
-    apart = (X - np.median(X, axis=0)) / np.where(spread > 0, spread, 1.0)
-    return int(np.argmin((apart**2).sum(axis=1)))
 
 
 def _dummies(X: FloatArray) -> list[range]:
@@ -256,8 +251,9 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
         for weight, term in kernel.terms():
             if weight > 0:
                 traces.append(weight * term.trace(len(columns), model.p))
-                measure = _measure(term, model, len(columns))
-                formula, scalar = f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + measure
+                formula, scalar = f"{weight:.4g} {_formula(term)}", _scalar(term, unit)
+                if isinstance(term, kernels.CurlFree | kernels.DivergenceFree):  # of the law of its frequencies
+                    scalar += f"; {frequencies.from_config(model.sampler).measure(term, len(columns))} measure"
                 places.append((view + _name(term), formula, scalar, _source(term)))
     shares = np.array(traces) / sum(traces)
     return [KernelTerm(float(share), *words) for share, words in zip(shares, places, strict=True)]
@@ -305,13 +301,6 @@ def _brief(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(_brief(one) for one in value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _measure(term: kernels.BaseKernel, model: Model, d: int) -> str:
-    """The law that a vector field's frequencies were drawn from, of d inputs."""
-    if not isinstance(term, kernels.CurlFree | kernels.DivergenceFree):
-        return ""
-    return f"; {frequencies.from_config(model.sampler).measure(term, d)} measure"
 
 
 def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:

@@ -91,14 +91,7 @@ def field_plot(subject: Subject, whole: bool) -> bytes:
     unit = common_unit(subject.targets)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, extend="max")
     bar.set_label(f"length of the vectors{f' ({unit})' if unit else ''}", color=INK)
-    _arrows(axes, plane, doubt, unit)
-    plane.prepare(axes)
-    return png(figure)
-
-
-def _arrows(axes: Axes, plane: Plane, doubt: "_Doubt", unit: str | None) -> None:
-    """Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes."""
-    subject = plane.subject
+    # Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes.
     _, _, grid = plane.points(ARROWS)
     vectors, near = subject.model.predict(grid), doubt.of(grid) < FAR
     reference = max(_top(np.linalg.norm(vectors[near], axis=1)), 1e-300)
@@ -109,6 +102,8 @@ def _arrows(axes: Axes, plane: Plane, doubt: "_Doubt", unit: str | None) -> None
         X, Y = _thinned(subject.data, subject)
         axes.plot(*subject.data[0].T, ".", ms=1.6, color=ACCENT, alpha=0.6)
         _key(axes.quiver(*X.T, *Y.T, color=ACCENT, alpha=0.9, **style), reference, unit, 0.32, "observed", ACCENT)
+    plane.prepare(axes)
+    return png(figure)
 
 
 def derivative_plots(subject: Subject, whole: bool) -> bytes:
@@ -327,5 +322,4 @@ def _reach(subject: Subject) -> FloatArray | None:
     if len(spectral) < len(scalars):
         return None
     stretches = np.array([1.0 / scalar.stretch(subject.model.d) for scalar in spectral])
-    reach: FloatArray = stretches.max(axis=0) * subject.model.feature_map.scale
-    return reach
+    return np.asarray(stretches.max(axis=0) * subject.model.feature_map.scale)

@@ -300,7 +300,11 @@ def trial_plot(
     label_axes(axes, ColumnLabel("ridge"), criterion.axis + (f" ({unit})" if unit and criterion.in_units else ""))
     axes.margins(y=0.12)
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)
-    _legend(axes, colours, styles)
+    lines = [Line2D([], [], color=colour, lw=2.2, label=drawable(kernel)) for kernel, colour in colours.items()]
+    if len(styles) > 1:
+        lines += [Line2D([], [], color=INK, ls=style, lw=1.4, label=f"m = {m:,}") for m, style in styles.items()]
+    place = (1.01, 0.5)
+    axes.legend(handles=lines, loc="center left", bbox_to_anchor=place, frameon=False, fontsize=9, labelcolor=INK)
     return png(figure)
 
 
@@ -321,11 +325,3 @@ def _scale(axes: Axes, ridges: Sequence[float]) -> None:
         axes.set_xscale("log")
     else:
         axes.set_xscale("symlog", linthresh=min((one for one in ridges if one > 0), default=1.0))
-
-
-def _legend(axes: Axes, colours: Mapping[str, str], styles: Mapping[int, str]) -> None:
-    lines = [Line2D([], [], color=colour, lw=2.2, label=drawable(kernel)) for kernel, colour in colours.items()]
-    if len(styles) > 1:
-        lines += [Line2D([], [], color=INK, ls=style, lw=1.4, label=f"m = {m:,}") for m, style in styles.items()]
-    place = (1.01, 0.5)
-    axes.legend(handles=lines, loc="center left", bbox_to_anchor=place, frameon=False, fontsize=9, labelcolor=INK)
