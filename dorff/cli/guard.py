@@ -81,10 +81,8 @@ def _passing_on() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        raise InputError(
-            f"standard output: {error.strerror} (its reader closed it, or its disk is full); the result could not be "
-            "passed on, all else is done"
-        ) from error
+        problem = f"standard output: {error.strerror} (its reader closed it, or its disk is full)"
+        raise InputError(f"{problem}; the result could not be passed on, all else is done") from error
 
 
 def show(value: object, text: str, *, as_json: bool) -> None:

@@ -42,10 +42,8 @@ class Column:
         }
         if node(group / name).is_array:
             if (width := open_array(group, name).columns) != 1:
-                raise InputError(
-                    f"{group}: wanted one column, but array {name!r} has {width}; name one of them: "
-                    f"{', '.join(stored_columns(attributes, name, width))}."
-                )
+                remedy = f"name one of them: {', '.join(stored_columns(attributes, name, width))}"
+                raise InputError(f"{group}: wanted one column, but array {name!r} has {width}; {remedy}.")
             return cls(name, name, 0)
         for array, columns in names.items():
             if name in columns:
@@ -216,10 +214,8 @@ class Dataset:
         weights = self._column(self.weights, start, stop).astype(np.float64)
         if (weights < 0).any():
             row = int(np.argmax(weights < 0))
-            raise InputError(
-                f"{self.path}: row {start + row}, column {self.weights.name}: wanted a weight of at least 0, got "
-                f"{weights[row]}; mend the data, or leave the weights out."
-            )
+            problem = f"row {start + row}, column {self.weights.name}: wanted a weight of at least 0"
+            raise InputError(f"{self.path}: {problem}, got {weights[row]}; mend the data, or leave the weights out.")
         return weights
 
     def labelled_rows(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
@@ -232,10 +228,8 @@ class Dataset:
         strange = (values != 0) & ~labelled
         if strange.any():
             row = int(np.argmax(strange))
-            raise InputError(
-                f"{self.path}: row {start + row}, column {self.labelled.name}: wanted 1 (labelled) or 0 (unlabelled), "
-                f"got {values[row]}; mend the data, or name another column."
-            )
+            problem = f"row {start + row}, column {self.labelled.name}: wanted 1 (labelled) or 0 (unlabelled)"
+            raise InputError(f"{self.path}: {problem}, got {values[row]}; mend the data, or name another column.")
         return labelled
 
     def inputs_only(self) -> Dataset:
@@ -365,16 +359,12 @@ class Dataset:
 
     def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if stored.rows < stop:
-            raise InputError(
-                f"{self.path}: array {stored.files.name} has {stored.rows} rows now, fewer than {stop}; it was cut "
-                "or replaced: open it again."
-            )
+            problem = f"array {stored.files.name} has {stored.rows} rows now, fewer than {stop}"
+            raise InputError(f"{self.path}: {problem}; it was cut or replaced: open it again.")
         # A unit at a time: what decoding needs beside the result does not grow with the rows asked for.
         if fault := stored.read(start, stop, out, step=self.unit_rows):
-            raise InputError(
-                f"{self.path}: {fault}; `dorff verify {self.path}` lists all such chunks, then restore them from a "
-                f"copy or ingest again{fault.hint}."
-            )
+            remedy = f"`dorff verify {self.path}` lists all such chunks, then restore them from a copy or ingest again"
+            raise InputError(f"{self.path}: {fault}; {remedy}{fault.hint}.")
         return out
 
 

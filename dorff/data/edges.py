@@ -127,10 +127,8 @@ def open_zarr_graph(root: Path) -> EdgeSource:
     there = {name for name in (*EDGES, *MATRIX) if (root / name).is_dir()}
     names = EDGES if "i" in there or "j" in there else MATRIX
     if names is MATRIX and not there & set(MATRIX[:2]):
-        raise InputError(
-            f"{root}: wanted a graph, the arrays i and j (and w) or indptr and indices (and data), but it has none of "
-            "them; write one with dorff.data.edges.write_graph."
-        )
+        problem = "wanted a graph, the arrays i and j (and w) or indptr and indices (and data), but it has none of them"
+        raise InputError(f"{root}: {problem}; write one with dorff.data.edges.write_graph.")
     weighted = names[2] in there or names[2] in (attributes.get("columns") or {})
     arrays = {name: open_array(root, name) for name in names[: 2 + weighted]}
     check_seals(root, attributes, arrays)
@@ -157,10 +155,9 @@ def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -
     ends = [int(_values(str(root), "indptr", at, at + 1)[0]) for at in (0, n)] if n >= 0 else []
     if ends != [0, count] or nodes not in (None, n):
         got = f"{n + 1} pointers{f' from {ends[0]} to {ends[1]}' if ends else ''}"
-        raise InputError(
-            f"{root}: wanted an indptr that ascends from 0 to the number of indices, {count}, with one more than the "
-            f"nodes{'' if nodes is None else f', {nodes}'}; got {got}: write it anew."
-        )
+        wanted = f"that ascends from 0 to the number of indices, {count}, with one more than the nodes"
+        wanted += "" if nodes is None else f", {nodes}"
+        raise InputError(f"{root}: wanted an indptr {wanted}; got {got}: write it anew.")
     return ZarrMatrix(str(root), n, count, weighted)
 
 
@@ -213,10 +210,8 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
     if parts := [root] if root.is_file() else files:
         return cast(EdgeSource, _open_parquet(root, tuple(map(str, parts))))
     if not root.is_dir() or node(root).problem == "missing":
-        raise InputError(
-            f"{root}: wanted a graph, a Zarr group or Parquet files, but there is none; check the path, or write one "
-            "with dorff.data.edges.write_graph."
-        )
+        remedy = "check the path, or write one with dorff.data.edges.write_graph"
+        raise InputError(f"{root}: wanted a graph, a Zarr group or Parquet files, but there is none; {remedy}.")
     return open_zarr_graph(root)
 
 
@@ -261,7 +256,5 @@ def _check_symmetric(W: sp.csr_array) -> None:
     if (apart.data > 0).any():
         at = int(np.argmax(apart.data > 0))
         i, j = int(apart.row[at]), int(apart.col[at])
-        raise InputError(
-            f"W: wanted symmetric weights, got {W[i, j]} from {i} to {j} and {W[j, i]} from {j} to {i}; make it "
-            "symmetric, (W + W.T) / 2 or W.maximum(W.T) say."
-        )
+        problem = f"W: wanted symmetric weights, got {W[i, j]} from {i} to {j} and {W[j, i]} from {j} to {i}"
+        raise InputError(f"{problem}; make it symmetric, (W + W.T) / 2 or W.maximum(W.T) say.")

@@ -63,10 +63,8 @@ class Encoding:
         new = [value for value in values if value is not None and value not in place]
         if new and not zero:
             held = ", ".join(self.words[:8]) + (", ..." if len(self.words) > 8 else "")
-            raise InputError(
-                f"{where}: has {new[0]!r}, which is none of its {len(self.words):,} categories ({held}); correct it, "
-                "or give --unknown-zero to have no category there."
-            )
+            problem = f"has {new[0]!r}, which is none of its {len(self.words):,} categories ({held})"
+            raise InputError(f"{where}: {problem}; correct it, or give --unknown-zero to have no category there.")
         rows = np.eye(len(place)) if self.kind == "one_hot" else np.arange(len(place), dtype=np.float64)[:, None]
         gap = np.full(rows.shape[1], np.nan)
         unknown = np.zeros(rows.shape[1]) if self.kind == "one_hot" else gap
@@ -113,9 +111,8 @@ def seconds(values: Sequence[str | None], where: str) -> Floats:
         return np.asarray(times.to_numpy(zero_copy_only=False) / 1e6)
     if len(values) > 1:
         return np.concatenate([seconds([value], where) for value in values])
-    raise InputError(
-        f"{where}: wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}; write it so."
-    )
+    problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
+    raise InputError(f"{where}: {problem}; write it so.")
 
 
 def _texts(run: Run, where: str) -> list[str | None]:
@@ -199,17 +196,14 @@ class Learner:
     def _check(self, of: str, words: set[str], where: str) -> None:
         """InputError where values are rather names of rows, numbers or other dates than categories."""
         if len(words) > MOST:
-            raise InputError(
-                f"{where}: has more than {MOST:,} different texts, such as {min(words)!r}; such a name for each row "
-                "is no category: leave the column out, or name it in --groups."
-            )
+            remedy = "such a name for each row is no category: leave the column out, or name it in --groups"
+            raise InputError(f"{where}: has more than {MOST:,} different texts, such as {min(words)!r}; {remedy}.")
         if of in self.one_hot:
             return
         if odd := sorted(filter(ODD.fullmatch, words)):
-            raise InputError(
-                f"{where}: has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601: write numbers "
-                f"alone, and dates as 2024-05-31, or give --one-hot {of} to have categories."
-            )
+            remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
+            problem = f"has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601"
+            raise InputError(f"{where}: {problem}: {remedy}.")
 
 
 def _column(readers: Sequence[Reader], name: str) -> str:

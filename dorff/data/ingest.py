@@ -63,10 +63,8 @@ class _Target:
             raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
         content = reader.content()
         if content in self.sources and not again:
-            raise InputError(
-                f"{reader.path}: has the content of {self.sources[content]}, so that its rows would be there twice; "
-                "leave it out, or give --again to have them twice."
-            )
+            problem = f"has the content of {self.sources[content]}, so that its rows would be there twice"
+            raise InputError(f"{reader.path}: {problem}; leave it out, or give --again to have them twice.")
         self.sources.setdefault(content, reader.path)
 
 
@@ -208,10 +206,8 @@ def _of_files(store: Path | None, sources: Sequence[str | os.PathLike[str]], cla
 def _check_further(array: str, columns: Sequence[str]) -> None:
     """InputError where a further array cannot have this name, or has no columns."""
     if array in OWN or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", array):
-        raise InputError(
-            f"also: {array!r} is no name for a further array; take one of letters, digits, - and _, and none of "
-            f"{', '.join(OWN)}, which have options of their own."
-        )
+        remedy = f"take one of letters, digits, - and _, and none of {', '.join(OWN)}, which have options of their own"
+        raise InputError(f"also: {array!r} is no name for a further array; {remedy}.")
     if not columns:
         raise InputError(f"also: {array}: wanted at least one column, got none; name its columns.")
 

@@ -133,9 +133,8 @@ def label_of(value: Any, where: str) -> Label | None:
             raise InputError(f"{where}: the label {value[:60]!r} is not UTF-8 text; write it as such.") from error
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
-            raise InputError(
-                f"{where}: a label has {len(value):,} characters, wanted {MAX_TEXT:,} at most; shorten it."
-            )
+            came = f"a label has {len(value):,} characters"
+            raise InputError(f"{where}: {came}, wanted {MAX_TEXT:,} at most; shorten it.")
         return value.strip() or None
     if isinstance(value, bool | int) or value is None:
         return value
@@ -218,10 +217,8 @@ class Coding:
             index[none] = MISSING
         if strange.any():
             row = int(np.argmax(strange))
-            raise InputError(
-                f"{where(row)}: holds the label {stored[row].item()!r}, which was not there when the data set was "
-                "opened; open it again."
-            )
+            problem = f"holds the label {stored[row].item()!r}, which was not there when the data set was opened"
+            raise InputError(f"{where(row)}: {problem}; open it again.")
         return np.asarray(places[index])
 
     def one_hot(self, codes: Codes) -> npt.NDArray[np.float64]:
@@ -240,10 +237,8 @@ def distinct(runs: Iterable[npt.NDArray[Any]], where: str) -> list[Any]:
         values = np.unique(run)
         seen.update((values[~np.isnan(values)] if values.dtype.kind == "f" else values).tolist())
         if len(seen) > MAX_LABELS:
-            raise InputError(
-                f"{where}: has more than {MAX_LABELS:,} different values, which are no classes; name it as a target, "
-                "or name another array."
-            )
+            remedy = "name it as a target, or name another array"
+            raise InputError(f"{where}: has more than {MAX_LABELS:,} different values, which are no classes; {remedy}.")
         if any(isinstance(v, float) and abs(v) > LARGEST for v in values.tolist()):
             raise InputError(f"{where}: has labels beyond 2^53, which float64 cannot tell apart; renumber them.")
     return sorted(seen)
@@ -257,8 +252,6 @@ def placed(own: tuple[Label, ...], classes: Classes, where: str) -> tuple[tuple[
         return own, tuple(range(len(own)))
     place = {text_of(label): i for i, label in enumerate(classes.labels)}
     if unknown := [label for label in own if text_of(label) not in place]:
-        raise InputError(
-            f"{where}: holds labels other than the {len(place):,} wanted, such as {unknown[0]!r} ({len(unknown):,} in "
-            "all); leave their rows out, or fit to them."
-        )
+        problem = f"holds labels other than the {len(place):,} wanted, such as {unknown[0]!r} ({len(unknown):,} in all)"
+        raise InputError(f"{where}: {problem}; leave their rows out, or fit to them.")
     return tuple(classes.labels), tuple(place[text_of(label)] for label in own)

@@ -109,9 +109,8 @@ class Reader(ABC):
             count += len(block)
             yield block
         if count != self.rows:
-            raise InputError(
-                f"{self.path}: has {self.rows} rows, but {count} could be read; check its line ends and quotes."
-            )
+            remedy = "check its line ends and quotes"
+            raise InputError(f"{self.path}: has {self.rows} rows, but {count} could be read; {remedy}.")
 
     @abstractmethod
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
@@ -268,9 +267,8 @@ def _open_file(path: str, asked: Collection[str]) -> Reader:
         raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
     entry = READERS.get(suffix)
     if entry is None:
-        raise InputError(
-            f"{path}: its format is not known from {suffix or 'its name'!r}; wanted one of {', '.join(READERS.names)}."
-        )
+        remedy = f"wanted one of {', '.join(READERS.names)}"
+        raise InputError(f"{path}: its format is not known from {suffix or 'its name'!r}; {remedy}.")
     options = {"asked": asked} if "asked" in entry.options.model_fields else {}
     return cast(Reader, entry.build(path, **options))
 
@@ -355,7 +353,5 @@ def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[SourceBlock]]
     for i, rest in enumerate(held):
         counts[i] += (0 if rest is None else len(rest)) + sum(len(b) for b in streams[i])
         if counts[i] != counts[0]:
-            raise InputError(
-                f"{readers[0].path} has {counts[0]} rows but {readers[i].path} has {counts[i]}; files side by side "
-                "need as many rows each."
-            )
+            remedy = "files side by side need as many rows each"
+            raise InputError(f"{readers[0].path} has {counts[0]} rows but {readers[i].path} has {counts[i]}; {remedy}.")

@@ -89,10 +89,8 @@ def check_disjoint(inputs: Sequence[str], targets: Sequence[str], what: str) -> 
     """InputError where one of these, `what` says of what, is both an input and a target; constants may be."""
     for name in targets:
         if name in inputs and not name.startswith("="):
-            raise InputError(
-                f"{what} {name!r} is among both inputs and targets, so that a model would learn to repeat it; name it "
-                "as one of them."
-            )
+            problem = f"{what} {name!r} is among both inputs and targets, so that a model would learn to repeat it"
+            raise InputError(f"{problem}; name it as one of them.")
 
 
 def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) -> Dataset:
@@ -113,10 +111,8 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) ->
         runs = ((dataset.stored_labels(*run), dataset.labelled_rows(*run)) for run in dataset.runs())
         values = distinct((values if some is None else values[some] for values, some in runs), where)
         if not values and dataset.labelled is not None:
-            raise InputError(
-                f"{where}: holds no label in any row that column {dataset.labelled.name} has a 1 for; set it to 1 "
-                "where there is a label, or name another column."
-            )
+            problem = f"holds no label in any row that column {dataset.labelled.name} has a 1 for"
+            raise InputError(f"{where}: {problem}; set it to 1 where there is a label, or name another column.")
         coding = Coding.of_values(values, classes, where, boolean=dtype.kind == "b")
     q = len(coding.labels)
     unit, most = dataset.unit_rows, max(1, ONE_HOT_BYTES // (8 * q))
@@ -134,10 +130,8 @@ def _rows(group: Path, attributes: Attributes, arrays: dict[str, nodes.StoredArr
     if (committed := nodes.committed(group, attributes)) is not None:
         for name, stored in arrays.items():
             if stored.rows < committed.stop:
-                raise InputError(
-                    f"{group}: array {name} has {stored.rows} rows, fewer than the {committed.stop} of the "
-                    "store; restore it or ingest again."
-                )
+                problem = f"array {name} has {stored.rows} rows, fewer than the {committed.stop} of the store"
+                raise InputError(f"{group}: {problem}; restore it or ingest again.")
         return committed
     (first, n), *others = ((name, stored.rows) for name, stored in arrays.items())
     for name, rows in others:

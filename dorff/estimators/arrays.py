@@ -111,10 +111,8 @@ def opened(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> Any:
         return of_store((Path(values.store.root) / values.path).absolute(), name)
     if isinstance(values.store, MemoryStore):
         return np.asarray(values[...])
-    raise InputError(
-        f"{name} is a Zarr array in a {type(values.store).__name__}, where lost chunks cannot be told from zeros; "
-        "copy it to a local folder first, or give a NumPy array"
-    )
+    problem = f"{name} is a Zarr array in a {type(values.store).__name__}, where lost chunks cannot be told from zeros"
+    raise InputError(f"{problem}; copy it to a local folder first, or give a NumPy array")
 
 
 def _columns(dataset: Any, name: str) -> Any:
@@ -137,10 +135,9 @@ def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) 
     wrong = np.isinf(values) if partial else ~np.isfinite(values)
     if wrong.any():
         row, column = (int(at) for at in np.argwhere(wrong)[0])
-        raise InputError(
-            f"{name}, row {first + row}, column {column}: expected a finite number, got {values[row, column]} "
-            "(NaN or infinity); mend the data or drop the row"
-        )
+        came = f"{values[row, column]} (NaN or infinity)"
+        where = f"{name}, row {first + row}, column {column}"
+        raise InputError(f"{where}: expected a finite number, got {came}; mend the data or drop the row")
     return values
 
 
@@ -247,9 +244,8 @@ def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any 
             raise InputError("groups: folds alone look at them; give cv too, such as cv=5")
         groups = np.asarray(groups)
         if (count := len(np.unique(groups))) < 2:
-            raise InputError(
-                "groups: all rows are in one, and none can be held out; give two or more, or leave them out"
-            )
+            remedy = "give two or more, or leave them out"
+            raise InputError(f"groups: all rows are in one, and none can be held out; {remedy}")
         cv = GroupKFold(min(int(cv), count)) if isinstance(cv, numbers.Integral) else cv
     if seen is not None and isinstance(cv, numbers.Integral):
         return GivenFolds.balanced(np.zeros(n, np.int64), int(cv), rule.seed)
@@ -318,10 +314,8 @@ def check_memory(m: int, q: int) -> None:
     """DoesNotFitError where the sums of m features and q targets, and a system made of them, are beyond all memory."""
     wanted, free = 16 * (m + q + 1) ** 2, psutil.virtual_memory().available
     if wanted > free:
-        raise DoesNotFitError(
-            f"n_features = {m} needs {wanted / 2**30:.1f} GiB for sums and a system of (m + q + 1)^2 numbers each; "
-            f"{free / 2**30:.1f} GiB of memory are free; lower n_features"
-        )
+        problem = f"n_features = {m} needs {wanted / 2**30:.1f} GiB for sums and a system of (m + q + 1)^2 numbers each"
+        raise DoesNotFitError(f"{problem}; {free / 2**30:.1f} GiB of memory are free; lower n_features")
 
 
 @contextmanager
@@ -331,6 +325,5 @@ def enough_memory(remedy: str) -> Iterator[None]:
         yield
     except MemoryError as error:
         free = psutil.virtual_memory().available / 2**30
-        raise DoesNotFitError(
-            f"{str(error) or 'out of memory'}; {free:.1f} GiB of memory are free; {remedy}"
-        ) from error
+        problem = f"{str(error) or 'out of memory'}; {free:.1f} GiB of memory are free"
+        raise DoesNotFitError(f"{problem}; {remedy}") from error

@@ -118,10 +118,8 @@ class ORFFEstimator(Nested, ABC):
         terms = terms_of(self.manifold, self.graph)
         trials = len(self._ridges()) * math.prod(len(term.weights) for term in terms)
         if terms and trials > 1 and self._by not in HELD_OUT:
-            raise InputError(
-                f"manifold: {trials} combinations of ridge and weights can only be compared by k-fold of the labelled "
-                "rows; give cv=5, say, criterion='loo', or one ridge and one weight"
-            )
+            problem = f"{trials} combinations of ridge and weights can only be compared by k-fold of the labelled rows"
+            raise InputError(f"manifold: {problem}; give cv=5, say, criterion='loo', or one ridge and one weight")
         return terms
 
     @property

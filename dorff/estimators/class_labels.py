@@ -116,10 +116,8 @@ def refuse_gaps(y: Any) -> None:
     values = np.asarray(y, dtype=object)
     for row, label in enumerate(values.ravel().tolist() if values.ndim else ()):
         if _is_gap(label):
-            raise InputError(
-                f"y, row {row} is {label}; a row without a label has the number {UNLABELLED}: put it there "
-                "(in an array of dtype object, where labels are text)"
-            )
+            remedy = "put it there (in an array of dtype object, where labels are text)"
+            raise InputError(f"y, row {row} is {label}; a row without a label has the number {UNLABELLED}: {remedy}")
 
 
 def _is_gap(label: Any) -> bool:
@@ -133,10 +131,8 @@ def labelled(labels: Labels) -> npt.NDArray[np.bool_]:
     """Which of labels (n,) in memory are not UNLABELLED. InputError where all are, and where '-1' is text, which would
     be a label like others but can hardly be meant as one."""
     if labels.dtype.kind in "OU" and np.any(labels == str(UNLABELLED)):
-        raise InputError(
-            "y has '-1' as text; a row without a label has the number -1, which text labels need dtype object for: "
-            "np.array(labels, dtype=object)"
-        )
+        remedy = "which text labels need dtype object for: np.array(labels, dtype=object)"
+        raise InputError(f"y has '-1' as text; a row without a label has the number -1, {remedy}")
     seen = np.ones(len(labels), bool) if labels.dtype.kind == "U" else np.asarray(labels != UNLABELLED, dtype=bool)
     if not seen.any():
         raise InputError(f"y: all of its {len(labels)} rows are unlabelled ({UNLABELLED}); give labels of some")
@@ -191,10 +187,8 @@ def _counted(labels: Labels, first: int) -> tuple[Labels, npt.NDArray[np.int64]]
     labels = np.asarray(labels)
     if labels.dtype.kind == "f" and not (whole := np.isfinite(labels) & (labels == np.floor(labels))).all():
         row = int(np.argmin(whole))
-        raise InputError(
-            f"y, row {first + row}: Unknown label type: continuous or missing, got {labels[row]}; give labels that "
-            "are whole numbers, text or booleans, or use ORFFRegressor"
-        )
+        problem = f"y, row {first + row}: Unknown label type: continuous or missing, got {labels[row]}"
+        raise InputError(f"{problem}; give labels that are whole numbers, text or booleans, or use ORFFRegressor")
     if labels.dtype.kind == "O" and len({type(label) for label in labels.tolist()}) > 1:
         raise InputError(f"y has labels of mixed types in rows {first} to {first + len(labels) - 1}; give all as text")
     classes, counts = np.unique(labels, return_counts=True)

@@ -135,10 +135,9 @@ def _changed_by_name(value: str, changes: Parameters) -> Kernel:
     one, other = (changed(_built(value, lengthscale), changes, "kernel") for lengthscale in (1.0, 2.0))
     if one.config() != other.config():
         inside = "" if isinstance(_built(value, 1.0), ScalarKernel) else "scalar__"
-        raise InputError(
-            f"kernel is {value!r}, whose length-scale comes from the data, which a kernel with other parameters has "
-            f"not; give kernel__{inside}lengthscale too"
-        )
+        problem = f"kernel is {value!r}, whose length-scale comes from the data"
+        remedy = f"give kernel__{inside}lengthscale too"
+        raise InputError(f"{problem}, which a kernel with other parameters has not; {remedy}")
     return cast(Kernel, one)
 
 

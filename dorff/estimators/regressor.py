@@ -342,9 +342,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         except (TypeError, ValueError):
             raise InputError(f"observe must be a matrix of numbers, not {self.observe!r}") from None
         if C.ndim != 2 or len(C) != q or C.shape[1] < 1 or not np.isfinite(C).all() or not C.any():
-            raise InputError(
-                f"observe must be finite, not all zero, with a row for each of the {q} targets; got shape {C.shape}"
-            )
+            wanted = f"finite, not all zero, with a row for each of the {q} targets"
+            raise InputError(f"observe must be {wanted}; got shape {C.shape}")
         return C
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:

@@ -66,10 +66,8 @@ def with_targets(Y: FloatArray, *, partial: bool) -> Flags:
         raise InputError(f"y is NaN in all of its {len(Y)} rows: all are unlabelled; give targets of some")
     if not partial and not np.all(there[seen]):
         row = int(np.flatnonzero(seen & ~there.all(axis=1))[0])
-        raise InputError(
-            f"y, row {row} has NaN beside other targets; give missing='partial' to fit to what there is (a row is "
-            "unlabelled where all are NaN)"
-        )
+        remedy = "give missing='partial' to fit to what there is (a row is unlabelled where all are NaN)"
+        raise InputError(f"y, row {row} has NaN beside other targets; {remedy}")
     return seen
 
 

@@ -103,10 +103,8 @@ def _checked(observations: Observations, model: Model) -> Observations | None:
     """Those without NaN, None where there are none."""
     X, Y = (np.asarray(part, dtype=np.float64) for part in observations)
     if X.shape != (len(X), model.d) or Y.shape != (len(X), model.p):
-        raise InputError(
-            f"observations: must be X (n, {model.d}) and Y (n, {model.p}) as the model was fitted; "
-            f"got shapes {X.shape} and {Y.shape}"
-        )
+        problem = f"must be X (n, {model.d}) and Y (n, {model.p}) as the model was fitted"
+        raise InputError(f"observations: {problem}; got shapes {X.shape} and {Y.shape}")
     good = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
     return (X[good], Y[good]) if good.any() else None
 

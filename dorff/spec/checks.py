@@ -98,10 +98,8 @@ def path(value: object, info: ValidationInfo) -> Path:
 
 def _no_secret(text: str) -> None:
     if carries_secret(text):
-        raise Refusal(
-            "holds a password or a signed query, which plans, logs and models would keep; take it out (credentials "
-            "belong in files or in the environment)"
-        )
+        remedy = "take it out (credentials belong in files or in the environment)"
+        raise Refusal(f"holds a password or a signed query, which plans, logs and models would keep; {remedy}")
 
 
 def _real(value: object) -> float:

@@ -132,9 +132,8 @@ def _directive(value: str) -> str:
         long = option[2:].partition("=")[0] if option.startswith("--") else ""
         for key, names in _OWN.items():  # sbatch takes the beginning of a long name for it
             if any(option[:2] == f"-{name}" or (long and name.startswith(long)) for name in names.split()):
-                raise checks.Refusal(
-                    f"has {option}, which dorff sets; {f'use cluster.{key}' if key else 'take it out'}"
-                )
+                remedy = f"use cluster.{key}" if key else "take it out"
+                raise checks.Refusal(f"has {option}, which dorff sets; {remedy}")
     return value
 
 

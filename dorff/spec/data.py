@@ -61,10 +61,8 @@ class Data(Part):
     @model_validator(mode="after")
     def _labelled_says_which(self) -> Self:
         if self.labelled is not None and self.nan != "unlabelled":
-            raise checks.Refusal(
-                f"must be unlabelled where labelled names the column that tells such rows, came {self.nan}; drop it",
-                key="nan",
-            )
+            problem = f"must be unlabelled where labelled names the column that tells such rows, came {self.nan}"
+            raise checks.Refusal(f"{problem}; drop it", key="nan")
         return self
 
 
@@ -75,19 +73,16 @@ _POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "mi
 
 def _laplacian(value: object) -> object:
     if isinstance(value, str) and value.replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
-        raise checks.Refusal(
-            f"must not be {value}, whose matrix is neither symmetric nor positive, and so no penalty; use one of: "
-            f"{', '.join(_LAPLACIANS.built)}"
-        )
+        problem = f"must not be {value}, whose matrix is neither symmetric nor positive, and so no penalty"
+        raise checks.Refusal(f"{problem}; use one of: {', '.join(_LAPLACIANS.built)}")
     return _LAPLACIANS.name(value)
 
 
 def _power(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and (value == 1 or (value > 1 and value % 2 == 0)):
         return value
-    raise checks.Refusal(
-        f"must be 1, or even (L^2, L^4 ... are sums of squares), came {checks.show(value)}; correct it"
-    )
+    wanted = "1, or even (L^2, L^4 ... are sums of squares)"
+    raise checks.Refusal(f"must be {wanted}, came {checks.show(value)}; correct it")
 
 
 _APART: Final = Idle(
@@ -186,10 +181,8 @@ class ManifoldSpec(Part):
     @model_validator(mode="after")
     def _graph_or_between(self) -> Self:
         if self.between and not isinstance(self.graph, IdentitySpec):
-            raise checks.Refusal(
-                "compares the views of each row with one another, and has no graph; leave graph out, or between",
-                key="between",
-            )
+            problem = "compares the views of each row with one another, and has no graph"
+            raise checks.Refusal(f"{problem}; leave graph out, or between", key="between")
         return self
 
 

@@ -232,10 +232,8 @@ class Job(Part):
         given = (self.data.store, self.data.unlabelled, self.publish.holdout, self.state, self.model)
         places = [place for place in given if place is not None]
         if len(set(places)) < len(places):
-            raise checks.Refusal(
-                "must give data.store, data.unlabelled, publish.holdout, state and model a place each; two are the "
-                "same, move one"
-            )
+            each = "data.store, data.unlabelled, publish.holdout, state and model"
+            raise checks.Refusal(f"must give {each} a place each; two are the same, move one")
         first, folds = self.kernels[0], self.solve.folds
         if isinstance(first, MultiViewSpec) and "inputs" not in self.data.model_fields_set:
             object.__setattr__(self, "data", self.data.model_copy(update={"inputs": first.arrays}))
@@ -298,11 +296,9 @@ def _check_views(job: "Job") -> None:
         )
     given = (job.data.inputs,) if isinstance(job.data.inputs, str) else job.data.inputs
     if sorted(given) != sorted(viewed[0].arrays):
-        raise checks.Refusal(
-            f"must be the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once, came "
-            f"{', '.join(given)}; leave it out, and they are",
-            key="data.inputs",
-        )
+        wanted = f"the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once"
+        problem = f"must be {wanted}, came {', '.join(given)}"
+        raise checks.Refusal(f"{problem}; leave it out, and they are", key="data.inputs")
 
 
 def _check_manifold(job: "Job") -> None:
@@ -316,20 +312,15 @@ def _check_manifold(job: "Job") -> None:
             key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
             checks.KnownNames(names).name(term.view, key=key)
     if solve.route in _ITERATIVE:
-        raise checks.Refusal(
-            f"is {solve.route}, which has no manifold terms; set it to auto, or leave manifold out", key="solve.route"
-        )
+        remedy = "set it to auto, or leave manifold out"
+        raise checks.Refusal(f"is {solve.route}, which has no manifold terms; {remedy}", key="solve.route")
     if solve.ridge_per_output:
-        raise checks.Refusal(
-            "solves for each output alone, which manifold terms do not allow; leave it out, or manifold",
-            key="solve.ridge_per_output",
-        )
+        problem = "solves for each output alone, which manifold terms do not allow"
+        raise checks.Refusal(f"{problem}; leave it out, or manifold", key="solve.ridge_per_output")
     outputs = [one.output for one in job.kernels if isinstance(one, DecomposableSpec)]
     if any(output == "learned" or isinstance(output, LearnedOutputSpec) for output in outputs):
-        raise checks.Refusal(
-            "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
-            key="kernel.output",
-        )
+        remedy = "give a matrix, or covariance, or leave manifold out"
+        raise checks.Refusal(f"is learned, which manifold terms do not allow; {remedy}", key="kernel.output")
     if job.trials > 1 and job.criterion not in HELD_OUT:
         raise checks.Refusal(
             f"is {job.criterion}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "

@@ -127,9 +127,8 @@ class MultiViewSpec(Typed):
         names = [view.name for view in self.views]
         for number, name in enumerate(names):
             if name in names[:number]:
-                raise checks.Refusal(
-                    f"has two views that are called {checks.show(name)}; give each a name of its own", key="views"
-                )
+                remedy = "give each a name of its own"
+                raise checks.Refusal(f"has two views that are called {checks.show(name)}; {remedy}", key="views")
         return self
 
     @property
@@ -142,15 +141,11 @@ def _kernel(value: object) -> object:
     """Refuses words that are kernels elsewhere with the place where they belong."""
     kind = kind_of(value)
     if isinstance(kind, str) and kind in SCALARS.names and kind not in KERNELS.names:
-        raise checks.Refusal(
-            f"'{kind}' is a scalar kernel; write {{type: decomposable, scalar: {{type: {kind}, ...}}}}", key="type"
-        )
+        remedy = f"write {{type: decomposable, scalar: {{type: {kind}, ...}}}}"
+        raise checks.Refusal(f"'{kind}' is a scalar kernel; {remedy}", key="type")
     if kind in ("spectral_density", "from_signature"):
-        raise checks.Refusal(
-            f"asks for '{kind}', which is made of a Python function, and a job file cannot hold one; "
-            "use dorff.ORFFRegressor(kernel=...)",
-            key="type",
-        )
+        problem = f"asks for '{kind}', which is made of a Python function, and a job file cannot hold one"
+        raise checks.Refusal(f"{problem}; use dorff.ORFFRegressor(kernel=...)", key="type")
     return value
 
 

@@ -154,10 +154,8 @@ def _current(root: Path) -> tuple[str, str | None] | None:
     text = raw[:-9].decode("ascii", "replace")
     parts = _CURRENT.fullmatch(text)
     if parts is None or raw != f"{text} {zlib.crc32(text.encode()):08x}".encode():
-        raise InputError(
-            f"{path}: is damaged: it should name a version such as v000001, with a checksum; give one of "
-            "the versions themselves, or publish again"
-        )
+        remedy = "give one of the versions themselves, or publish again"
+        raise InputError(f"{path}: is damaged: it should name a version such as v000001, with a checksum; {remedy}")
     return parts[1], parts[2]
 
 
@@ -230,10 +228,10 @@ def resolve_model(path: Path) -> Path:
     # Pruned meanwhile, or damaged: whoever loads it says so.
     with suppress(FileNotFoundError), files.reading(version):
         if named is not None and named[0] == version.name and named[1] not in (None, content(version)[:16]):
-            raise InputError(
-                f"{version}: zarr.json is not the one that {version.parent / 'current'} was written for, but another "
-                "version's, or changed since; put the right folder back, or publish again"
+            problem = (
+                f"zarr.json is not the one that {version.parent / 'current'} was written for, but another version's"
             )
+            raise InputError(f"{version}: {problem}, or changed since; put the right folder back, or publish again")
     return version
 
 
