@@ -142,16 +142,12 @@ def plan(
     if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):
         say(f"plan: {crowd}", "warning")
     if costs.exact_is_cheaper and not terms:  # the exact model has no terms
-        text["advice"] = (
-            f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
-            "no more there): see dorff.exact.ExactRidge, or lower features.count"
-        )
+        smaller = f"an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, no more there)"
+        text["advice"] = f"so few rows that {smaller}: see dorff.exact.ExactRidge, or lower features.count"
     warnings, unusable = planned.warnings, planned.dataset.unusable
     if unusable and planned.job.data.nan == "refuse":
-        warnings.append(
-            f"{unusable:,} rows came with NaN or infinity in some column: a fit refuses such inputs and targets; set "
-            "data.nan: drop, which leaves these rows out"
-        )
+        came = f"{unusable:,} rows came with NaN or infinity in some column: a fit refuses such inputs and targets"
+        warnings.append(f"{came}; set data.nan: drop, which leaves these rows out")
     _warn(warnings)
     result |= {"choices": [asdict(one) for one in planned.choices], "warnings": warnings}
     if words:
@@ -201,11 +197,9 @@ def fit(
             say(f"fit: manifold term {number}: {shown}")
         between = any(term.between for term in described.manifold)
         if not between and any(one.type == "multi_view" for one in described.kernels):
-            say(
-                "fit: the targets see the mean of the views alone, so that one view by itself may be anywhere; add "
-                "manifold: {between: true, weight: ...} where views are to predict alone",
-                level="warning",
-            )
+            problem = "the targets see the mean of the views alone, so that one view by itself may be anywhere"
+            remedy = "add manifold: {between: true, weight: ...} where views are to predict alone"
+            say(f"fit: {problem}; {remedy}", level="warning")
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))

@@ -149,11 +149,9 @@ def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
         kept = "what is done is kept, and the same command goes on from there"
         return IncompleteError.exit_code, f"stopped; {kept if goes_on else 'run the same command again'}"
     if isinstance(error, MemoryError):
-        return (
-            DoesNotFitError.exit_code,
-            f"memory ran out{f' ({error})' if str(error) else ''}; close other programs, or lower cluster.workers "
-            "or features.count, and run the same command again",
-        )
+        problem = f"memory ran out{f' ({error})' if str(error) else ''}"
+        remedy = "close other programs, or lower cluster.workers or features.count, and run the same command again"
+        return DoesNotFitError.exit_code, f"{problem}; {remedy}"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in NO_SPACE:

@@ -22,18 +22,15 @@ def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, clas
     if report.outcome == "unchanged":
         count = report.leaves_computed
         again = f", its sums of {count:,} lea{'f' if count == 1 else 'ves'} made again" if count else ""
-        return (
-            f"fit: nothing new: the model of {report.rows_used:,} rows stays{again}"
-            f"{_scored(report, classes)}; {report.seconds:.1f} s; model {report.model}"
-        )
+        stays = f"the model of {report.rows_used:,} rows stays{again}{_scored(report, classes)}"
+        return f"fit: nothing new: {stays}; {report.seconds:.1f} s; model {report.model}"
     # Terms see more rows than those with targets, and an exact model has none.
     crowd = "" if report.manifold else crowd_text(report.m, report.rows_used)
     before = "sums of targets" if report.graphs else "all of it"
     share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     winner = f", kernel[{report.kernel}]" if len({row["candidate"] for row in report.table}) > 1 else ""
-    asked = (
-        f"{report.buckets.get('requests', 0):,} requests of buckets, {size(report.buckets.get('bytes_read', 0))} read; "
-    )
+    read = size(report.buckets.get("bytes_read", 0))
+    asked = f"{report.buckets.get('requests', 0):,} requests of buckets, {read} read; "
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
         f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
@@ -94,10 +91,8 @@ def patterns_text(kept: Sequence[str] | None) -> str:
     from dorff.moments import MOST_PATTERNS
 
     if kept is None:
-        return (
-            f"of rows that miss some, {MOST_PATTERNS} patterns of what is there have sums; where there are more, the "
-            "commonest of the first leaf, and rows of others are dropped and counted"
-        )
+        more = "where there are more, the commonest of the first leaf, and rows of others are dropped and counted"
+        return f"of rows that miss some, {MOST_PATTERNS} patterns of what is there have sums; {more}"
     every = ", ".join(pattern or "all" for pattern in kept)
     return f"rows count whose pattern of what is there (1) and missing (0) is one of {every}; others are dropped"
 
@@ -106,10 +101,8 @@ def crowd_text(m: int, rows: int) -> str:
     """A word of warning where there are far more features than rows; "" elsewhere."""
     if m <= MANY * rows:
         return ""
-    return (
-        f"{m:,} features for {rows:,} rows: an exact kernel model of so few rows is smaller and has no error of "
-        f"features (dorff.exact.ExactRidge); take it, or lower features.count to {MANY * rows:,} or less"
-    )
+    better = "an exact kernel model of so few rows is smaller and has no error of features (dorff.exact.ExactRidge)"
+    return f"{m:,} features for {rows:,} rows: {better}; take it, or lower features.count to {MANY * rows:,} or less"
 
 
 def _dropped(report: FitReport) -> str:
@@ -117,10 +110,8 @@ def _dropped(report: FitReport) -> str:
     unlabelled = f"{report.rows_unlabelled:,} unlabelled, " if report.rows_unlabelled else ""
     still = " from the targets (manifold terms still see those of finite inputs)"
     some = f", those among them that miss targets in other ways than the {len(report.patterns or ())} that have sums"
-    return (
-        f"{unlabelled}{report.rows_dropped:,} dropped{some if report.patterns else ''}"
-        f"{still if report.manifold and report.rows_dropped else ''}"
-    )
+    dropped = f"{report.rows_dropped:,} dropped{some if report.patterns else ''}"
+    return f"{unlabelled}{dropped}{still if report.manifold and report.rows_dropped else ''}"
 
 
 def _alone(report: FitReport) -> str:
@@ -180,10 +171,8 @@ def _scored(report: FitReport, classes: bool) -> str:
 def _remedy(report: FitReport) -> str:
     if report.status != "ill_conditioned":
         return ""
-    return (
-        f"; only {report.digits:.0f} digits of the fitted values are right: raise the ridge, or see that "
-        "features.precision is double, solve.route auto and solve.qr true"
-    )
+    remedy = "raise the ridge, or see that features.precision is double, solve.route auto and solve.qr true"
+    return f"; only {report.digits:.0f} digits of the fitted values are right: {remedy}"
 
 
 def _guessed(report: FitReport) -> str:
@@ -191,10 +180,8 @@ def _guessed(report: FitReport) -> str:
     if report.held_by is None or report.folds > 1:
         return ""
     remedy = "label more rows" if report.held_by == "rows" else "set solve.folds.by: rows, or label more rows"
-    return (
-        "; its probabilities are not calibrated: no row was held out, for all that are labelled are in one fold of "
-        f"{report.held_by}: {remedy}"
-    )
+    why = f"no row was held out, for all that are labelled are in one fold of {report.held_by}"
+    return f"; its probabilities are not calibrated: {why}: {remedy}"
 
 
 def _at_the_edge(best: float, tried: Sequence[float]) -> str:

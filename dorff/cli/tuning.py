@@ -121,10 +121,9 @@ def _warnings(tuned: TuneResult, *, auto: bool) -> Iterator[str]:
     """Where the best is at an end of what was tried (`auto` ridges go on past it), or rounding may have chosen it."""
     best = tuned.trial
     if best.digits is not None and best.digits < FEW_DIGITS:
-        yield (
-            f"the best trial keeps only {best.digits:.1f} decimal digits: its score may be rounding rather than the "
-            "data; `dorff fit` of best.yaml takes the QR of the features, which keeps more (or list larger ridges)"
-        )
+        problem = f"keeps only {best.digits:.1f} decimal digits: its score may be rounding rather than the data"
+        remedy = "`dorff fit` of best.yaml takes the QR of the features, which keeps more (or list larger ridges)"
+        yield f"the best trial {problem}; {remedy}"
     chosen = best.ridges or (best.ridge,)
     tried = sorted({trial.ridge for trial in tuned.table if trial.ridges is None and not auto})
     if len(tried) > 1 and min(chosen) <= tried[0]:

@@ -202,10 +202,9 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
         with reading(str(root), "Parquet"), root.open("rb") as opened:
             begin = opened.read(len(PARQUET))
         if begin != PARQUET:
-            raise InputError(
-                f"{root}: wanted a graph, Parquet with the columns i, j (and w) or a Zarr group, got a file that is "
-                "neither; write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix."
-            )
+            wanted = "a graph, Parquet with the columns i, j (and w) or a Zarr group"
+            remedy = "write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix"
+            raise InputError(f"{root}: wanted {wanted}, got a file that is neither; {remedy}.")
     files = [file for file in sorted(root.glob("*.parquet")) if not file.name.startswith((".", "_"))]
     if parts := [root] if root.is_file() else files:
         return cast(EdgeSource, _open_parquet(root, tuple(map(str, parts))))

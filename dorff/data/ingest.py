@@ -223,10 +223,9 @@ def _resolve(readers: Sequence[Encoded], names: Columns) -> Columns:
     for reader, other in zip(readers[1:], others, strict=True):
         for array, of in first.items():
             if other[array] != of:
-                raise InputError(
-                    f"{reader.path}: {', '.join(listed[array])} stands for {len(other[array])} columns, but "
-                    f"for {len(of)} in {readers[0].path}; all sources need the same columns."
-                )
+                counts = f"{len(other[array])} columns, but for {len(of)} in {readers[0].path}"
+                problem = f"{', '.join(listed[array])} stands for {counts}"
+                raise InputError(f"{reader.path}: {problem}; all sources need the same columns.")
     return first
 
 

@@ -98,11 +98,11 @@ class LabelTable:
             self._real += isinstance(label, float)
             real = self._real > MAX_REAL
             if real or len(self._values) > MAX_LABELS:
-                raise InputError(
-                    f"{where}: has more than {MAX_REAL if real else MAX_LABELS:,} different labels"
-                    f"{' that are no whole numbers' if real else ''}, such as {value!r}; it looks like a target, or "
-                    "like a name for each row: give numbers to --targets, or another column to --classes."
-                )
+                many = f"{MAX_REAL if real else MAX_LABELS:,} different labels"
+                many += " that are no whole numbers" if real else ""
+                looks = "it looks like a target, or like a name for each row"
+                remedy = "give numbers to --targets, or another column to --classes"
+                raise InputError(f"{where}: has more than {many}, such as {value!r}; {looks}: {remedy}.")
         return code
 
 

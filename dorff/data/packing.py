@@ -106,11 +106,10 @@ class FillValues:
         ]
         if seen and not self._keep:
             each = "; ".join(f"column {name!r} has {value} in {count:,} rows" for name, value, count in seen[:3])
-            remedy = " ".join(f"--missing {value}" for value in dict.fromkeys(value for _, value, _ in seen))
-            raise InputError(
-                f"{where}: {each}: far from the other values there, it looks like a number that stands for none; give "
-                f"{remedy} to have NaN in its place, or --missing none to keep it."
-            )
+            flags = " ".join(f"--missing {value}" for value in dict.fromkeys(value for _, value, _ in seen))
+            problem = "far from the other values there, it looks like a number that stands for none"
+            remedy = f"give {flags} to have NaN in its place, or --missing none to keep it"
+            raise InputError(f"{where}: {each}: {problem}; {remedy}.")
 
     def _look_so(self, j: int) -> Iterator[float]:
         low, high = self._low[j], self._high[j]

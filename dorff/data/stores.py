@@ -103,10 +103,9 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) ->
     if table is not None:
         coding = Coding(*placed(table.labels, classes, where))
     elif dtype.kind == "f":
-        raise InputError(
-            f"{where}: wanted labels (whole numbers, booleans, text), got {dtype}; it looks like a target. Name its "
-            "column in `dorff ingest --classes` to have labels, or store it as integers."
-        )
+        problem = f"wanted labels (whole numbers, booleans, text), got {dtype}; it looks like a target"
+        remedy = "Name its column in `dorff ingest --classes` to have labels, or store it as integers"
+        raise InputError(f"{where}: {problem}. {remedy}.")
     else:
         runs = ((dataset.stored_labels(*run), dataset.labelled_rows(*run)) for run in dataset.runs())
         values = distinct((values if some is None else values[some] for values, some in runs), where)

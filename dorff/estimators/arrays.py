@@ -225,10 +225,9 @@ class GivenFolds:
             return cls(held.argmax(axis=1))
         kinds, fold_of = np.unique(uses, axis=0, return_inverse=True)
         if not pairs or len(kinds) > MOST_PARTS:
-            raise InputError(
-                f"cv: the splits must be one or more, and cut the rows into {MOST_PARTS} parts at most, each of which "
-                f"needs sums of its own; {len(pairs)} cut them into {len(kinds)}; use fewer"
-            )
+            wanted = f"cut the rows into {MOST_PARTS} parts at most, each of which needs sums of its own"
+            came = f"{len(pairs)} cut them into {len(kinds)}"
+            raise InputError(f"cv: the splits must be one or more, and {wanted}; {came}; use fewer")
         return cls(fold_of.ravel(), kinds.T.astype(np.int64))
 
 

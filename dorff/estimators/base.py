@@ -302,12 +302,9 @@ class ORFFEstimator(Nested, ABC):
         self.ridge_, self.condition_ = solution.ridge, solution.condition
         self.rung_, self.digits_ = solution.rung, solution.digits
         if solution.ill_conditioned:
-            warnings.warn(
-                f"rounding leaves {solution.digits:.1f} digits of the fitted values, condition "
-                f"{solution.condition:.1e}; raise ridge{', or lower manifold' * (penalties is not None)}",
-                LinAlgWarning,
-                stacklevel=4,
-            )
+            problem = f"{solution.digits:.1f} digits of the fitted values, condition {solution.condition:.1e}"
+            remedy = f"raise ridge{', or lower manifold' * (penalties is not None)}"
+            warnings.warn(f"rounding leaves {problem}; {remedy}", LinAlgWarning, stacklevel=4)
 
     def _mapped(
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None

@@ -158,10 +158,8 @@ def _built(name: str, lengthscale: float) -> Kernel:
     scalars, operators = _alone(SCALARS, "lengthscale"), _alone(KERNELS, "scalar")
     if name not in scalars and name not in operators:
         names = [*scalars, *operators]
-        raise InputError(
-            f"kernel must be one of dorff.kernels, not {name!r}; {nearest(name, names)}of those that need no more "
-            f"than a length-scale the name will do: {', '.join(names)}"
-        )
+        remedy = f"of those that need no more than a length-scale the name will do: {', '.join(names)}"
+        raise InputError(f"kernel must be one of dorff.kernels, not {name!r}; {nearest(name, names)}{remedy}")
     entry = scalars.get(name, scalars["gaussian"])
     of_length = {"lengthscale": lengthscale} if "lengthscale" in entry.options.model_fields else {}
     scalar = {"type": entry.name, **of_length}

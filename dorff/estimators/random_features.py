@@ -69,9 +69,8 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             tied = () if self.standardize else None
             _, recipe, _, features = draw_features(some, None, described, seed, tied=tied, shift_invariant=invariant)
         if self.sampler is not None and "sampler" in recipe.idle:
-            warnings.warn(
-                f"sampler={self.sampler!r} has no effect: {recipe.idle['sampler']}", UserWarning, stacklevel=2
-            )
+            why = recipe.idle["sampler"]
+            warnings.warn(f"sampler={self.sampler!r} has no effect: {why}", UserWarning, stacklevel=2)
         self.feature_map_ = features
         return self
 

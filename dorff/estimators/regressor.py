@@ -316,9 +316,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             raise InputError(f"missing must be 'refuse' or 'partial', not {self.missing!r}")
         of_fits = [AUTO, *(name for name in CRITERIA.names if name != "kfold")]
         if self.criterion not in of_fits:
-            raise InputError(
-                f"criterion must be {' or '.join(map(repr, of_fits))} (or give cv), not {self.criterion!r}"
-            )
+            names = " or ".join(map(repr, of_fits))
+            raise InputError(f"criterion must be {names} (or give cv), not {self.criterion!r}")
         if self.precision not in PRECISIONS:
             raise InputError(f"precision must be 'double' or 'mixed', not {self.precision!r}")
 

@@ -49,10 +49,9 @@ def in_memory_where(terms: Sequence[Manifold], X: Any, y: Any) -> tuple[Any, Any
     if not terms:
         return X, y
     if isinstance(X, StoredRows | da.Array):
-        raise InputError(
-            "manifold: an estimator has all rows of X in memory to find neighbours among (sparse X is not supported); "
-            "give a NumPy array (X[:], X.toarray()), or use a job (dorff fit), whose graphs are of rows on disk"
-        )
+        problem = "an estimator has all rows of X in memory to find neighbours among (sparse X is not supported)"
+        remedy = "give a NumPy array (X[:], X.toarray()), or use a job (dorff fit), whose graphs are of rows on disk"
+        raise InputError(f"manifold: {problem}; {remedy}")
     if isinstance(y, StoredRows | StoredLabels | da.Array):
         y = np.asarray(y[:]).reshape((-1,) if y.ndim == 1 else (len(y), -1))
     return X, y

@@ -71,6 +71,10 @@ _LAPLACIANS = KnownNames(("unnormalised", "normalised"))
 _POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
 
 
+def _edge_weights(value: object) -> object:
+    return checks.positive(value) if isinstance(value, int | float) else _WEIGHTS.name(value)
+
+
 def _laplacian(value: object) -> object:
     if isinstance(value, str) and value.replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
         problem = f"must not be {value}, whose matrix is neither symmetric nor positive, and so no penalty"
@@ -100,12 +104,7 @@ class KnnSpec(Part):
 
     type: Literal["knn"] = "knn"
     neighbours: Annotated[int, Field(ge=1)] = 10
-    weights: Annotated[
-        Literal["heat", "binary"] | Positive,
-        BeforeValidator(
-            lambda value: checks.positive(value) if isinstance(value, int | float) else _WEIGHTS.name(value)
-        ),
-    ] = "heat"
+    weights: Annotated[Literal["heat", "binary"] | Positive, BeforeValidator(_edge_weights)] = "heat"
     within: Annotated[str, OneOf("data", "leaf")] = "data"
     append: Annotated[str, OneOf("rebuild", "link"), _APART] = "rebuild"
 

@@ -289,11 +289,9 @@ def _check_views(job: "Job") -> None:
         return
     seen = {tuple((view.name, view.arrays) for view in kernel.views) for kernel in viewed}
     if len(viewed) < len(kernels) or len(seen) > 1:
-        raise checks.Refusal(
-            "has kernels of other views, or of none, beside one of views, and one pass cannot serve them; give all "
-            "kernels (those of features.drawn_for too) the same views, or write a job for each",
-            key="kernel",
-        )
+        problem = "has kernels of other views, or of none, beside one of views, and one pass cannot serve them"
+        remedy = "give all kernels (those of features.drawn_for too) the same views, or write a job for each"
+        raise checks.Refusal(f"{problem}; {remedy}", key="kernel")
     given = (job.data.inputs,) if isinstance(job.data.inputs, str) else job.data.inputs
     if sorted(given) != sorted(viewed[0].arrays):
         wanted = f"the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once"
@@ -322,8 +320,6 @@ def _check_manifold(job: "Job") -> None:
         remedy = "give a matrix, or covariance, or leave manifold out"
         raise checks.Refusal(f"is learned, which manifold terms do not allow; {remedy}", key="kernel.output")
     if job.trials > 1 and job.criterion not in HELD_OUT:
-        raise checks.Refusal(
-            f"is {job.criterion}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "
-            "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
-            key="solve.select",
-        )
+        problem = f"is {job.criterion}, which cannot choose among {job.trials} trials with manifold terms"
+        remedy = "set solve.select: kfold, or ask for one ridge, weight, kernel and count"
+        raise checks.Refusal(f"{problem} (it knows nothing of unlabelled rows); {remedy}", key="solve.select")

@@ -182,10 +182,9 @@ def locked(path: Path) -> Iterator[float]:
                 is_there = held.enter_context(lock.locked(_PATIENCE))
             except BlockingIOError as error:
                 who = _newest(path)[1]
-                raise LeaseError(
-                    f"{path}: locked for more than {_PATIENCE:g} s by {who or 'a process'}, which was paused while it "
-                    "published; let it go on or end it, then run again"
-                ) from error
+                problem = f"locked for more than {_PATIENCE:g} s by {who or 'a process'}"
+                remedy = "let it go on or end it, then run again"
+                raise LeaseError(f"{path}: {problem}, which was paused while it published; {remedy}") from error
             if is_there():  # not removed by `forget` meanwhile
                 lock.renew()
                 yield lock.lstat().st_mtime

@@ -162,9 +162,8 @@ def _current(root: Path) -> tuple[str, str | None] | None:
 def versions(root: Path) -> list[Path]:
     """Every version there is, oldest first."""
     with files.reading(root):
-        return sorted(
-            (path for path in root.glob("v*") if _VERSION.fullmatch(path.name) and path.exists()), key=_number
-        )
+        there = (path for path in root.glob("v*") if _VERSION.fullmatch(path.name) and path.exists())
+        return sorted(there, key=_number)
 
 
 def _number(version: Path) -> int:
@@ -228,10 +227,10 @@ def resolve_model(path: Path) -> Path:
     # Pruned meanwhile, or damaged: whoever loads it says so.
     with suppress(FileNotFoundError), files.reading(version):
         if named is not None and named[0] == version.name and named[1] not in (None, content(version)[:16]):
-            problem = (
-                f"zarr.json is not the one that {version.parent / 'current'} was written for, but another version's"
+            problem = f"is not the one that {version.parent / 'current'} was written for, but another version's"
+            raise InputError(
+                f"{version}: zarr.json {problem}, or changed since; put the right folder back, or publish again"
             )
-            raise InputError(f"{version}: {problem}, or changed since; put the right folder back, or publish again")
     return version
 
 
