@@ -1,7 +1,5 @@
 """The commands. Each imports what it needs when it runs, so that `--help` is quick."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -243,7 +241,7 @@ def _version(on: bool) -> None:
 @contextmanager
 def _engine(
     workers: int, model: Path, store: Path, reads: tuple[Names, Names], wanted: str, each: tuple[int, int]
-) -> Iterator[tuple[Engine, int]]:
+) -> "Iterator[tuple[Engine, int]]":
     """Local workers, as many as have a shard to read and fit this machine, and the most bytes that all processes need;
     one works in this process. They start when all is there, a posterior too where an option `wanted` needs one.
     `reads` are inputs and views; `each` how many numbers come of a row and output, and of how many rows at a time."""

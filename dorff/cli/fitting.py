@@ -1,7 +1,5 @@
 """`dorff ingest`, `plan` and `fit`, and what a schedule needs beside: `prune`, `trim`, `credentials`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -156,7 +154,7 @@ def plan(
     options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 
 
-def _costs_text(planned: Plan, costs: Costs, buckets: dict[str, int]) -> dict[str, str]:
+def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int]) -> dict[str, str]:
     more = planned.job.data.unlabelled
     text = {
         "leaves": f"{costs.leaves:,}",

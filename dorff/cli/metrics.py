@@ -1,8 +1,6 @@
 """What a run tells while it goes on: progress on stderr, a bar on a terminal, elsewhere a line every so often; and
 figures for Prometheus' textfile collector, of runs that fail too."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -85,7 +83,7 @@ def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
         _write(path, {"command": command, "job_file": str(job.absolute())}, run, None if code else figures)
 
 
-def of_fit(report: FitReport) -> Figures:
+def of_fit(report: "FitReport") -> Figures:
     figures: Figures = {name: getattr(report, name) for name in _KEPT if hasattr(report, name)}
     figures["leaves_rewritten"] = len(report.rewritten)
     figures |= {f"bucket_{name}": value for name, value in report.buckets.items()}

@@ -1,7 +1,5 @@
 """Results as sentences."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +15,7 @@ SHOWN: Final = 12  # of many values
 MANY: Final = 4  # features a row: more than a feature map is for
 
 
-def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, classes: bool = False) -> str:
+def fit_text(report: "FitReport", weights: Sequence[Sequence[float]] = (), *, classes: bool = False) -> str:
     """A fit in one line; `weights` are those tried of each manifold term, `classes`: the targets are such."""
     if report.outcome == "unchanged":
         count = report.leaves_computed
@@ -105,7 +103,7 @@ def crowd_text(m: int, rows: int) -> str:
     return f"{m:,} features for {rows:,} rows: {better}; take it, or lower features.count to {MANY * rows:,} or less"
 
 
-def _dropped(report: FitReport) -> str:
+def _dropped(report: "FitReport") -> str:
     """Rows that the targets' sums are without; manifold terms see those of them whose inputs are finite."""
     unlabelled = f"{report.rows_unlabelled:,} unlabelled, " if report.rows_unlabelled else ""
     still = " from the targets (manifold terms still see those of finite inputs)"
@@ -114,7 +112,7 @@ def _dropped(report: FitReport) -> str:
     return f"{unlabelled}{dropped}{still if report.manifold and report.rows_dropped else ''}"
 
 
-def _alone(report: FitReport) -> str:
+def _alone(report: "FitReport") -> str:
     """Rows that a given graph says nothing of: a list of edges may be of fewer rows than there are."""
     return "".join(
         f", {alone:,} of {graph['rows']:,} without an edge in the graph of manifold term {number}"
@@ -123,7 +121,7 @@ def _alone(report: FitReport) -> str:
     )
 
 
-def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
+def _weighed(report: "FitReport", weights: Sequence[Sequence[float]]) -> str:
     pairs = zip(report.manifold, weights or [()] * len(report.manifold), strict=True)
     parts = [f"{weight:.3g}{_at_the_edge(weight, tried if weight else ())}" for weight, tried in pairs]
     return f", manifold {'weight' if len(parts) == 1 else 'weights'} {', '.join(parts)}" if parts else ""
@@ -150,7 +148,7 @@ def term_text(term: Mapping[str, Any], unlabelled: object = None) -> str:
     return f"{view}{what}{shape}, weight{'s' if len(several) > 1 else ''} {numbers}{mean}{more}"
 
 
-def _rewritten(report: FitReport) -> str:
+def _rewritten(report: "FitReport") -> str:
     """Leaves that had other rows before."""
     if not (changed := report.rewritten):
         return ""
@@ -158,7 +156,7 @@ def _rewritten(report: FitReport) -> str:
     return f", those of lea{'f' if len(changed) == 1 else 'ves'} {shown} rewritten since they were first used"
 
 
-def _scored(report: FitReport, classes: bool) -> str:
+def _scored(report: "FitReport", classes: bool) -> str:
     """How good the model is on held-out rows, and by what."""
     if report.score is None:
         return ""
@@ -168,14 +166,14 @@ def _scored(report: FitReport, classes: bool) -> str:
     return f", held-out {name} {report.score:.4f}{of}{seen} ({report.score_by})"
 
 
-def _remedy(report: FitReport) -> str:
+def _remedy(report: "FitReport") -> str:
     if report.status != "ill_conditioned":
         return ""
     remedy = "raise the ridge, or see that features.precision is double, solve.route auto and solve.qr true"
     return f"; only {report.digits:.0f} digits of the fitted values are right: {remedy}"
 
 
-def _guessed(report: FitReport) -> str:
+def _guessed(report: "FitReport") -> str:
     """A word of warning where rows were to be held out to calibrate probabilities, and none could be."""
     if report.held_by is None or report.folds > 1:
         return ""
@@ -191,7 +189,7 @@ def _at_the_edge(best: float, tried: Sequence[float]) -> str:
     return f" (the {'smallest' if best == min(tried) else 'largest'} tried: list ones beyond it)"
 
 
-def _tuned(report: FitReport) -> str:
+def _tuned(report: "FitReport") -> str:
     """The length-scale that was found, and a word of warning where the search was not a plain success."""
     if report.tuned is None:
         return ""
@@ -201,7 +199,7 @@ def _tuned(report: FitReport) -> str:
     return f", length-scale {', '.join(numbers)}{warning}"
 
 
-def score_text(scores: Scores) -> str:
+def score_text(scores: "Scores") -> str:
     """A line for all outputs together, and one for each."""
     dropped = "" if scores.weights is None else f" by {scores.weights}"
     dropped += f", {scores.rows_dropped:,} left out for NaN, infinity or weight 0" if scores.rows_dropped else ""

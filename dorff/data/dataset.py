@@ -1,8 +1,6 @@
 """The rows of a Zarr group as inputs and targets, read in runs, checked, and named by their files; and such a run: its
 inputs, targets, and each row's number, weight and group."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
@@ -34,7 +32,7 @@ class Column:
     place: int
 
     @classmethod
-    def find(cls, group: Path, attributes: Attributes, name: str, arrays: Sequence[str]) -> Column:
+    def find(cls, group: Path, attributes: Attributes, name: str, arrays: Sequence[str]) -> "Column":
         """An array of one column by its name, else a column by its own: one that ingest named, or of `arrays`.
         InputError where there is none, or where an array of that name has several columns."""
         names = dict(columns_of(attributes)) | {
@@ -66,14 +64,14 @@ class RowBlock:
     def __len__(self) -> int:
         return len(self.X)
 
-    def __getitem__(self, keep: npt.NDArray[np.bool_ | np.intp] | slice) -> RowBlock:
+    def __getitem__(self, keep: npt.NDArray[np.bool_ | np.intp] | slice) -> "RowBlock":
         """The rows that `keep` marks (n,) or numbers; a run of them is in the same memory."""
         weights = None if self.weights is None else self.weights[keep]
         groups = None if self.groups is None else self.groups[keep]
         return RowBlock(self.numbers[keep], self.X[keep], self.Y[keep], weights, groups)
 
     @classmethod
-    def joined(cls, blocks: Sequence[RowBlock]) -> RowBlock:
+    def joined(cls, blocks: "Sequence[RowBlock]") -> "RowBlock":
         """The rows of all blocks; of several without their groups."""
         if len(blocks) == 1:
             return blocks[0]
@@ -81,7 +79,7 @@ class RowBlock:
         weights = [one.weights for one in blocks if one.weights is not None]
         return cls(numbers, X, Y, np.concatenate(weights) if weights else None)
 
-    def weighty(self) -> RowBlock:
+    def weighty(self) -> "RowBlock":
         """Without the rows of weight 0, which count for nothing, whatever they hold."""
         return self if self.weights is None or self.weights.all() else self[self.weights != 0]
 
@@ -232,15 +230,15 @@ class Dataset:
             raise InputError(f"{self.path}: {problem}, got {values[row]}; mend the data, or name another column.")
         return labelled
 
-    def inputs_only(self) -> Dataset:
+    def inputs_only(self) -> "Dataset":
         """The same rows, with the same numbers and cuts, of inputs alone: q is 0."""
         return replace(self, targets=(), q=0, target_columns=(), coding=None, weights=None, groups=None, labelled=None)
 
-    def counted(self) -> Dataset:
+    def counted(self) -> "Dataset":
         """The same data set with a count of reads of its own."""
         return replace(self, reads=Reads())
 
-    def window(self, start: int) -> Dataset:
+    def window(self, start: int) -> "Dataset":
         """The same data set without the rows before number `start`; the others keep their numbers."""
         self._check_rows(start, self.n)
         return replace(self, first=start)

@@ -1,7 +1,5 @@
 """Class labels: what a value in a file means as one, and the code that it is stored as."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -34,7 +32,7 @@ class Run:
     index: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, column: Any, parse: Callable[[Any], Any] | None = None) -> Run:
+    def of(cls, column: Any, parse: Callable[[Any], Any] | None = None) -> "Run":
         """Of an Arrow or NumPy column; `parse` is applied to each different value."""
         if isinstance(column, np.ndarray):
             import pyarrow as pa  # large, and only files that are read need it
@@ -51,7 +49,7 @@ class Run:
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, rows: slice) -> Run:
+    def __getitem__(self, rows: slice) -> "Run":
         return Run(self.values, self.index[rows])
 
 
@@ -193,7 +191,7 @@ class Coding:
     values: tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | None = None
 
     @classmethod
-    def of_values(cls, values: Sequence[Any], classes: Classes, where: str, *, boolean: bool) -> Coding:
+    def of_values(cls, values: Sequence[Any], classes: Classes, where: str, *, boolean: bool) -> "Coding":
         """Of another's array: `values` are all that it holds."""
         of_rows = [label_of(bool(v) if boolean else v, where) for v in values]
         own = dict.fromkeys(label for label in of_rows if label is not None)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import dask.array as da
 import numpy as np
@@ -37,6 +37,7 @@ class StoredRows:
 
     name: str
     source: StoredArray | scipy.sparse.csr_array
+    dtype: ClassVar = np.dtype(np.float64)
 
     @property
     def ndim(self) -> int:
@@ -47,10 +48,6 @@ class StoredRows:
         if isinstance(self.source, StoredArray):
             return self.source.rows, self.source.columns
         return self.source.shape[0], self.source.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[np.float64]:
-        return np.dtype(np.float64)
 
     @property
     def unit_rows(self) -> int:

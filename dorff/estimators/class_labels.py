@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -32,6 +32,7 @@ class StoredLabels:
     numbers that are not packed keep their type."""
 
     stored: StoredArray
+    ndim: ClassVar = 1
 
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
@@ -46,10 +47,6 @@ class StoredLabels:
     @property
     def shape(self) -> tuple[int]:
         return (len(self),)
-
-    @property
-    def ndim(self) -> int:
-        return 1
 
     @property
     def dtype(self) -> np.dtype[Any]:

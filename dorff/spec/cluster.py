@@ -1,7 +1,5 @@
 """What `cluster` of a job may say: where the tasks run. Each type has a word in the registry."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
@@ -43,7 +41,7 @@ class ClusterSpec(Part):
         """Seconds after which a worker ends, to save what it has."""
         return math.inf
 
-    def of_work(self, seconds: float) -> ClusterSpec:
+    def of_work(self, seconds: float) -> "ClusterSpec":
         """Where tasks run that take a usual core so many seconds: there, unless it has another place for small ones."""
         return self
 
@@ -59,7 +57,7 @@ class LocalCluster(ClusterSpec):
     host: str = "127.0.0.1"
     small_jobs: Literal["driver", "workers"] = "driver"
 
-    def of_work(self, seconds: float) -> ClusterSpec:
+    def of_work(self, seconds: float) -> "ClusterSpec":
         """The driver for what it has done before workers are there, by itself."""
         small = self.small_jobs == "driver" and seconds <= self.START
         return SerialCluster(memory=self.memory) if small else self

@@ -1,7 +1,5 @@
 """A lease: of several runs that want to change one thing, one may; fenced, so that a late one cannot."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket
@@ -40,7 +38,7 @@ class Holder:
     nonce: str
 
     @classmethod
-    def this_process(cls, seconds: float) -> Holder:
+    def this_process(cls, seconds: float) -> "Holder":
         pid = os.getpid()
         return cls(*_machine(), pid, _birth(pid) or "", seconds, uuid.uuid4().hex)
 
@@ -74,7 +72,7 @@ class Lease:
         self._thread.start()
 
     @classmethod
-    def take(cls, path: Path, *, seconds: float = 60.0) -> Lease:
+    def take(cls, path: Path, *, seconds: float = 60.0) -> "Lease":
         """Take the lease, valid for `seconds` after each renewal; LeaseError names who holds it and until when.
 
         Free is: released, damaged, not renewed for its seconds, or of a process of this host that is gone. A lease
