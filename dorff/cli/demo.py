@@ -71,10 +71,9 @@ class DemoResult:
 def run_demo(
     directory: Path | None = None, *, echo: Echo = print, progress: Progress | None = None, search: Search = DEFAULT
 ) -> DemoResult:
-    """Ingest, plan, choose, fit, predict, score and report, all in `directory` (`dorff-demo` if left out).
-
-    A directory of an earlier demo is used again: what it holds is replaced, or gone on with. Raises InputError
-    for a directory that holds anything else. `progress` is told the rows done."""
+    """Ingest, plan, choose, fit, predict, score and report, all in `directory` (`dorff-demo` if left out). A directory
+    of an earlier demo is used again: what it holds is replaced, or gone on with. Raises InputError for a directory that
+    holds anything else. `progress` is told the rows done."""
     began = time.perf_counter()
     home = _claim(Path("dorff-demo") if directory is None else Path(directory))
     rows = _ingest(home, echo)

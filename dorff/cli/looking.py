@@ -23,7 +23,6 @@ SHOWN: Final = 20  # lines of history
 
 def look(path: Path) -> dict[str, Any]:
     """What is there: a model (its root or a version), a state directory, a graph or a Zarr group, told by `kind`.
-
     Raises InputError where it is none of them, or damaged."""
     what = kind(path)
     if what == "state":

@@ -54,10 +54,9 @@ _NAMES: Final = _RUN | _KEPT
 
 @contextmanager
 def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
-    """Write a block's end and the figures that it fills in to the file `path`, if one is given.
-
-    Raises InputError, before the block, where it cannot be such a file. A rank of an MPI job that is not the driver's
-    does what the driver has for it in the block's place."""
+    """Write a block's end and the figures that it fills in to the file `path`, if one is given. Raises InputError,
+    before the block, where it cannot be such a file. A rank of an MPI job that is not the driver's does what the driver
+    has for it in the block's place."""
     from dorff.engine.mpi import served
 
     if served(job):
@@ -134,9 +133,8 @@ Progress = Callable[..., None]  # told how many rows, or whatever is counted, ar
 
 
 def meter(what: str, unit: str = "rows") -> AbstractContextManager[Progress]:
-    """Show the rows (or other units) that are done, rows a second and the time left, until the block ends.
-
-    The first call sets where the pace is counted from."""
+    """Show the rows (or other units) that are done, rows a second and the time left, until the block ends. The first
+    call sets where the pace is counted from."""
     return (_bar if sys.stderr.isatty() else _lines)(what, unit)
 
 

@@ -40,11 +40,10 @@ COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and 
 
 
 class CSVReader(Reader):
-    """Columns of a CSV file; one whose first row holds numbers only has no header, but columns c0, c1, ...
-
-    So has one whose first row holds a number, when such columns are asked for and none of that row's fields is:
-    `asked` are the names that will be. Empty fields and NA, NaN, null and the like are NaN, or no label. The first
-    rows say what fields are separated by, whether decimals have a comma there, and which columns hold text."""
+    """Columns of a CSV file; one whose first row holds numbers only has no header, but columns c0, c1, ... So has one
+    whose first row holds a number, when such columns are asked for and none of that row's fields is: `asked` are the
+    names that will be. Empty fields and NA, NaN, null and the like are NaN, or no label. The first rows say what fields
+    are separated by, whether decimals have a comma there, and which columns hold text."""
 
     def __init__(self, path: str, asked: Collection[str] = ()) -> None:
         self.path = path

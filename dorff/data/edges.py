@@ -33,11 +33,10 @@ MATRIX: Final = ("indptr", "indices", "data")
 
 @dataclass(frozen=True)
 class EdgeSource(ABC):
-    """The entries (i, j, w) of a graph on disk: names and numbers only, small and picklable.
-
-    `kind` "edges" is a list: each undirected edge once, or in both directions with one weight. "csr" is a matrix, with
-    both. `n` is the number of nodes where the source says it, `count` that of the entries; w is 1 where they are not
-    `weighted`. Whether nodes are in range and weights right is for who knows the rows (`dorff.graphs`)."""
+    """The entries (i, j, w) of a graph on disk: names and numbers only, small and picklable. `kind` "edges" is a list:
+    each undirected edge once, or in both directions with one weight. "csr" is a matrix, with both. `n` is the number of
+    nodes where the source says it, `count` that of the entries; w is 1 where they are not `weighted`. Whether nodes are
+    in range and weights right is for who knows the rows (`dorff.graphs`)."""
 
     kind: ClassVar[str] = "edges"
     path: str
@@ -47,9 +46,8 @@ class EdgeSource(ABC):
 
     @final
     def read(self, start: int, stop: int) -> Edges:
-        """Entries start..stop-1: i and j int64, w float64, 1 where none is stored.
-
-        Raises InputError: entries it has not; a file, chunk or page that is missing or damaged, as checksums tell."""
+        """Entries start..stop-1: i and j int64, w float64, 1 where none is stored. Raises InputError: entries it has
+        not; a file, chunk or page that is missing or damaged, as checksums tell."""
         if not 0 <= start <= stop <= self.count:
             raise InputError(f"{self.path}: wanted entries between 0 and {self.count}, got {start} to {stop}.")
         return self._read(start, stop)

@@ -74,9 +74,8 @@ class LabelTable:
         return tuple(self._counts.tolist())
 
     def codes(self, run: Run, where: str) -> npt.NDArray[np.int32]:
-        """The codes (n, 1) of further rows; `where` is their file and column, for messages.
-
-        Raises InputError: more than 10,000 labels or 100 of real numbers, an infinite one, text above 1000 letters."""
+        """The codes (n, 1) of further rows; `where` is their file and column, for messages. Raises InputError: more
+        than 10,000 labels or 100 of real numbers, an infinite one, text above 1000 letters."""
         # Values that first appear in later rows are left to them: their order is that of the rows.
         seen = run.values[: int(run.index.max(initial=MISSING)) + 1]
         place = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)

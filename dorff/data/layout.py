@@ -123,11 +123,10 @@ def commit(group: Path, changes: Mapping[str, Any]) -> None:
 
 
 class ShardWriter:
-    """Writes rows in order into the shards of one array, starting with row number `start`.
-
-    Where that is inside a shard, the shard is new: its rows before are not there. Nothing is at its name, `SHARD`,
-    until it is whole. A context manager: left without an error it writes the last, partly filled shard; with one it
-    removes the shard that was being written. Batches of any size give the same files."""
+    """Writes rows in order into the shards of one array, starting with row number `start`. Where that is inside a
+    shard, the shard is new: its rows before are not there. Nothing is at its name, `SHARD`, until it is whole. A
+    context manager: left without an error it writes the last, partly filled shard; with one it removes the shard that
+    was being written. Batches of any size give the same files."""
 
     def __init__(self, array: Path, layout: ArrayLayout, *, start: int = 0) -> None:
         self.layout = layout

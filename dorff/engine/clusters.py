@@ -30,10 +30,9 @@ _log: Final = logging.getLogger(__name__)
 
 
 def credentials(directory: Path) -> tuple[Path, Path, Path]:
-    """Write new credentials that a scheduler, its workers and its clients share: ca.pem, cert.pem, key.pem.
-
-    They are Dask's own temporary ones: the certificate signs itself, and is good for a year. Whoever has the key is
-    let in, so only its owner may read it. InputError where one of the files exists."""
+    """Write new credentials that a scheduler, its workers and its clients share: ca.pem, cert.pem, key.pem. They are
+    Dask's own temporary ones: the certificate signs itself, and is good for a year. Whoever has the key is let in, so
+    only its owner may read it. InputError where one of the files exists."""
     made = Security.temporary()
     texts = made.get_tls_config_for_role("client")
     ca, cert, key = paths = tuple(directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
@@ -48,9 +47,8 @@ def credentials(directory: Path) -> tuple[Path, Path, Path]:
 
 
 def security_for(cluster: spec.RemoteCluster) -> Security | None:
-    """What a client needs for a cluster that runs already; None for plain TCP.
-
-    InputError where plain TCP would leave this machine without `plain_tcp`, and tls:// has no usable credentials."""
+    """What a client needs for a cluster that runs already; None for plain TCP. InputError where plain TCP would leave
+    this machine without `plain_tcp`, and tls:// has no usable credentials."""
     protocol, _, rest = cluster.address.partition("://")
     if not cluster.encrypted:
         host = rest.partition("]")[0].removeprefix("[") if rest.startswith("[") else rest.rpartition(":")[0] or rest
@@ -107,10 +105,9 @@ PAGES: Final = "127.0.0.1:0"
 
 
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:
-    """Dask workers of one thread each on this machine; `memory` bytes a worker.
-
-    Scheduler, nannies and workers listen on `host` and let in TLS clients with this cluster's own temporary
-    certificate alone; their HTTP servers listen on loopback. Each death of a worker is told to the driver."""
+    """Dask workers of one thread each on this machine; `memory` bytes a worker. Scheduler, nannies and workers listen
+    on `host` and let in TLS clients with this cluster's own temporary certificate alone; their HTTP servers listen on
+    loopback. Each death of a worker is told to the driver."""
     with dask.config.set(QUIET | {"distributed.scheduler.allowed-failures": 0}):
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,

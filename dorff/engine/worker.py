@@ -102,11 +102,10 @@ def stop_run(run: str) -> int:
 
 
 class Leaving(WorkerPlugin):
-    """A worker that is told to end lets its leaf save what it has first, and tells the scheduler that it leaves.
-
-    So its tasks go to other workers without being suspected of killing it. SIGTERM gives a leaf `NOTICE` seconds; a
-    nanny that was itself told to end kills its worker after 8. Signals to a `local` cluster's worker mostly go to the
-    whole group, and its driver answers them: the worker ignores Ctrl-C, and stays for a while after SIGTERM."""
+    """A worker that is told to end lets its leaf save what it has first, and tells the scheduler that it leaves. So its
+    tasks go to other workers without being suspected of killing it. SIGTERM gives a leaf `NOTICE` seconds; a nanny that
+    was itself told to end kills its worker after 8. Signals to a `local` cluster's worker mostly go to the whole group,
+    and its driver answers them: the worker ignores Ctrl-C, and stays for a while after SIGTERM."""
 
     name = _NAME
 
@@ -171,10 +170,9 @@ HUNG: Final = 30.0  # seconds of silence
 
 
 class HungWorkers:
-    """Kills local workers that neither speak nor compute, so that their nannies start others.
-
-    Dask's own `worker-ttl` counts silence alone, and a factorization of a large matrix holds Python's lock for
-    minutes: that worker is silent, but computes."""
+    """Kills local workers that neither speak nor compute, so that their nannies start others. Dask's own `worker-ttl`
+    counts silence alone, and a factorization of a large matrix holds Python's lock for minutes: that worker is silent,
+    but computes."""
 
     def __init__(self, cluster: LocalCluster, *, after: float) -> None:
         self._cluster, self._after = cluster, after

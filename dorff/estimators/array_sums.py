@@ -45,11 +45,10 @@ _pinning = threading.Lock()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One BLAS thread inside the block, as before outside of it; nothing where another thread has seen to it.
-
-    The setting is the process's, and only the thread that made it can take it back (threadpoolctl 3.8). So of fits
-    at the same time in threads of one process those that outlast the first may end with more BLAS threads: then
-    their last bits are not fixed."""
+    """One BLAS thread inside the block, as before outside of it; nothing where another thread has seen to it. The
+    setting is the process's, and only the thread that made it can take it back (threadpoolctl 3.8). So of fits at the
+    same time in threads of one process those that outlast the first may end with more BLAS threads: then their last
+    bits are not fixed."""
     if not _pinning.acquire(blocking=False):
         yield
         return
@@ -94,7 +93,6 @@ class Drawing:
 @dataclass(frozen=True, eq=False)
 class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
-
     `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
     rows out that have none. `precision` is that of `BlockSums`."""
 

@@ -30,10 +30,9 @@ READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its c
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices.
-
-    The presence of every chunk is checked before it is read, so that none is ever taken for zeros; values packed
-    by the CF conventions are unpacked, as everywhere in dorff."""
+    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices. The presence
+    of every chunk is checked before it is read, so that none is ever taken for zeros; values packed by the CF
+    conventions are unpacked, as everywhere in dorff."""
 
     name: str
     source: StoredArray | scipy.sparse.csr_array
@@ -287,9 +286,8 @@ def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ri
 
 
 def row_weights(weights: Any, n: int) -> FloatArray | None:
-    """Weights (n,) in memory from anything that X may be; None where there are none.
-
-    InputError unless they are finite, not negative, not all zero, one a row."""
+    """Weights (n,) in memory from anything that X may be; None where there are none. InputError unless they are finite,
+    not negative, not all zero, one a row."""
     if weights is None:
         return None
     try:

@@ -26,10 +26,9 @@ UNLABELLED = -1  # as scikit-learn's semi-supervised estimators have it
 
 @dataclass(frozen=True, eq=False)
 class StoredLabels:
-    """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows.
-
-    As everywhere in dorff the presence of every chunk is checked before it is read, and packed numbers are unpacked;
-    numbers that are not packed keep their type."""
+    """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows. As everywhere in dorff
+    the presence of every chunk is checked before it is read, and packed numbers are unpacked; numbers that are not
+    packed keep their type."""
 
     stored: StoredArray
     ndim: ClassVar = 1
@@ -168,10 +167,8 @@ def target_rows(labels: AnyLabels, classes: Labels) -> OneHot | da.Array:
 
 
 def find_classes(labels: StoredLabels | da.Array) -> tuple[Labels, npt.NDArray[np.int64]]:
-    """The classes, sorted, and how many rows each has, from one pass over the labels.
-
-    Raises InputError: labels that are missing, of mixed types, or numbers that are not whole; more than
-    MOST_CLASSES."""
+    """The classes, sorted, and how many rows each has, from one pass over the labels. Raises InputError: labels that
+    are missing, of mixed types, or numbers that are not whole; more than MOST_CLASSES."""
     if isinstance(labels, StoredLabels):
         return _merged(_counted(labels[a:b], a) for a, b in runs_of(len(labels), labels.unit_rows))
     starts = np.concatenate([[0], np.cumsum(labels.chunks[0])[:-1]])

@@ -45,11 +45,9 @@ class Figure(NamedTuple):
 def write_report(
     model_path: Path, out: Path | None = None, *, observations: Observations | None = None, title: str | None = None
 ) -> Path:
-    """Write the page of the model at `model_path` (its root or a version), and return where.
-
-    `out` left out means `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are drawn;
-    left out, rows that the model keeps are, which its fit held out. InputError where there is no model, or the page
-    cannot be written."""
+    """Write the page of the model at `model_path` (its root or a version), and return where. `out` left out means
+    `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are drawn; left out, rows that
+    the model keeps are, which its fit held out. InputError where there is no model, or the page cannot be written."""
     version = resolve_model(locate(model_path))
     model = load_model(version, held=True)
     observations = None if observations is None else _checked(observations, model)

@@ -49,9 +49,8 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool) -> None:
-    """Write a file beside its place and move it there in one step; nobody ever sees a part of it.
-
-    `sync` waits for the disk. Files with a checksum that can be made again do without: reading tells a torn one."""
+    """Write a file beside its place and move it there in one step; nobody ever sees a part of it. `sync` waits for the
+    disk. Files with a checksum that can be made again do without: reading tells a torn one."""
     with space_on(path):
         if locate(path).folders:
             make_directory(path.parent, sync=sync)
@@ -76,10 +75,8 @@ def unfinished(directory: Path, begin: str = ".") -> list[Path]:
 
 def identity(path: Path, names: int = 3) -> str:
     """What a file that is kept is, as the last `names` of its path say: a hash of the plan, sweep, term or graph that
-    it is of, and which part of that.
-
-    It is under the file's checksum: one in another's place (a copy, a restore, a write gone astray) is whole, and yet
-    as good as damaged, because it would be counted for what it is not."""
+    it is of, and which part of that. It is under the file's checksum: one in another's place (a copy, a restore, a
+    write gone astray) is whole, and yet as good as damaged, because it would be counted for what it is not."""
     return "/".join(path.parts[-names:])
 
 

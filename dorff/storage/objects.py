@@ -251,11 +251,10 @@ class ObjectLocation(Location):
             self._delete([key for key in keys if key != first])
 
     def rename(self, target: str | os.PathLike[str]) -> Self:
-        """Move a file, or a folder, by copies that the storage makes, of 5 GB an object at most.
-
-        A folder's own zarr.json is copied last and deleted first. Until all is copied the target has a marker that is
-        not empty, and is not there for anybody: who moves something there after this was killed begins anew. The lock
-        of the target keeps others out meanwhile; where it is lost, the move ends (UnansweredError)."""
+        """Move a file, or a folder, by copies that the storage makes, of 5 GB an object at most. A folder's own
+        zarr.json is copied last and deleted first. Until all is copied the target has a marker that is not empty, and
+        is not there for anybody: who moves something there after this was killed begins anew. The lock of the target
+        keeps others out meanwhile; where it is lost, the move ends (UnansweredError)."""
         to = cast(Self, locate(target))
         if self.is_file():
             self._copy("", to)

@@ -26,7 +26,6 @@ _PATIENCE: Final = 10.0  # seconds to wait for the lock, which is held for milli
 @dataclass(frozen=True)
 class Holder:
     """Who holds a lease, as its file says: a process of a machine that was started once, for `seconds` at a time.
-
     `nonce` tells this holding from every other."""
 
     host: str
@@ -73,10 +72,9 @@ class Lease:
 
     @classmethod
     def take(cls, path: Path, *, seconds: float = 60.0) -> "Lease":
-        """Take the lease, valid for `seconds` after each renewal; LeaseError names who holds it and until when.
-
-        Free is: released, damaged, not renewed for its seconds, or of a process of this host that is gone. A lease
-        from the future is of a clock that was set back, and free too: where that is wrong, its holder is fenced."""
+        """Take the lease, valid for `seconds` after each renewal; LeaseError names who holds it and until when. Free
+        is: released, damaged, not renewed for its seconds, or of a process of this host that is gone. A lease from the
+        future is of a clock that was set back, and free too: where that is wrong, its holder is fenced."""
         if not 0 < seconds < math.inf:
             raise InputError(f"seconds: a lease lasts for more than 0, got {seconds}; 60 is usual")
         holder = Holder.this_process(seconds)

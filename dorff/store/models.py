@@ -45,9 +45,8 @@ UNREADABLE: Final = (
 
 
 def save_model(model: Model, root: Path) -> Path:
-    """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory.
-
-    Takes no lease: where fits publish to the same root, hold its lease meanwhile."""
+    """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory. Takes
+    no lease: where fits publish to the same root, hold its lease meanwhile."""
     version = number_version(write_version(model, root))
     switch_current(root, version.name)
     return version
@@ -118,9 +117,8 @@ def discard_version(version: Path) -> None:
 
 
 def discard_unnumbered(root: Path, lease: Lease) -> None:
-    """Remove the versions that got no number because their writers were killed; `lease` is that of `root`.
-
-    Who holds it has written none yet, so all are of others, that had it before."""
+    """Remove the versions that got no number because their writers were killed; `lease` is that of `root`. Who holds it
+    has written none yet, so all are of others, that had it before."""
     with lease.fenced():
         for version in files.unfinished(root, ".new-"):
             with suppress(FileNotFoundError):  # its writer, who lost the lease, removes it too
@@ -235,11 +233,10 @@ def resolve_model(path: Path) -> Path:
 
 
 def load_model(path: str | Path, *, posterior: bool = True, held: bool = False) -> Model:
-    """The model at `path`: a model's root (its current version) or one version. Its posterior, where it has one, can
-    be many times as large as the rest; without `posterior` it stays where it is, as held-out rows do without `held`.
-
-    Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree,
-    IncompleteError where the disk fails."""
+    """The model at `path`: a model's root (its current version) or one version. Its posterior, where it has one, can be
+    many times as large as the rest; without `posterior` it stays where it is, as held-out rows do without `held`. Runs
+    no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree, IncompleteError
+    where the disk fails."""
     version = resolve_model(locate(path))
     left = (*(() if posterior else ("posterior_",)), *(() if held else ("held_",)))
     try:
@@ -307,7 +304,6 @@ def _checksum(value: npt.NDArray[Any]) -> int:
 
 def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
     """The model of these arrays, by name, and of these words: `kernel`, `sampler`, `seed`, `features` and `info`.
-
     InputError where they do not fit each other, something is not finite, or an array is nobody's. Runs no code that
     they name, and allocates little more than they have."""
     try:

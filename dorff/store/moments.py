@@ -39,10 +39,9 @@ _USELESS: Final = (FileNotFoundError, _DamagedError)
 
 
 def save_moments(path: Path, folds: Mapping[Part, Described]) -> None:
-    """Write the sums of each fold that has rows, and of each pattern of targets, whatever their kind.
-
-    Layout: magic, the JSON header's length and checksum, the header (the file's `identity`, and what its sections
-    are), and a fold's numbers and their checksum in turn. Nothing is copied out of accumulators."""
+    """Write the sums of each fold that has rows, and of each pattern of targets, whatever their kind. Layout: magic,
+    the JSON header's length and checksum, the header (the file's `identity`, and what its sections are), and a fold's
+    numbers and their checksum in turn. Nothing is copied out of accumulators."""
     parts = sorted(folds.items(), key=lambda item: item[0])
     sections = [(_section(part, sums, sums.kind, sums.length), sums.pieces()) for part, sums in parts]
     write_atomic(path, _encoded(path, sections), sync=False)
@@ -226,10 +225,9 @@ _KINDS: Final = "fiub"  # numbers and booleans: no objects, which would be pickl
 
 
 def read_npz(raw: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The arrays in the bytes of an archive as `np.savez` writes it, by name.
-
-    ValueError for any other archive: members that are packed, named twice, or not plain arrays of numbers whose
-    header, shape and size agree. Nothing larger than `raw` is allocated, and nothing is unpickled."""
+    """The arrays in the bytes of an archive as `np.savez` writes it, by name. ValueError for any other archive: members
+    that are packed, named twice, or not plain arrays of numbers whose header, shape and size agree. Nothing larger than
+    `raw` is allocated, and nothing is unpickled."""
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             members = archive.infolist()

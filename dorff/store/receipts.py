@@ -43,11 +43,10 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class LeafRecord(ABC):
-    """What is kept of a leaf: which rows, what was in them, what became of them.
-
-    `stamp` is of the files that held the rows (size and time; cheap to ask again). `low` and `high` (d,) bound the
-    inputs of the rows used; `rows_unlabelled` have no target, `rows_read` are those read from the store. Seconds are
-    wall time in the leaf, and in its BLAS `syrk` calls."""
+    """What is kept of a leaf: which rows, what was in them, what became of them. `stamp` is of the files that held the
+    rows (size and time; cheap to ask again). `low` and `high` (d,) bound the inputs of the rows used; `rows_unlabelled`
+    have no target, `rows_read` are those read from the store. Seconds are wall time in the leaf, and in its BLAS `syrk`
+    calls."""
 
     plan: str
     number: int
@@ -89,11 +88,9 @@ def _path(directory: Path, number: int) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt(LeafRecord):
-    """A finished leaf.
-
-    `digest` is of the rows' values as read; `key` names the leaf's moments by all that determines them: plan, rows and
-    digest. `rows_dropped` are neither used nor unlabelled, those of weight 0 too. `facts` are whole numbers that a
-    leaf which is no sum hands on."""
+    """A finished leaf. `digest` is of the rows' values as read; `key` names the leaf's moments by all that determines
+    them: plan, rows and digest. `rows_dropped` are neither used nor unlabelled, those of weight 0 too. `facts` are
+    whole numbers that a leaf which is no sum hands on."""
 
     digest: str
     rows_dropped: int = 0
@@ -115,9 +112,8 @@ class Receipt(LeafRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(LeafRecord):
-    """A leaf of which start..row-1 are summed, for the same plan, rows and stamp; `checksums` become the digest.
-
-    Two files: the sums, named by what they are of; and a text that names them, written last."""
+    """A leaf of which start..row-1 are summed, for the same plan, rows and stamp; `checksums` become the digest. Two
+    files: the sums, named by what they are of; and a text that names them, written last."""
 
     row: int
     checksums: tuple[int, ...] = ()
@@ -194,7 +190,6 @@ def remove_given_up(folder: Path) -> None:
 
 def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     """Remove all versions of a model but the last `keep` up to the current one; returns what is (or would be) gone.
-
     Never the current one, nor a newer one, which may become current. A reader that opened one is promised no more."""
     _at_least_one(keep)
     with files.space_on(root):
@@ -211,7 +206,6 @@ def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path
 
 def prune_state(state: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     """Remove all plans of a state directory but the `keep` used last; returns the directories gone (or that would be).
-
     What is removed can be made again, by reading the rows again. A plan that a run holds the lease of stays."""
     _at_least_one(keep)
     plans = sorted({file.parent for file in state.glob("*/plan.json")}, key=last_used, reverse=True)
