@@ -224,12 +224,9 @@ def bench(
     from dorff.cli.bench import bench as run
 
     result = run(d=d, m=m, sampler=sampler, workers=workers, rows=rows, repeats=repeats, echo=say)
-    text = (
-        f"{result.rows_per_s:,.0f} rows/s, {result.share:.3f} (worst {result.worst:.3f}) of bare syrk's "
-        f"{result.syrk_rows_per_s:,.0f} rows/s; {result.inside_syrk:.0%} of the workers' time is inside syrk, "
-        f"{result.in_features:.0%} goes to features"
-    )
-    show(asdict(result), text, as_json=as_json)
+    pace = f"{result.rows_per_s:,.0f} rows/s, {result.share:.3f} (worst {result.worst:.3f}) of bare syrk's"
+    spent = f"{result.inside_syrk:.0%} of the workers' time is inside syrk, {result.in_features:.0%} goes to features"
+    show(asdict(result), f"{pace} {result.syrk_rows_per_s:,.0f} rows/s; {spent}", as_json=as_json)
 
 
 def _version(on: bool) -> None:

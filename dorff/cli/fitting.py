@@ -14,6 +14,11 @@ from dorff.cli.guard import option, say
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
 
+if TYPE_CHECKING:
+    from dorff.plan import Plan
+    from dorff.plan.costs import Costs
+
+_FOR = "Print a `cluster:` that would do: slurm or kubernetes."
 _PATHS = "Files of rows, and the data set to make of them."
 _LIKE = "Encode as this model's (or data set's) are; --missing too."
 _ALSO = "One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0."
@@ -91,14 +96,6 @@ def ingest(
         result["classes"] = {"labels": table.labels, "counts": table.counts, "missing": none}
         text += f", {len(table.labels):,} labels, {none:,} rows without one"
     options.show(result, text, as_json=as_json)
-
-
-if TYPE_CHECKING:
-    from dorff.plan import Plan
-    from dorff.plan.costs import Costs
-
-
-_FOR = "Print a `cluster:` that would do: slurm or kubernetes."
 
 
 def plan(

@@ -150,8 +150,6 @@ def _sentence(described: "Job", tuned: "TuneResult", names: Sequence[str], files
     else:
         value = f"{criterion.axis} {criterion.shown(best.least):.6g}"
     read = "not read, its moments were there" if tuned.reads == 0 else f"read {tuned.reads:.3g} times"
-    return (
-        f"tune: the best of {len(tuned.table):,} trials by {criterion.title} is {kernel}{weights}{ridge}, "
-        f"{best.m:,} features: {value}; data {read}, {tuned.pass_seconds:.1f} s; "
-        f"trials {tuned.grid_seconds:.1f} s; fit it with: dorff fit {files['best']}"
-    )
+    winner = f"by {criterion.title} is {kernel}{weights}{ridge}, {best.m:,} features: {value}"
+    took = f"data {read}, {tuned.pass_seconds:.1f} s; trials {tuned.grid_seconds:.1f} s"
+    return f"tune: the best of {len(tuned.table):,} trials {winner}; {took}; fit it with: dorff fit {files['best']}"

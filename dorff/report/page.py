@@ -74,9 +74,7 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         quality=Quality.of(model, subject),
         coverage=_coverage(model),
         levels=LEVELS,
-        judged=[]
-        if model.held is None
-        else [Figure(name, plot(model.held, subject.fitted)) for name, plot in _OF_HELD],
+        judged=[Figure(name, plot(model.held, subject.fitted)) for name, plot in _OF_HELD if model.held is not None],
         figures=list(_figures(subject, observations is not None, moved)),
         choice=None if (png := figures.choice_plot(tried, subject)) is None else Figure("choice", png),
         tried=tried,

@@ -165,13 +165,13 @@ def forget(path: Path) -> None:
         if holder is None or not holder.holds(now - changed):
             for token in _files(path):
                 _file(path, token).unlink(missing_ok=True)
-            _lock(path).unlink()
+            path.with_name(f"{path.name}.lock").unlink()
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[float]:
     """The lock beside a lease, for one process and thread at a time; yields the file system's time (s)."""
-    lock = locate(_lock(path))
+    lock = locate(path.with_name(f"{path.name}.lock"))
     while True:
         with ExitStack() as held:
             try:
@@ -209,10 +209,6 @@ def _files(path: Path) -> set[int]:
 
 def _file(path: Path, token: int) -> Path:
     return path.with_name(f"{path.name}.{token:06d}")
-
-
-def _lock(path: Path) -> Path:
-    return path.with_name(f"{path.name}.lock")
 
 
 def _machine() -> tuple[str, str, str]:
