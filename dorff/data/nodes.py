@@ -1,6 +1,7 @@
 """Finds and opens the groups and arrays of a Zarr store in a local folder, v2 or v3."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -86,17 +87,14 @@ class StoredArray:
 
 def node(path: Path, name: str = "") -> Node:
     """Read what a folder is from its metadata file."""
-    metadata = next((key for key in METADATA if (path / key).is_file()), None)
-    if metadata is None:
+    key = next((key for key in METADATA if (path / key).is_file()), None)
+    if key is None:
         return Node(name, path, problem="missing")
-    try:
-        content = read_json(path / metadata)
-    except InputError:
-        return Node(name, path, problem="damaged", key=metadata)
-    kind = content.get("node_type") if metadata == "zarr.json" else {".zarray": "array", ".zgroup": "group"}[metadata]
-    if kind not in ("array", "group"):
-        return Node(name, path, problem="damaged", key=metadata)
-    return Node(name, path, is_array=kind == "array", key=metadata)
+    kind = None
+    with suppress(InputError):  # it is damaged
+        content = read_json(path / key)
+        kind = {".zarray": "array", ".zgroup": "group"}.get(key, content.get("node_type"))
+    return Node(name, path, kind == "array", "" if kind in ("array", "group") else "damaged", key)
 
 
 def walk(path: Path, name: str = "") -> Iterator[Node]:

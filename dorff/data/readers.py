@@ -341,16 +341,15 @@ class SideBySide(Reader):
 def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[SourceBlock]]) -> Iterator[list[SourceBlock]]:
     """Cut streams of blocks at the same rows."""
     held = [next(stream, None) for stream in streams]
-    counts = [0] * len(streams)
-    while all(block is not None for block in held):
-        blocks = [block for block in held if block is not None]
-        rows = min(len(block) for block in blocks)
+    done = 0
+    while len(blocks := [block for block in held if block is not None]) == len(held):
+        rows = min(map(len, blocks))
         yield [block[:rows] for block in blocks]
-        for i, block in enumerate(blocks):
-            counts[i] += rows
-            held[i] = block[rows:] if len(block) > rows else next(streams[i], None)
-    for i, rest in enumerate(held):
-        counts[i] += (0 if rest is None else len(rest)) + sum(len(b) for b in streams[i])
-        if counts[i] != counts[0]:
+        pairs = zip(blocks, streams, strict=True)
+        held = [block[rows:] if len(block) > rows else next(stream, None) for block, stream in pairs]
+        done += rows
+    counts = [done + len(rest or ()) + sum(map(len, more)) for rest, more in zip(held, streams, strict=True)]
+    for reader, count in zip(readers, counts, strict=True):
+        if count != counts[0]:
             remedy = "files side by side need as many rows each"
-            raise InputError(f"{readers[0].path} has {counts[0]} rows but {readers[i].path} has {counts[i]}; {remedy}.")
+            raise InputError(f"{readers[0].path} has {counts[0]} rows but {reader.path} has {count}; {remedy}.")

@@ -226,16 +226,15 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, class_labels.AnyLabels]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""
-        if isinstance(y, class_labels.StoredLabels | da.Array):
-            return self._inputs(X, reset=reset), y
-        if isinstance(X, StoredRows | da.Array):
-            if y is None:
-                raise InputError("fit requires y to be passed, but the target y is None")
-            y = column_or_1d(check_array(y, ensure_2d=False, dtype=None, input_name="y"), warn=True)
-            X = self._inputs(X, reset=reset)
-        else:
+        lazy = isinstance(y, class_labels.StoredLabels | da.Array)
+        if not lazy and not isinstance(X, StoredRows | da.Array):
             X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
-        return X, y
+            return X, y
+        if y is None:
+            raise InputError("fit requires y to be passed, but the target y is None")
+        if not lazy:
+            y = column_or_1d(check_array(y, ensure_2d=False, dtype=None, input_name="y"), warn=True)
+        return self._inputs(X, reset=reset), y
 
     def _fit(
         self, X: Rows, Y: array_sums.Targets, terms: Sequence[Manifold], inputs: FloatArray | None,

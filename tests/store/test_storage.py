@@ -36,15 +36,13 @@ from dorff.store import (
     load_model,
     load_moments,
     merge_moments,
-    number_version,
     prune_versions,
     read_history,
     save_model,
     save_moments,
-    switch_current,
     versions,
-    write_version,
 )
+from dorff.store.models import number_version, switch_current, write_version
 
 
 @pytest.fixture(params=["local", "memory", pytest.param("gateway", marks=pytest.mark.process)])

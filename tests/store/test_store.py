@@ -29,26 +29,23 @@ from dorff.store import (
     Receipt,
     append_history,
     current_version,
-    discard_version,
     load_model,
     load_moments,
     load_sums,
     merge_folds,
     merge_moments,
-    number_version,
     prune_versions,
     read_history,
     resolve_model,
     save_model,
     save_moments,
     space_on,
-    switch_current,
     undamaged,
     unseal,
     versions,
     write_atomic,
-    write_version,
 )
+from dorff.store.models import discard_version, number_version, switch_current, write_version
 
 
 def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:
