@@ -260,7 +260,7 @@ def credentials(
     as_json: options.Json = False,
 ) -> None:
     """Make credentials for a Dask cluster of your own: whoever has these files may use it, nobody else."""
-    from dorff.engine import credentials as run
+    from dorff.engine.clusters import credentials as run
 
     files = dict(zip(("ca", "cert", "key"), map(str, run(directory.absolute())), strict=True))
     # Dask's pages are not under TLS: they stay on loopback.
