@@ -22,6 +22,11 @@ def fit_text(report: "FitReport", weights: Sequence[Sequence[float]] = (), *, cl
         again = f", its sums of {count:,} lea{'f' if count == 1 else 'ves'} made again" if count else ""
         stays = f"the model of {report.rows_used:,} rows stays{again}{_scored(report, classes)}"
         return f"fit: nothing new: {stays}; {report.seconds:.1f} s; model {report.model}"
+    alone = "".join(  # a list of edges may be of fewer rows than there are
+        f", {lonely:,} of {graph['rows']:,} without an edge in the graph of manifold term {number}"
+        for number, graph in enumerate(report.graphs, 1)
+        if (lonely := graph.get("rows_without_edges"))
+    )
     # Terms see more rows than those with targets, and an exact model has none.
     crowd = "" if report.manifold else crowd_text(report.m, report.rows_used)
     before = "sums of targets" if report.graphs else "all of it"
@@ -31,7 +36,7 @@ def fit_text(report: "FitReport", weights: Sequence[Sequence[float]] = (), *, cl
     asked = f"{report.buckets.get('requests', 0):,} requests of buckets, {read} read; "
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
-        f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
+        f"fit: {report.rows_used:,} rows used, {_dropped(report)}{alone}{_rewritten(report)}; "
         f"{report.seconds:.1f} s, {share}; {asked if report.buckets else ''}{peak} of "
         f"{size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
         f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{winner}{_weighed(report, weights)}{_tuned(report)}"
@@ -110,15 +115,6 @@ def _dropped(report: "FitReport") -> str:
     some = f", those among them that miss targets in other ways than the {len(report.patterns or ())} that have sums"
     dropped = f"{report.rows_dropped:,} dropped{some if report.patterns else ''}"
     return f"{unlabelled}{dropped}{still if report.manifold and report.rows_dropped else ''}"
-
-
-def _alone(report: "FitReport") -> str:
-    """Rows that a given graph says nothing of: a list of edges may be of fewer rows than there are."""
-    return "".join(
-        f", {alone:,} of {graph['rows']:,} without an edge in the graph of manifold term {number}"
-        for number, graph in enumerate(report.graphs, 1)
-        if (alone := graph.get("rows_without_edges"))
-    )
 
 
 def _weighed(report: "FitReport", weights: Sequence[Sequence[float]]) -> str:

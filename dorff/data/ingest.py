@@ -147,11 +147,10 @@ def ingest(
         absent = FillValues(every)
         by_file = groups is None and _of_files(store if append else None, sources, classes)
         groups = FILE if by_file else None if groups == NONE else groups
+        for array, of in (also or {}).items():
+            _check_further(array, several(of))
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
-        further = {array: several(of) for array, of in (also or {}).items()}
-        for array, of in further.items():
-            _check_further(array, of)
-        names = {array: several(of) for array, of in own.items()} | further
+        names = {array: several(of) for array, of in (own | dict(also or {})).items()}
         asked = [name for of in names.values() for name in of]
         opened = [open_source(source, [*asked, *(name.rpartition(":")[0] for name in asked)]) for source in sources]
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
@@ -186,11 +185,9 @@ def ingest(
         for value in (one for one in absent.unmet.values() if str(one) in map(str, missing)):
             tell(f"--missing {value}: no value of the columns named is it; see how the sources write it")
         if unusable:
-            tell(
-                f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out "
-                "where its job says data.nan: drop (partial: only those with a gap in the inputs, or no target; "
-                "unlabelled: only the former)"
-            )
+            others = "partial: only those with a gap in the inputs, or no target; unlabelled: only the former"
+            problem = f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out"
+            tell(f"{problem} where its job says data.nan: drop ({others})")
         if ungrouped:
             tell(f"{ungrouped:,} of {added:,} rows have no group: together they are one more group")
         return target.rows + added

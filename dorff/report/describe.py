@@ -126,9 +126,15 @@ class Subject:
         varied, known_box = list(range(model.d)), False
         if low is not None and high is not None and np.all(low <= high):
             varied, known_box = [i for i in varied if low[i] < high[i]] or varied, True
-            low, high = _widened(low, high)
+            # Every side is longer than nothing, so that a constant column can be drawn.
+            flat = high - low <= 1e-12 * np.maximum(np.abs(low), np.abs(high))
+            half = np.where(flat, np.maximum(0.5 * np.abs(low), 0.5), 0.0)
+            low, high = low - half, high + half
         else:
-            low, high = _around(model)
+            phi, centre, scale = model.feature_map.phi, model.feature_map.center, model.feature_map.scale
+            rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
+            reach = 4.0 * scale / np.where(rms > 0, rms, 1.0)
+            low, high = centre - reach, centre + reach
         rows, at, place = observations, (low + high) / 2, "in the middle of their range"
         if rows is None and model.held is not None:
             rows = model.held.X, model.held.Y
@@ -172,14 +178,6 @@ class Subject:
         return grid
 
 
-def _around(model: Model) -> tuple[FloatArray, FloatArray]:
-    features = model.feature_map
-    phi = features.phi
-    rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
-    reach = 4.0 * features.scale / np.where(rms > 0, rms, 1.0)
-    return features.center - reach, features.center + reach
-
-
 def _dummies(X: FloatArray) -> list[range]:
     """Runs of columns of X (n, d) that are 0 but for a single 1 in each row: what a category is turned into."""
     binary, runs, start = np.asarray(np.isin(X, (0.0, 1.0)).all(axis=0)), list[range](), 0
@@ -216,13 +214,6 @@ def _bounds(values: object, count: int) -> FloatArray | None:
     return places if np.isfinite(places).all() else None
 
 
-def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The box with every side longer than nothing, so that a constant column can be drawn."""
-    flat = high - low <= 1e-12 * np.maximum(np.abs(low), np.abs(high))
-    half = np.where(flat, np.maximum(0.5 * np.abs(low), 0.5), 0.0)
-    return low - half, high + half
-
-
 class KernelTerm(NamedTuple):
     """One term of the kernel: its share of tr k(0), its name, its formula, its scalar kernel, and papers on them."""
 
@@ -254,7 +245,9 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
                 formula, scalar = f"{weight:.4g} {_formula(term)}", _scalar(term, unit)
                 if isinstance(term, kernels.CurlFree | kernels.DivergenceFree):  # of the law of its frequencies
                     scalar += f"; {frequencies.from_config(model.sampler).measure(term, len(columns))} measure"
-                places.append((view + _name(term), formula, scalar, _source(term)))
+                entries = KERNELS.get(kind_of(term.config())), SCALARS.get(kind_of(term.scalar.config()))
+                sources = dict.fromkeys(entry.source for entry in entries if entry is not None and entry.source)
+                places.append((view + _name(term), formula, scalar, "; ".join(sources)))
     shares = np.array(traces) / sum(traces)
     return [KernelTerm(float(share), *words) for share, words in zip(shares, places, strict=True)]
 
@@ -290,11 +283,6 @@ def _formula(term: kernels.BaseKernel) -> str:
     if isinstance(term, kernels.Decomposable):
         return "k₀ I" if _independent(term) else "k₀ A"
     return KERNELS.formula(term.config())
-
-
-def _source(term: kernels.BaseKernel) -> str:
-    entries = KERNELS.get(kind_of(term.config())), SCALARS.get(kind_of(term.scalar.config()))
-    return "; ".join(dict.fromkeys(entry.source for entry in entries if entry is not None and entry.source))
 
 
 def _brief(value: object) -> str:
