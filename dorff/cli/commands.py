@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Names = Sequence[str] | None
 
-
 app = typer.Typer(
     name="dorff",
     help="Vector-valued kernel models of data larger than memory, by random Fourier features.",

@@ -128,7 +128,6 @@ def _before(path: Path, labels: Mapping[str, str]) -> Figures:
 
 EVERY: Final = 10.0  # seconds between lines
 
-
 Progress = Callable[..., None]  # told how many rows, or whatever is counted, are done, of how many where that is known
 
 

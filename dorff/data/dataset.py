@@ -182,7 +182,7 @@ class Dataset:
         return None if self.coding is None else self.coding.labels
 
     def read(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
-        """X (stop - start, d) and Y (stop - start, q) of a run of rows, C-contiguous float64. Every chunk that they need
+        """X (stop - start, d) and Y (stop - start, q) of a run of rows, C-contiguous float64. Every chunk they need
         is looked for first, so that none is ever read as zeros.
 
         Raises InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled
