@@ -34,6 +34,7 @@ from dorff.errors.stopping import signalled, working
 P = ParamSpec("P")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FAILING: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
 
 def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
@@ -162,9 +163,6 @@ def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
             return IncompleteError.exit_code, f"{where}{problem}, and run the same command again"
         return InputError.exit_code, f"{where}{error.strerror or error}; check the path and its permissions"
     return 1, f"{type(error).__name__}: {error} -- this is a bug in dorff"
-
-
-option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
 
 def place(text: str) -> Path:

@@ -50,6 +50,8 @@ _KEPT: Final = {
     "reads": "How often the rows were read.",
 }
 _NAMES: Final = _RUN | _KEPT
+EVERY: Final = 10.0  # seconds between lines
+Progress = Callable[..., None]  # told how many rows, or whatever is counted, are done, of how many where that is known
 
 
 @contextmanager
@@ -124,11 +126,6 @@ def _before(path: Path, labels: Mapping[str, str]) -> Figures:
         return {}
     figures = {sample.name.removeprefix("dorff_"): sample.value for sample in samples if sample.labels == labels}
     return {name: value for name, value in figures.items() if name in _KEPT}
-
-
-EVERY: Final = 10.0  # seconds between lines
-
-Progress = Callable[..., None]  # told how many rows, or whatever is counted, are done, of how many where that is known
 
 
 def meter(what: str, unit: str = "rows") -> AbstractContextManager[Progress]:

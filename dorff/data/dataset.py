@@ -21,6 +21,8 @@ from dorff.storage.location import locate
 FloatArray = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.uint64]
 EXACT: Final = 2**53  # whole numbers up to here are the same as float64
+RUN_ROWS: Final = 65536
+OPENING_BYTES: Final = 2**20  # metadata, indices and the interpreter's own small change during one read
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,6 @@ def group_keys(values: npt.NDArray[Any]) -> Keys:
         return np.where((values >= -EXACT) & (values <= EXACT), real.view(np.uint64), values.view(np.uint64))
     real[np.isnan(real)] = np.nan
     return real.view(np.uint64)
-
-
-RUN_ROWS: Final = 65536
-OPENING_BYTES: Final = 2**20  # metadata, indices and the interpreter's own small change during one read
 
 
 @dataclass(frozen=True)

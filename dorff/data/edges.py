@@ -29,6 +29,9 @@ RUN: Final = 2**20  # entries read at a time
 POINTERS: Final = 2**16  # of a matrix's row pointers, read at a time
 EDGES: Final = ("i", "j", "w")
 MATRIX: Final = ("indptr", "indices", "data")
+PARQUET: Final = b"PAR1"  # how such a file begins
+_open_parquet = lazily("dorff.data.arrow_readers", "open_parquet_graph")  # Arrow, which is large
+EQUAL: Final = 1e-10  # as of graphs that are read: a computed matrix may be symmetric only to rounding
 
 
 @dataclass(frozen=True)
@@ -178,11 +181,6 @@ def _values(path: str, name: str, start: int, stop: int, dtype: type = np.int64)
     if start < stop and stored.rows < stop:
         raise InputError(f"{path}: array {name} has {stored.rows} entries now, fewer than {stop}; open it again.")
     return stored.values(start, stop, dtype, " or write the graph anew")[:, 0]
-
-
-PARQUET: Final = b"PAR1"  # how such a file begins
-_open_parquet = lazily("dorff.data.arrow_readers", "open_parquet_graph")  # Arrow, which is large
-EQUAL: Final = 1e-10  # as of graphs that are read: a computed matrix may be symmetric only to rounding
 
 
 def open_graph(path: str | os.PathLike[str]) -> EdgeSource:

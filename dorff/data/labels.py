@@ -22,6 +22,8 @@ MAX_LABELS: Final = 10_000
 MAX_REAL: Final = 100  # numbers that are not whole: beyond it, they are measured, not named
 MAX_TEXT: Final = 1000
 WHOLE: Final = re.compile("0|-?[1-9][0-9]{0,17}")
+LARGEST = 2.0**53  # of the whole numbers that float64 tells apart
+Codes = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -164,10 +166,6 @@ def stored_labels(attributes: Mapping[str, Any], where: object) -> LabelTable | 
     if not whole:
         raise InputError(f"{where}: its attributes dorff.labels are damaged; restore its metadata from a copy.")
     return table
-
-
-LARGEST = 2.0**53  # of the whole numbers that float64 tells apart
-Codes = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)

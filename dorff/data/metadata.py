@@ -22,6 +22,7 @@ Attributes: TypeAlias = dict[str, Any]  # of a Zarr group or array, as its JSON 
 SEAL: Final = "crc32"
 OPTIONAL: Final = ("storage_transformers", "configuration", "dimension_names")  # of Zarr v3's keys
 TRANSIENT: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,9 +110,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def rewrite(path: Path, content: dict[str, Any]) -> None:
     """Replace a zarr.json that was read by one that says something else, with a new seal where it had one."""
     write_json(path, sealed(content) if has_seal(content["attributes"]) else content)
-
-
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager

@@ -29,6 +29,11 @@ from dorff.spec.registry import CLUSTERS
 
 PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a worker
 _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to the process, and to its group
+TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+Square = npt.NDArray[np.float64]
+_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
 
 
 class Stop:
@@ -83,11 +88,6 @@ def starting_without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -206,10 +206,6 @@ def _silent() -> AbstractContextManager[None]:
     from distributed.utils import silence_logging_cmgr
 
     return silence_logging_cmgr(logging.CRITICAL)
-
-
-Square = npt.NDArray[np.float64]
-_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
 
 
 class PeakMemory:

@@ -26,6 +26,12 @@ from dorff.storage.bucket import take_counts
 
 PACKAGES: Final = ("dorff", "numpy", "scipy", "zarr", "numba", "numcodecs", "dask", "distributed")
 Versions = Mapping[str, str | None]
+NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
+_LINGER: Final = 5.0  # seconds for the driver, told too, to end its workers: nannies would start others meanwhile
+_FAREWELL: Final = 2.0  # seconds for the scheduler to take note that a worker leaves
+_NAME: Final = "dorff-leaving"
+UNTIL: Final = "DORFF_UNTIL"  # seconds since 1970: the end of a worker, by a variable of its environment
+HUNG: Final = 30.0  # seconds of silence
 
 
 @lru_cache(maxsize=1)
@@ -43,13 +49,6 @@ def refuse_others(worker: str, ours: Versions, theirs: Versions) -> None:
             other = f"{package} is {there} there and {here or 'missing'} in the driver"
             differs = other if there else without
             raise InputError(f"worker {worker}: {differs}; start both from the same environment")
-
-
-NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
-_LINGER: Final = 5.0  # seconds for the driver, told too, to end its workers: nannies would start others meanwhile
-_FAREWELL: Final = 2.0  # seconds for the scheduler to take note that a worker leaves
-_NAME: Final = "dorff-leaving"
-UNTIL: Final = "DORFF_UNTIL"  # seconds since 1970: the end of a worker, by a variable of its environment
 
 
 @dataclass(frozen=True)
@@ -164,9 +163,6 @@ async def _end(worker: Worker, linger: float, *, nanny: bool) -> None:
     await _saved()
     await asyncio.sleep(linger)
     await worker.close(nanny=nanny, executor_wait=False, reason="told to end")
-
-
-HUNG: Final = 30.0  # seconds of silence
 
 
 class HungWorkers:

@@ -41,6 +41,7 @@ Run: TypeAlias = tuple[int, int]  # its first row, and the one after its last
 Look: TypeAlias = tuple[FirstLook, RowBlock]  # with the rows, their inputs scaled
 
 _pinning = threading.Lock()
+Targets: TypeAlias = "Rows | OneHot"
 
 
 @contextmanager
@@ -57,9 +58,6 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         _pinning.release()
-
-
-Targets: TypeAlias = "Rows | OneHot"
 
 
 @dataclass(frozen=True, eq=False)

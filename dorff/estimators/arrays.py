@@ -26,6 +26,7 @@ from dorff.solvers import Choice, Score, Setting, Spread, squared_errors
 Flags: TypeAlias = npt.NDArray[np.bool_]
 MOST_PARTS = 64  # of rows, by splits that are no partition
 READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its chunks where those hold more
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +171,6 @@ def together(X: Rows, Y: Any) -> tuple[Rows, Any]:
     if isinstance(X, da.Array):
         Y = Y.rechunk({0: X.chunks[0]}) if isinstance(Y, da.Array) else da.from_array(Y, chunks=(X.chunks[0], -1))
     return X, Y
-
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from dorff.kernels.scalar import FloatArray
 Labels: TypeAlias = npt.NDArray[Any]
 MOST_CLASSES = 2**14  # moments have a column for each
 UNLABELLED = -1  # as scikit-learn's semi-supervised estimators have it
+AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +64,6 @@ class StoredLabels:
         start, stop, _ = (key[0] if isinstance(key, tuple) else key).indices(len(self))
         dtype = self.stored.packing.dtype(np.dtype(self.stored.array.dtype))
         return _fixed_text(self.stored.values(start, max(start, stop), dtype, "")[:, 0])
-
-
-AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
 
 
 @dataclass(frozen=True, eq=False)

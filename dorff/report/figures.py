@@ -31,6 +31,16 @@ ACCENT: Final = "#d9480f"
 LINES: Final = ("#1c5d99", "#d9480f", "#2b8a3e", "#8e44ad", "#b08900", "#0b7285", "#a61e4d", "#5c677d")
 LONGEST_NAME: Final = 40
 DPI: Final = 130
+MOST_INPUTS: Final = 4
+MOST_OUTPUTS: Final = 4
+MOST_GROUPS: Final = 12
+POINTS: Final = 200
+BAND: Final = float(ndtri(0.975))
+MOST_LINES: Final = 8
+_ERROR: Final = Criterion("error", "root mean squared error", root, in_units=True)
+T = TypeVar("T", bound=Hashable)
+Point = tuple[float, float]
+STYLES: Final = ("-", "--", "-.", ":")
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -68,13 +78,6 @@ def label_axes(axes: Axes, x: ColumnLabel, y: ColumnLabel | str, *, title: str |
     axes.tick_params(colors=INK, labelsize=9)
     for side in axes.spines.values():
         side.set_color(FAINT)
-
-
-MOST_INPUTS: Final = 4
-MOST_OUTPUTS: Final = 4
-MOST_GROUPS: Final = 12
-POINTS: Final = 200
-BAND: Final = float(ndtri(0.975))
 
 
 def observed_plot(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
@@ -195,11 +198,6 @@ def shades(X: FloatArray, subject: Subject, along: Sequence[int]) -> FloatArray:
     return np.asarray(np.exp(-4.0 * np.searchsorted(np.sort(distance), distance) / len(X)))
 
 
-MOST_LINES: Final = 8
-
-_ERROR: Final = Criterion("error", "root mean squared error", root, in_units=True)
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A kernel that was tried: its name, and (ridge, mean squared error) pairs or, `held_out`, (ridge, 1 - R2)."""
@@ -263,11 +261,6 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
     trials = [(one.label, 0, ridge, value) for one in drawn for ridge, value in one.scores]
     ridge, root = drawn[0].best
     return trial_plot(trials, criterion(drawn), (ridge, root**2), common_unit(subject.targets))
-
-
-T = TypeVar("T", bound=Hashable)
-Point = tuple[float, float]
-STYLES: Final = ("-", "--", "-.", ":")
 
 
 def trial_plot(

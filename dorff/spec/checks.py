@@ -24,6 +24,8 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 RANGE = ("from", "to", "count")  # of a list of numbers
 AUTO = "auto"  # dorff chooses, and says what and why
 WORDS = ("median", "tune", "tune each", AUTO)  # for a length-scale
+N = TypeVar("N", int, float)
+ADDRESS = r"(?!https?:)[a-z]+://\S+:\d+(/\S*)?|inproc://\S+"
 
 
 class Refusal(ValueError):
@@ -125,9 +127,6 @@ def share(value: object) -> float:
     if not 0.0 < _real(value) < 1.0:
         raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")
     return _real(value)
-
-
-N = TypeVar("N", int, float)
 
 
 def _one_or_more(value: object, check: Callable[[object], N]) -> N | tuple[N, ...]:
@@ -286,9 +285,6 @@ def memory(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise Refusal(f"must be an amount of memory such as 4GiB or 512MB, came {show(value)}; correct it")
     return value
-
-
-ADDRESS = r"(?!https?:)[a-z]+://\S+:\d+(/\S*)?|inproc://\S+"
 
 
 def address(value: object) -> str:

@@ -15,6 +15,10 @@ from dorff.storage.location import is_remote
 _TEXT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"}
 _BYTES = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TEXT]})
 Bytes = Annotated[int, BeforeValidator(checks.memory), _BYTES]
+_WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
+_Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+_Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+_Taint = Annotated[str, Field(pattern="^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
 
 
 class ClusterSpec(Part):
@@ -107,9 +111,6 @@ class RemoteCluster(ClusterSpec):
         return self.address.startswith(("tls://", "wss://", "inproc://"))
 
 
-_WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
-
-
 def _walltime(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(_WALLTIME, value):
         return value
@@ -181,11 +182,6 @@ class MPICluster(ClusterSpec):
     type: Literal["mpi"]
     memory: Bytes = 4 * 2**30
     interface: _Word = ""
-
-
-_Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
-_Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-_Taint = Annotated[str, Field(pattern="^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
 
 
 class KubernetesCluster(ClusterSpec):

@@ -10,6 +10,12 @@ from dorff.spec.checks import KnownNames
 from dorff.spec.part import ArrayName, FilePath, Idle, Names, OneOf, OneOrMore, Part, Penalties, Positive, ViewName
 from dorff.spec.registry import GRAPHS, OUTPUTS, Keyed, Word
 
+_WEIGHTS = KnownNames(("heat", "binary"))
+_LAPLACIANS = KnownNames(("unnormalised", "normalised"))
+_POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
+Graph = Annotated[Part, Word(GRAPHS, default="knn")]
+Coupling = Annotated[str | Part, Keyed(OUTPUTS, only=("identity", "matrix", "graph"))]
+
 
 class ClassTargets(Part):
     """An array of class codes, which becomes one target a class."""
@@ -66,11 +72,6 @@ class Data(Part):
         return self
 
 
-_WEIGHTS = KnownNames(("heat", "binary"))
-_LAPLACIANS = KnownNames(("unnormalised", "normalised"))
-_POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
-
-
 def _edge_weights(value: object) -> object:
     return checks.positive(value) if isinstance(value, int | float) else _WEIGHTS.name(value)
 
@@ -120,10 +121,6 @@ class IdentitySpec(Part):
     """No graph: L is the identity, over all rows."""
 
     type: Literal["identity"]
-
-
-Graph = Annotated[Part, Word(GRAPHS, default="knn")]
-Coupling = Annotated[str | Part, Keyed(OUTPUTS, only=("identity", "matrix", "graph"))]
 
 
 def _graphless(term: "ManifoldSpec", _: Any) -> str:

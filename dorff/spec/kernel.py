@@ -10,6 +10,7 @@ from dorff.spec.part import GAUSSIAN, Idle, Names, NotNegative, Part, Positive, 
 from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word, kind_of
 
 Scalar = Annotated[Typed, Word(SCALARS, default="gaussian", later=("skeleton",))]
+Output = Annotated[str | Part, Keyed(OUTPUTS)]
 
 
 class MatrixOutput(Part):
@@ -35,9 +36,6 @@ class LearnedOutputSpec(Part):
     """An output matrix learned from the moments, with a trace or a Frobenius penalty."""
 
     learned: Literal["trace", "frobenius"] = "trace"
-
-
-Output = Annotated[str | Part, Keyed(OUTPUTS)]
 
 
 class DecomposableSpec(Typed):

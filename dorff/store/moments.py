@@ -29,6 +29,8 @@ _TYPES: Final = {
 }  # fmt: skip
 S = TypeVar("S", bound=Sums)
 _Section = dict[str, Any]  # kind, length, fold, observed, m, q, n, y0 and unit
+_HEADERS: Final = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_KINDS: Final = "fiub"  # numbers and booleans: no objects, which would be pickled
 
 
 class _DamagedError(Exception):
@@ -218,10 +220,6 @@ def _decoded(file: BinaryIO, pieces: Iterable[FloatArray]) -> Iterator[FloatArra
         yield piece
     if file.read(4) != struct.pack("<I", checksum):
         raise _DamagedError
-
-
-_HEADERS: Final = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_KINDS: Final = "fiub"  # numbers and booleans: no objects, which would be pickled
 
 
 def read_npz(raw: bytes) -> dict[str, npt.NDArray[Any]]:

@@ -22,6 +22,9 @@ from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state, l
 from dorff.store.models import older_versions
 from dorff.store.moments import load_held, save_held
 
+HISTORY: Final = "history.jsonl"
+GIVEN_UP: Final = 30 * 86_400.0  # seconds that what belongs to no job any more is kept for
+
 
 def _count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
@@ -155,9 +158,6 @@ class Checkpoint(LeafRecord):
         return directory / f"{self.number:06d}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]}.sums"
 
 
-HISTORY: Final = "history.jsonl"
-
-
 def append_history(root: Path, record: Mapping[str, Any]) -> None:
     """Add a line to the history of the model at `root`, and wait for the disk."""
     path = root / HISTORY
@@ -175,9 +175,6 @@ def read_history(root: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [record for line in lines if (record := files.unseal(line)) is not None]
-
-
-GIVEN_UP: Final = 30 * 86_400.0  # seconds that what belongs to no job any more is kept for
 
 
 def remove_given_up(folder: Path) -> None:
