@@ -27,6 +27,18 @@ from dorff.errors.stopping import stop_requested
 from dorff.spec import cluster as spec
 
 _log: Final = logging.getLogger(__name__)
+# Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
+# does many times a second to watch itself would take its share of the cores that the leaves fill.
+QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
+    "distributed.worker.profile.enabled": False,
+    "distributed.scheduler.worker-ttl": None,  # `HungWorkers` finds those that hang
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.worker.memory.monitor-interval": "500ms",
+}
+#: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps them from clashing.
+PAGES: Final = "127.0.0.1:0"
 
 
 def credentials(directory: Path) -> tuple[Path, Path, Path]:
@@ -88,20 +100,6 @@ def no_interface(name: str) -> str:
     there = [one for one, addresses in every if socket.AF_INET in {each.family for each in addresses}]
     problem = f"cluster.interface {name}: {socket.gethostname()} has none of that name with an IPv4 address"
     return f"{problem}; name one of {', '.join(there)}, or leave it out" if name and name not in there else ""
-
-
-# Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
-# does many times a second to watch itself would take its share of the cores that the leaves fill.
-QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
-    "distributed.worker.profile.enabled": False,
-    "distributed.scheduler.worker-ttl": None,  # `HungWorkers` finds those that hang
-    "distributed.admin.tick.interval": "500ms",
-    "distributed.admin.system-monitor.interval": "5s",
-    "distributed.admin.system-monitor.gil.enabled": False,
-    "distributed.worker.memory.monitor-interval": "500ms",
-}
-#: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps them from clashing.
-PAGES: Final = "127.0.0.1:0"
 
 
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:

@@ -19,6 +19,10 @@ _WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
 _Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 _Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 _Taint = Annotated[str, Field(pattern="^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
+_PLAIN = Idle(
+    lambda one, _: "" if one.encrypted else f"{one.address} is not encrypted (write tls://HOST:PORT)", refused=True
+)
+_ENCRYPTED = Idle(lambda one, _: f"{one.address} is encrypted" if one.encrypted else "", refused=True)
 
 
 class ClusterSpec(Part):
@@ -82,12 +86,6 @@ class TLS(Part):
     ca: FilePath
     cert: FilePath
     key: FilePath
-
-
-_PLAIN = Idle(
-    lambda one, _: "" if one.encrypted else f"{one.address} is not encrypted (write tls://HOST:PORT)", refused=True
-)
-_ENCRYPTED = Idle(lambda one, _: f"{one.address} is encrypted" if one.encrypted else "", refused=True)
 
 
 class RemoteCluster(ClusterSpec):

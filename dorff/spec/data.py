@@ -15,6 +15,9 @@ _LAPLACIANS = KnownNames(("unnormalised", "normalised"))
 _POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
 Graph = Annotated[Part, Word(GRAPHS, default="knn")]
 Coupling = Annotated[str | Part, Keyed(OUTPUTS, only=("identity", "matrix", "graph"))]
+_APART: Final = Idle(
+    lambda graph, _: "inside a leaf new rows never change old edges" if graph.within == "leaf" else "", refused=True
+)
 
 
 class ClassTargets(Part):
@@ -88,11 +91,6 @@ def _power(value: object) -> int:
         return value
     wanted = "1, or even (L^2, L^4 ... are sums of squares)"
     raise checks.Refusal(f"must be {wanted}, came {checks.show(value)}; correct it")
-
-
-_APART: Final = Idle(
-    lambda graph, _: "inside a leaf new rows never change old edges" if graph.within == "leaf" else "", refused=True
-)
 
 
 class KnnSpec(Part):

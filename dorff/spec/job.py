@@ -19,6 +19,13 @@ STREAMING_RIDGE: Final = 1e-6
 MOST_FEATURES: Final = 4096  # of `auto`
 
 Sampler = Annotated[Typed, Word(SAMPLERS, default="orthogonal")]
+_LABELS: Final = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
+ClassWeight = Annotated[
+    Literal["none", "balanced"] | tuple[tuple[str, float], ...],
+    BeforeValidator(checks.class_weight),
+    PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
+    WithJsonSchema({"anyOf": [{"enum": ["none", "balanced"]}, _LABELS]}),
+]
 
 
 class Features(Part):
@@ -59,15 +66,6 @@ class Folds(Part):
 
     count: Annotated[int, Field(ge=2)] = 5
     by: FoldsBy = "auto"
-
-
-_LABELS: Final = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
-ClassWeight = Annotated[
-    Literal["none", "balanced"] | tuple[tuple[str, float], ...],
-    BeforeValidator(checks.class_weight),
-    PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
-    WithJsonSchema({"anyOf": [{"enum": ["none", "balanced"]}, _LABELS]}),
-]
 
 
 def _compares(solve: "Solve", job: "Job") -> str:
