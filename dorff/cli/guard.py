@@ -1,5 +1,4 @@
-"""How a command ends: its result on stdout, or one sentence on stderr and an exit code; and shared options. Also
-what is said on stderr: sentences for people, or one JSON object a line for programs."""
+"""How a command ends, on stdout or in one sentence on stderr; shared options; stderr as sentences or lines of JSON."""
 
 import atexit
 import csv

@@ -1,5 +1,4 @@
-"""What a run tells while it goes on: progress on stderr, a bar on a terminal, elsewhere a line every so often; and
-figures for Prometheus' textfile collector, of runs that fail too."""
+"""Progress on stderr, a bar on a terminal, else a line every so often; figures for Prometheus' textfile collector."""
 
 import sys
 import time

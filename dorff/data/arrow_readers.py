@@ -1,5 +1,4 @@
-"""Files that Arrow reads: CSV, plain or gzipped, with or without a header (RFC 4180), separated by commas, semicolons
-or tabs; Parquet, of rows, and of the edges of graphs in the columns i, j, w."""
+"""Files that Arrow reads: CSV (RFC 4180), gzipped too, by commas, semicolons or tabs; Parquet, of rows and of edges."""
 
 import codecs
 import csv

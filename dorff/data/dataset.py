@@ -1,5 +1,4 @@
-"""The rows of a Zarr group as inputs and targets, read in runs, checked, and named by their files; and such a run: its
-inputs, targets, and each row's number, weight and group."""
+"""The rows of a Zarr group as inputs and targets, read in runs, checked, named by their files; and such a run."""
 
 import hashlib
 import zlib

@@ -1,5 +1,4 @@
-"""What a source of rows is: named columns, of numbers and of class labels, read in blocks of bounded size; and how one
-is opened: a file, by the end of its name; files side by side; columns that hold one number each."""
+"""What a source of rows is, read in blocks of bounded size; and how one is opened: a file, or files side by side."""
 
 import difflib
 import hashlib

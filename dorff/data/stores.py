@@ -1,5 +1,4 @@
-"""A data set's store as a whole: its arrays are opened as inputs and targets; what is missing or damaged in it is
-listed, without a change; shards are taken off its front."""
+"""A data set's store as a whole: opened as inputs and targets, verified, shards taken off its front."""
 
 import math
 import os

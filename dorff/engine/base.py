@@ -1,5 +1,4 @@
-"""The engine's contract: run tasks in any order, with what each one's end asks for next. The serial engine, the oracle
-of the tests. The driver's signals: the first asks for an orderly stop, the second ends the run at once."""
+"""The engine's contract; the serial engine, the oracle of the tests; the driver's signals; memory."""
 
 import errno
 import logging

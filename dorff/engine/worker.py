@@ -1,5 +1,4 @@
-"""What runs on a worker: a task, with the driver's versions and one BLAS thread, and the worker's orderly end; and
-what is asked of it: its packages' versions, its memory, and whether it hangs, silent and idle."""
+"""What runs on a worker: a task, with the driver's versions, and its orderly end; whether it hangs, silent and idle."""
 
 import asyncio
 import atexit

@@ -1,5 +1,4 @@
-"""Moments of rows in memory, in Zarr or in Dask, without durable state; what is known before they are
-summed; and a second read, of one fold's rows alone: decision values that a calibration is fitted to."""
+"""Moments of rows in memory, Zarr or Dask, without durable state; what is known before; a second read of one fold."""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence

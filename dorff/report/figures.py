@@ -1,6 +1,4 @@
-"""What every figure shares (canvas, size, colours, text that any font can draw), and plots for models of any shape:
-predictions of held-out rows against what was observed, their residuals, and each output along the inputs. How kernel
-and ridge were chosen: scores against the ridge, a line a candidate, of a fit or of a grid of trials."""
+"""What every figure shares; plots of held-out rows, of outputs along inputs, and of scores against the ridge."""
 
 import io
 import math

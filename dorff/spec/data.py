@@ -1,5 +1,4 @@
-"""The data of a job: the store and the arrays its rows are read from; and what `manifold` may say: terms
-weight <f, (L (x) Q) f> that make f smooth along a graph of all rows."""
+"""What `data` of a job may say, and `manifold`: weight <f, (L (x) Q) f>, f smooth along a graph of all rows."""
 
 from typing import Annotated, Any, Final, Literal, Self
 

@@ -1,5 +1,4 @@
-"""Published models: a Zarr group a version, no pickle, no code; `current` names the newest. A model is made of its
-arrays and words as they lie in files, which anybody may have written."""
+"""Published models: a Zarr group a version, no pickle, no code; `current` names the newest. Read without trust."""
 
 import errno
 import hashlib

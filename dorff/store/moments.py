@@ -1,5 +1,4 @@
-"""Sums as checksummed files: a file a tree node, a section a fold and pattern; written and merged by pieces. Archives
-of arrays are read without trust: what one claims is compared with its bytes before memory is taken."""
+"""Sums as checksummed files: a file a tree node, a section a fold and pattern; merged by pieces, read without trust."""
 
 import io
 import json

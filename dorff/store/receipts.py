@@ -1,5 +1,4 @@
-"""Receipts, the only truth about which leaves are done; checkpoints of those that were stopped; a model's history; and
-old versions and moments, removed when asked."""
+"""Receipts, the only truth about which leaves are done; checkpoints; a model's history; what is old, removed."""
 
 from __future__ import annotations
 
