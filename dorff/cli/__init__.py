@@ -19,8 +19,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Where the caller closed one of the three, it is /dev/null: a file opened later would take its place and get what
-    is printed, here or in a worker."""
+    """What the caller closed is /dev/null, else a file opened later would take its place and get what is printed."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -198,8 +198,7 @@ Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 w
 
 
 class Command(TyperCommand):
-    """A command that takes each option of one value once: of several only the last would count. What is to be on this
-    machine is not in a bucket."""
+    """Takes each option of one value once: of several only the last would count; no bucket for what is to be here."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))

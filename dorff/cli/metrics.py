@@ -128,8 +128,7 @@ def _before(path: Path, labels: Mapping[str, str]) -> Figures:
 
 
 def meter(what: str, unit: str = "rows") -> AbstractContextManager[Progress]:
-    """Show the rows (or other units) that are done, rows a second and the time left, until the block ends. The first
-    call sets where the pace is counted from."""
+    """Show what is done, its pace since the first call, and the time left, until the block ends."""
     return (_bar if sys.stderr.isatty() else _lines)(what, unit)
 
 

@@ -213,8 +213,7 @@ class Dataset:
         return weights
 
     def labelled_rows(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
-        """Which rows (stop - start,) of a run the column `labelled` has a 1 for; None where no column says. InputError
-        where it holds something else than 0 and 1."""
+        """Which rows (stop - start,) of a run `labelled` has a 1 for; None without. InputError at neither 0 nor 1."""
         if self.labelled is None:
             return None
         values = self._column(self.labelled, start, stop)

@@ -148,8 +148,7 @@ class Learner:
     absent: FillValues
 
     def learn(self, readers: Sequence[Reader], names: Sequence[str]) -> dict[str, Encoding]:
-        """The encodings of those names that need one; all rows of categories are read. InputError where values are no
-        categories, or an option names no input."""
+        """Of those names that need one, from all their rows. InputError at no categories, or an option of no input."""
         for name in (*self.one_hot, *self.ordered):
             if name not in names:
                 option = "--one-hot" if name in self.one_hot else "--ordered"

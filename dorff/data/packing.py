@@ -134,8 +134,7 @@ def _extreme(least: np.ufunc, numbers: Array) -> Array:
 
 @dataclass(frozen=True)
 class Packing:
-    """Turns stored values into numbers: fill values become NaN, then `stored * scale + offset`, and what is not from
-    `low` to `high` then becomes NaN too."""
+    """Turns stored values into numbers: `stored * scale + offset`, NaN for fill values and outside `low` to `high`."""
 
     fills: tuple[float, ...] = ()
     scale: float = 1.0

@@ -245,8 +245,7 @@ class ColumnNames(Part):
 
 
 def open_source(source: str | os.PathLike[str], asked: Collection[str] = ()) -> Reader:
-    """The reader of a source: a file, or several side by side as `a.csv+b.csv`. `asked`: see CSVReader. Raises
-    InputError: no such file, or none of a known format."""
+    """The reader of a file, or of several as `a.csv+b.csv`; `asked` as of CSVReader. InputError for what none reads."""
     name = os.fspath(source)
     parts = [name] if "+" not in name or Path(name).exists() else name.split("+")
     readers = [_open_file(part, asked) for part in parts]

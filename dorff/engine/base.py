@@ -215,8 +215,7 @@ class PeakMemory:
         self._resident = 0
 
     def sample(self) -> None:
-        """Look once, at this process and all below it. PSS is dear to ask for, so it is asked for when the cheap RSS
-        has grown by a hundredth."""
+        """Look once, at this process and all below; PSS, which is dear, when the cheap RSS has grown by a hundredth."""
         me = psutil.Process()
         processes = [me, *me.children(recursive=True)]
         resident = sum(_bytes(process, shared=True) for process in processes)

@@ -113,8 +113,7 @@ def opened(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> Any:
 
 
 def _columns(dataset: Any, name: str) -> Any:
-    """The variables of an xarray Dataset, all (n,) along one dimension, as columns: a pandas data frame, or a Dask
-    array where one is Dask's; y (n,) of one."""
+    """The variables (n,) of an xarray Dataset as columns: a data frame, or a Dask array where one is; y (n,) of one."""
     variables = list(dataset.data_vars.values())
     dims = {str(one.name): one.dims for one in variables}
     if len(set(dims.values())) != 1 or variables[0].ndim != 1:
@@ -284,8 +283,7 @@ def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ri
 
 
 def row_weights(weights: Any, n: int) -> FloatArray | None:
-    """Weights (n,) in memory from anything that X may be; None where there are none. InputError unless they are finite,
-    not negative, not all zero, one a row."""
+    """Weights (n,) in memory from anything that X may be; InputError unless finite, not negative, not all zero."""
     if weights is None:
         return None
     try:

@@ -133,8 +133,7 @@ class Checkpoint(LeafRecord):
                 path.unlink(missing_ok=True)
 
     def restore(self, directory: Path, of: Callable[[Part], Adder]) -> bool:
-        """Read the sums into the empty adders that `of` gives, to the bit. False where they are absent, damaged or
-        of another shape: the adders then hold rubbish."""
+        """Read the sums into the empty adders of `of`, to the bit; False where that failed, and they hold rubbish."""
         return load_held(self._sums(directory), of)
 
     def receipt(self) -> Receipt:
