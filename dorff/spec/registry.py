@@ -45,9 +45,9 @@ class Entry:
 
 
 class Registry:
-    """The entries of one kind. Importing the modules `home` adds those of dorff itself."""
+    """The entries of one kind. Importing the module `home` adds those of dorff itself."""
 
-    def __init__(self, kind: str, *home: str) -> None:
+    def __init__(self, kind: str, home: str) -> None:
         self.kind = kind
         self.group: Final = f"dorff.{kind}"
         self._home = home
@@ -59,12 +59,12 @@ class Registry:
     @property
     def names(self) -> tuple[str, ...]:
         """Every word, dorff's first; other packages are not imported for it."""
-        self._import_home()
+        importlib.import_module(self._home)
         return tuple(dict.fromkeys([*self._entries, *sorted(_entry_points(self.group, tuple(sys.path)).names)]))
 
     def get(self, name: object) -> Entry | None:
         """The entry of a word; None where no installed package has it. InputError where its package is broken."""
-        self._import_home()
+        importlib.import_module(self._home)
         if not isinstance(name, str):
             return None
         if name not in self._entries:
@@ -94,10 +94,6 @@ class Registry:
         """The formula of what a configuration describes, for the report; a letter where it has none."""
         entry = self.get(kind_of(config))
         return entry.formula if entry is not None and entry.formula else "K"
-
-    def _import_home(self) -> None:
-        for module in self._home:
-            importlib.import_module(module)
 
 
 Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the schema of a word's options

@@ -1,6 +1,5 @@
 """Durable bytes: atomic files, receipts, moments, models, the lease and the history of a model."""
 
-from dorff.moments import merge_folds
 from dorff.storage.files import check_output, identity, read_plain, space_on, unseal, write_atomic
 from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state
 from dorff.store.models import content, current_version, load_model, model_arrays, resolve_model, save_model, versions

@@ -23,7 +23,7 @@ from dorff import kernels
 from dorff.errors import IncompleteError, InputError
 from dorff.model import Model
 from dorff.model.weights import OperatorWeights
-from dorff.moments import Moments, Products, Triangle
+from dorff.moments import Moments, Products, Triangle, merge_folds
 from dorff.storage.files import seal
 from dorff.store import (
     Receipt,
@@ -32,7 +32,6 @@ from dorff.store import (
     load_model,
     load_moments,
     load_sums,
-    merge_folds,
     merge_moments,
     prune_versions,
     read_history,
