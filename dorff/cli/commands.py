@@ -40,7 +40,7 @@ app = typer.Typer(
 
 def command(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Register a command; `goes_on`: stopped, it goes on from there when run again."""
-    return lambda function: app.command(cls=options.Command)(guarded(goes_on=goes_on)(function))
+    return lambda function: app.command(cls=options.Command)(guarded(function, goes_on=goes_on))
 
 
 @app.callback()

@@ -36,24 +36,20 @@ FAILING: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
 
-def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """A command that never shows a library's traceback; `goes_on`: what it has done is kept when it is stopped."""
+def guarded(command: Callable[P, None], *, goes_on: bool = False) -> Callable[P, None]:
+    """The command, but it never shows a library's traceback; `goes_on`: what it has done is kept when it is stopped."""
 
-    def wrap(command: Callable[P, None]) -> Callable[P, None]:
-        @wraps(command)
-        def run(*args: P.args, **kwargs: P.kwargs) -> None:
-            try:
-                with working():
-                    command(*args, **kwargs)
-            except (typer.Exit, typer.BadParameter):
-                raise
-            except BaseException as error:
-                code = _report(error, goes_on=goes_on)
-                raise typer.Exit(code) from error
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with working():
+                command(*args, **kwargs)
+        except (typer.Exit, typer.BadParameter):
+            raise
+        except BaseException as error:
+            raise typer.Exit(_report(error, goes_on=goes_on)) from error
 
-        return run
-
-    return wrap
+    return run
 
 
 def run_app(app: Callable[[], None]) -> None:
