@@ -145,15 +145,6 @@ def free_bytes(path: Path) -> int:
     return locate(path).free_bytes()
 
 
-def total_bytes(files: Iterable[Path]) -> int:
-    """The size of files together; one that another process deletes meanwhile counts as none."""
-    total = 0
-    for file in files:
-        with suppress(FileNotFoundError):
-            total += file.stat().st_size
-    return total
-
-
 def check_confined(folder: Path) -> None:
     """InputError where anything below a folder is a link, or no plain file: what is read would lie elsewhere, or
     reading (a pipe, a device) would never end. In a bucket is nothing of that kind."""

@@ -179,10 +179,10 @@ class Location(PosixPath):
         mounts = [one for one in psutil.disk_partitions(all=True) if self.is_relative_to(one.mountpoint)]
         return max(mounts, key=lambda one: len(one.mountpoint)).fstype in _LOCAL
 
-    def bytes_below(self) -> int:
-        """The size of the files below; one that another process deletes meanwhile counts as none."""
+    def bytes_below(self, pattern: str = "*") -> int:
+        """The size of the files below of such names; one that another process deletes meanwhile counts as none."""
         total = 0
-        for path in self.rglob("*"):
+        for path in self.rglob(pattern):
             with suppress(FileNotFoundError):
                 total += 0 if path.is_dir() else path.lstat().st_size
         return total

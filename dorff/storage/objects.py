@@ -130,8 +130,8 @@ class ObjectLocation(Location):
         sizes = {meta["path"][start:]: meta["size"] for page in self.listed() for meta in page}
         return {path: size for path, size in sizes.items() if not _HIDDEN.fullmatch(path.rpartition("/")[2])}
 
-    def bytes_below(self) -> int:
-        return sum(self.below().values())
+    def bytes_below(self, pattern: str = "*") -> int:
+        return sum(size for path, size in self.below().items() if _matches(path, pattern))
 
     def iterdir(self) -> Generator[Self]:
         yield from (self / name for name in self.names())
