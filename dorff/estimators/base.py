@@ -331,7 +331,3 @@ def _finished(model: Model, X: FloatArray, finish: Finish, views: Views) -> npt.
 
 def first_column(values: FloatArray) -> FloatArray:
     return values[:, 0]
-
-
-def unchanged(values: FloatArray) -> FloatArray:
-    return values

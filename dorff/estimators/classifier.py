@@ -21,7 +21,7 @@ import dorff.estimators.arrays as arrays
 import dorff.estimators.class_labels as class_labels
 from dorff.errors import InputError
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, unwrap, with_rows
-from dorff.estimators.base import ORFFEstimator, reads_once, unchanged
+from dorff.estimators.base import ORFFEstimator, reads_once
 from dorff.estimators.semi import Penalties, in_memory_where
 from dorff.fit import Fitted
 from dorff.fit.quality import FitQuality, quality_of_classes
@@ -174,7 +174,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         """f (n, K) at X (n, d); of two classes f_1 - f_0 (n,), above zero for the second."""
         check_is_fitted(self)
         K = len(self.classes_)
-        return self._mapped(X, *((_difference, ()) if K == 2 else (unchanged, (K,))), views=views)
+        return self._mapped(X, *((_difference, ()) if K == 2 else (np.asarray, (K,))), views=views)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, *, views: Views = None) -> Any:

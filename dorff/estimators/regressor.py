@@ -17,7 +17,7 @@ import dorff.estimators.arrays as arrays
 from dorff.errors import InputError
 from dorff.estimators.array_sums import ArraySums, Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, unwrap, with_rows
-from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once, unchanged
+from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once
 from dorff.estimators.parameters import left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
@@ -263,7 +263,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             return self._mapped(X, first_column, (), views=views)
         p, q = self.model_.p, self.model_.p if self.model_.observe is None else len(self.model_.observe)
         if not return_std:
-            return self._mapped(X, unchanged, (p,), views=views)
+            return self._mapped(X, np.asarray, (p,), views=views)
         answer = partial(_mean_and_std, noise=noise, views=views)
         both = self._answered(X, self.posterior_model_, answer, (p + (q if noise else p),), views=views)
         mean, std = both[:, :p], both[:, p:]
