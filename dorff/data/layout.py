@@ -32,10 +32,8 @@ MOST_SHARD_ROWS: Final = 2**24  # of those asked for: a shard and its index are 
 @dataclass(frozen=True)
 class ArrayLayout:
     """One array (rows, columns) of floats, or of codes (integers, -1 for none), in files of `shard_rows` rows, in inner
-    chunks of `unit_rows`.
-
-    Chunks are not compressed: the mantissas of measured float64 hardly shrink, decoding is then a copy, a
-    chunk's bytes never depend on a library's version, and every inner chunk lies at a place known beforehand.
+    chunks of `unit_rows`. Chunks are not compressed: the mantissas of measured float64 hardly shrink, decoding is then
+    a copy, a chunk's bytes never depend on a library's version, and every inner chunk lies at a place known beforehand.
     Each chunk and each shard's index carry a CRC32C."""
 
     columns: int
