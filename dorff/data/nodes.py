@@ -80,7 +80,8 @@ class StoredArray:
     def values(self, start: int, stop: int, dtype: npt.DTypeLike, remedy: str) -> npt.NDArray[Any]:
         """Rows start..stop-1 as `read` gives them, (stop - start, columns); InputError where it gives a fault."""
         values = np.empty((stop - start, self.columns), dtype)
-        if fault := self.read(start, stop, values, step=max(1, stop)):
+        unit = max(1, self.files.inner[0])  # whole chunks, some at a time: what decoding needs beside stays small
+        if fault := self.read(start, stop, values, step=unit * max(1, 2**14 // unit)):
             raise InputError(f"{self.files.directory.parent}: {fault}; restore it from a copy{remedy}{fault.hint}.")
         return values
 
