@@ -37,7 +37,7 @@ from slurm_nodes import slurm_nodes  # noqa: E402
 
 from dorff import load_model  # noqa: E402
 from dorff.data import ingest  # noqa: E402
-from dorff.engine import credentials as write_credentials  # noqa: E402
+from dorff.engine.clusters import credentials as write_credentials  # noqa: E402
 from dorff.storage.location import locate  # noqa: E402
 from dorff.store import model_arrays  # noqa: E402
 

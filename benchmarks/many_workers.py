@@ -47,8 +47,8 @@ from distributed import Client, LocalCluster, Worker
 from scale import FakeSums, expected, hollow, plan_of
 
 from dorff.data import Dataset
-from dorff.engine import DaskEngine
 from dorff.engine.clusters import QUIET
+from dorff.engine.dask import DaskEngine
 from dorff.engine.worker import Leaving
 from dorff.moments import Moments
 from dorff.passes import Leaf, Tree

@@ -39,7 +39,8 @@ from typing import Any, final
 import numpy as np
 
 from dorff.data import ArrayLayout, Dataset, ShardWriter, shard_and_unit_rows, write_metadata
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, open_engine
+from dorff.engine import Engine, SerialEngine, Task, open_engine
+from dorff.engine.dask import DaskEngine
 from dorff.moments import Accumulator, Moments
 from dorff.passes import Leaf, Summand, Tree, load_pass
 from dorff.passes import blocks as leaf_sizes

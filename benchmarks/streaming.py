@@ -28,7 +28,8 @@ import numpy as np
 from distributed import Client
 
 from dorff.data import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
-from dorff.engine import DaskEngine, local_cluster
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.fit import Fitted, PassResult, build_model, expected_passes, run_pass, settings, solve_pass
 from dorff.fit.streaming import fit_streaming
 from dorff.kernels.scalar import FloatArray

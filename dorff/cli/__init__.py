@@ -9,7 +9,6 @@ from dorff.errors.stopping import take_signals
 
 
 def main() -> None:
-    """The entry point of `dorff`."""
     _open_streams()
     take_signals()
     atexit.register(gc.freeze)  # the system takes back all memory at once, and Python looks through it for long
@@ -20,8 +19,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Where the caller closed one of the three, it is /dev/null: a file opened later would take its place and get what
-    is printed, here or in a worker."""
+    """What the caller closed is /dev/null, else a file opened later would take its place and get what is printed."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -30,6 +28,3 @@ def _open_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
-
-
-__all__ = ["main"]

@@ -54,10 +54,9 @@ def bench(
     repeats: int = 3, echo: Callable[[str], None] = lambda _: None,
 ) -> Share:  # fmt: skip
     """Fit `rows` or more and one leaf a worker from Zarr; rate = (n2 - n1) / (t2 - t1): start and solve cancel out.
-
     Both fits have as many leaves as all workers can share evenly: one leaf on two workers would be timed at half their
-    speed, and what it takes too long be counted for the larger fit. The rows are random, the default takes about half
-    a minute a repeat on two cores. Raises InputError for a shape no fit could have."""
+    speed, and what it takes too long be counted for the larger fit. The rows are random, the default takes about half a
+    minute a repeat on two cores. Raises InputError for a shape no fit could have."""
     if m < 2 or m % 2 or d < 1 or workers < 1 or repeats < 1:
         raise InputError(f"bench wants d >= 1, an even m >= 2, workers and repeats >= 1; got {d}, {m}, {workers}")
     frequencies.from_config({"type": sampler})  # refused before data are written
@@ -148,7 +147,6 @@ def _job(home: Path, n: int, shape: Config, repeat: int) -> Job:
 
 
 def _timed_fit(job: Job) -> tuple[float, float]:
-    """Wall seconds of a whole fit, and the share of the pass spent inside `syrk`."""
     began = time.perf_counter()
     report = fit(job)
     return time.perf_counter() - began, report.syrk_share or 0.0

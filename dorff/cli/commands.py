@@ -1,13 +1,11 @@
 """The commands. Each imports what it needs when it runs, so that `--help` is quick."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +13,7 @@ import dorff.cli.fitting as fitting
 import dorff.cli.guard as options
 import dorff.cli.tuning as tuning
 from dorff import __version__
-from dorff.cli.guard import Style, guarded, logging, put, say, show
+from dorff.cli.guard import P, Style, guarded, logging, put, say, show
 from dorff.cli.metrics import meter
 from dorff.cli.sentences import score_text
 from dorff.errors import InputError
@@ -23,9 +21,7 @@ from dorff.errors import InputError
 if TYPE_CHECKING:
     from dorff.engine import Engine
 
-P = ParamSpec("P")
 Names = Sequence[str] | None
-
 
 app = typer.Typer(
     name="dorff",
@@ -44,7 +40,7 @@ app = typer.Typer(
 
 def command(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Register a command; `goes_on`: stopped, it goes on from there when run again."""
-    return lambda function: app.command(cls=options.Command)(guarded(goes_on=goes_on)(function))
+    return lambda function: app.command(cls=options.Command)(guarded(function, goes_on=goes_on))
 
 
 @app.callback()
@@ -227,12 +223,9 @@ def bench(
     from dorff.cli.bench import bench as run
 
     result = run(d=d, m=m, sampler=sampler, workers=workers, rows=rows, repeats=repeats, echo=say)
-    text = (
-        f"{result.rows_per_s:,.0f} rows/s, {result.share:.3f} (worst {result.worst:.3f}) of bare syrk's "
-        f"{result.syrk_rows_per_s:,.0f} rows/s; {result.inside_syrk:.0%} of the workers' time is inside syrk, "
-        f"{result.in_features:.0%} goes to features"
-    )
-    show(asdict(result), text, as_json=as_json)
+    pace = f"{result.rows_per_s:,.0f} rows/s, {result.share:.3f} (worst {result.worst:.3f}) of bare syrk's"
+    spent = f"{result.inside_syrk:.0%} of the workers' time is inside syrk, {result.in_features:.0%} goes to features"
+    show(asdict(result), f"{pace} {result.syrk_rows_per_s:,.0f} rows/s; {spent}", as_json=as_json)
 
 
 def _version(on: bool) -> None:
@@ -244,7 +237,7 @@ def _version(on: bool) -> None:
 @contextmanager
 def _engine(
     workers: int, model: Path, store: Path, reads: tuple[Names, Names], wanted: str, each: tuple[int, int]
-) -> Iterator[tuple[Engine, int]]:
+) -> "Iterator[tuple[Engine, int]]":
     """Local workers, as many as have a shard to read and fit this machine, and the most bytes that all processes need;
     one works in this process. They start when all is there, a posterior too where an option `wanted` needs one.
     `reads` are inputs and views; `each` how many numbers come of a row and output, and of how many rows at a time."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import yaml
@@ -43,7 +43,6 @@ class Search:
 
     @property
     def kernels(self) -> list[tuple[float, float]]:
-        """(share, length-scale) of every kernel."""
         return [(share, lengthscale) for lengthscale in self.lengthscales for share in self.shares]
 
 
@@ -72,10 +71,9 @@ class DemoResult:
 def run_demo(
     directory: Path | None = None, *, echo: Echo = print, progress: Progress | None = None, search: Search = DEFAULT
 ) -> DemoResult:
-    """Ingest, plan, choose, fit, predict, score and report, all in `directory` (`dorff-demo` if left out).
-
-    A directory of an earlier demo is used again: what it holds is replaced, or gone on with. Raises InputError
-    for a directory that holds anything else. `progress` is told the rows done."""
+    """Ingest, plan, choose, fit, predict, score and report, all in `directory` (`dorff-demo` if left out). A directory
+    of an earlier demo is used again: what it holds is replaced, or gone on with. Raises InputError for a directory that
+    holds anything else. `progress` is told the rows done."""
     began = time.perf_counter()
     home = _claim(Path("dorff-demo") if directory is None else Path(directory))
     rows = _ingest(home, echo)
@@ -97,10 +95,8 @@ def run_demo(
         rows=rows, kfold_rmse=math.sqrt(min(row["value"] for row in report.table)), rmse=scores.rmse, r2=scores.r2,
         lengthscale=lengthscale, curl_share=share, ridge=report.ridge, seconds=time.perf_counter() - began,
     )  # fmt: skip
-    echo(
-        f"chosen   {_name(result.curl_share)}, length-scale {result.lengthscale:g} km, ridge {result.ridge:g}: "
-        f"5-fold RMSE {result.kfold_rmse:.4f} m/s on rows not seen"
-    )
+    chosen = f"{_name(share)}, length-scale {lengthscale:g} km, ridge {result.ridge:g}"
+    echo(f"chosen   {chosen}: 5-fold RMSE {result.kfold_rmse:.4f} m/s on rows not seen")
     echo(f"done     {result.seconds:.1f} s")
     with space_on(result.directory):
         size = sum(path.stat().st_size for path in result.directory.rglob("*") if path.is_file())
@@ -140,15 +136,7 @@ def _ingest(home: Path, echo: Echo) -> int:
 
 def _write_job(home: Path, search: Search) -> Job:
     """The job as a file, with every kernel that is tried, as `dorff fit` takes it; and read back."""
-    text = yaml.safe_dump(_description(search), sort_keys=False)
-    head = "# What `dorff demo` fits: Helmholtz kernels of several weights and length-scales, the best of which wins.\n"
-    write_atomic(home / "JOB.yaml", [(head + text).encode()], sync=False)
-    return load_job(home / "JOB.yaml")
-
-
-def _description(search: Search) -> dict[str, Any]:
-    """What JOB.yaml says. Times s^2, curl-free and divergence-free kernels are I at 0, so that shares are shares."""
-    described = []
+    described = []  # times s^2, curl-free and divergence-free kernels are I at 0, so that shares are shares
     for share, lengthscale in search.kernels:
         scalar = {"type": "gaussian", "lengthscale": lengthscale}
         terms = [
@@ -158,7 +146,7 @@ def _description(search: Search) -> dict[str, Any]:
         ]
         described.append({"type": "sum", "terms": terms})
     folds = {"count": 5, "by": "rows"}
-    return {
+    job = {
         "data": {"store": "drifters.zarr", "inputs": "x", "targets": "y"},
         "kernel": described,
         "features": {"count": search.features, "sampler": {"type": "orthogonal"}, "seed": 0},
@@ -167,31 +155,28 @@ def _description(search: Search) -> dict[str, Any]:
         "state": "state",
         "model": "model",
     }
+    head = "# What `dorff demo` fits: Helmholtz kernels of several weights and length-scales, the best of which wins.\n"
+    write_atomic(home / "JOB.yaml", [(head + yaml.safe_dump(job, sort_keys=False)).encode()], sync=False)
+    return load_job(home / "JOB.yaml")
 
 
 def _fit(job: Job, search: Search, engine: Engine, echo: Echo, progress: Progress | None) -> FitReport:
     costs = make_plan(job).costs
-    echo(
-        f"plan     {costs.m} features, {costs.leaves} leaf, {costs.peak_bytes / 2**20:,.0f} MiB at the peak of all "
-        f"processes, {costs.disk_bytes / 2**20:,.0f} MiB of disk, {costs.flops / 1e9:.1f} Gflop"
-    )
+    peak, disk = (f"{count / 2**20:,.0f} MiB" for count in (costs.peak_bytes, costs.disk_bytes))
+    needs = f"{peak} at the peak of all processes, {disk} of disk, {costs.flops / 1e9:.1f} Gflop"
+    echo(f"plan     {costs.m} features, {costs.leaves} leaf, {needs}")
     report = fit(job, engine=engine, progress=progress)
-    echo(
-        f"fit      {report.leaves_reused} of {report.leaves_reused + report.leaves_computed} leaf reused, "
-        f"{report.rows_used:,} rows used, {report.rows_dropped} dropped, "
-        f"condition {report.condition:.1e} ({report.rung}, {report.status})"
-    )
-    echo(
-        f"choice   5-fold (rows): {len(search.lengthscales)} length-scales x {len(search.shares)} mixtures of "
-        f"curl-free and divergence-free x {len(search.ridges)} ridges, from one pass; best RMSE (m/s) of each mixture:"
-    )
+    leaves = f"{report.leaves_reused} of {report.leaves_reused + report.leaves_computed} leaf reused"
+    rows = f"{report.rows_used:,} rows used, {report.rows_dropped} dropped"
+    echo(f"fit      {leaves}, {rows}, condition {report.condition:.1e} ({report.rung}, {report.status})")
+    mixtures = f"{len(search.shares)} mixtures of curl-free and divergence-free"
+    tried = f"{len(search.lengthscales)} length-scales x {mixtures} x {len(search.ridges)} ridges"
+    echo(f"choice   5-fold (rows): {tried}, from one pass; best RMSE (m/s) of each mixture:")
     for share in search.shares:
-        rows = [row for row in report.table if search.kernels[row["candidate"]][0] == share]
-        best = min(rows, key=lambda row: float(row["value"]))
-        echo(
-            f"           {_name(share):36} {math.sqrt(best['value']):.4f}  "
-            f"(length-scale {search.kernels[best['candidate']][1]:g} km, ridge {best['ridge']:g})"
-        )
+        trials = [row for row in report.table if search.kernels[row["candidate"]][0] == share]
+        best = min(trials, key=lambda row: float(row["value"]))
+        at = f"length-scale {search.kernels[best['candidate']][1]:g} km, ridge {best['ridge']:g}"
+        echo(f"           {_name(share):36} {math.sqrt(best['value']):.4f}  ({at})")
     return report
 
 

@@ -1,7 +1,4 @@
-"""`dorff ingest`, `dorff plan` and `dorff fit`, and what a schedule needs beside fits: old versions, sums and rows
-removed, credentials for a cluster."""
-
-from __future__ import annotations
+"""`dorff ingest`, `plan` and `fit`, and what a schedule needs beside: `prune`, `trim`, `credentials`."""
 
 import json
 from collections.abc import Sequence
@@ -17,13 +14,18 @@ from dorff.cli.guard import option, say
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
 
+if TYPE_CHECKING:
+    from dorff.plan import Plan
+    from dorff.plan.costs import Costs
+
+_FOR = "Print a `cluster:` that would do: slurm or kubernetes."
+_PATHS = "Files of rows, and the data set to make of them."
+_LIKE = "Encode as this model's (or data set's) are; --missing too."
 _ALSO = "One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0."
 
 
 def ingest(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="SRC... OUT.zarr", help="Files of rows, and the data set to make of them.")
-    ],
+    paths: Annotated[list[str], typer.Argument(metavar="SRC... OUT.zarr", help=_PATHS)],
     inputs: Annotated[str, option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.")],
     targets: Annotated[str, option(metavar="U,V", help="Columns that are targets.")] = "",
     classes: Annotated[str, option(metavar="C", help="A column of class labels of any type.")] = "",
@@ -33,12 +35,7 @@ def ingest(
     missing: options.Missing = None,
     ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
-    like: Annotated[
-        Path | None,
-        option(
-            metavar="MODEL", parser=options.place, help="Encode as this model's (or data set's) are; --missing too."
-        ),
-    ] = None,
+    like: Annotated[Path | None, option(metavar="MODEL", parser=options.place, help=_LIKE)] = None,
     unknown_zero: options.UnknownZero = False,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
@@ -101,14 +98,6 @@ def ingest(
     options.show(result, text, as_json=as_json)
 
 
-if TYPE_CHECKING:
-    from dorff.plan import Plan
-    from dorff.plan.costs import Costs
-
-
-_FOR = "Print a `cluster:` that would do: slurm or kubernetes."
-
-
 def plan(
     job: options.JobFile,
     root: options.Root = None,
@@ -148,16 +137,12 @@ def plan(
     if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):
         say(f"plan: {crowd}", "warning")
     if costs.exact_is_cheaper and not terms:  # the exact model has no terms
-        text["advice"] = (
-            f"so few rows that an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, "
-            "no more there): see dorff.exact.ExactRidge, or lower features.count"
-        )
+        smaller = f"an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, no more there)"
+        text["advice"] = f"so few rows that {smaller}: see dorff.exact.ExactRidge, or lower features.count"
     warnings, unusable = planned.warnings, planned.dataset.unusable
     if unusable and planned.job.data.nan == "refuse":
-        warnings.append(
-            f"{unusable:,} rows came with NaN or infinity in some column: a fit refuses such inputs and targets; set "
-            "data.nan: drop, which leaves these rows out"
-        )
+        came = f"{unusable:,} rows came with NaN or infinity in some column: a fit refuses such inputs and targets"
+        warnings.append(f"{came}; set data.nan: drop, which leaves these rows out")
     _warn(warnings)
     result |= {"choices": [asdict(one) for one in planned.choices], "warnings": warnings}
     if words:
@@ -166,7 +151,7 @@ def plan(
     options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 
 
-def _costs_text(planned: Plan, costs: Costs, buckets: dict[str, int]) -> dict[str, str]:
+def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int]) -> dict[str, str]:
     more = planned.job.data.unlabelled
     text = {
         "leaves": f"{costs.leaves:,}",
@@ -207,11 +192,9 @@ def fit(
             say(f"fit: manifold term {number}: {shown}")
         between = any(term.between for term in described.manifold)
         if not between and any(one.type == "multi_view" for one in described.kernels):
-            say(
-                "fit: the targets see the mean of the views alone, so that one view by itself may be anywhere; add "
-                "manifold: {between: true, weight: ...} where views are to predict alone",
-                level="warning",
-            )
+            problem = "the targets see the mean of the views alone, so that one view by itself may be anywhere"
+            remedy = "add manifold: {between: true, weight: ...} where views are to predict alone"
+            say(f"fit: {problem}; {remedy}", level="warning")
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))
@@ -277,7 +260,7 @@ def credentials(
     as_json: options.Json = False,
 ) -> None:
     """Make credentials for a Dask cluster of your own: whoever has these files may use it, nobody else."""
-    from dorff.engine import credentials as run
+    from dorff.engine.clusters import credentials as run
 
     files = dict(zip(("ca", "cert", "key"), map(str, run(directory.absolute())), strict=True))
     # Dask's pages are not under TLS: they stay on loopback.

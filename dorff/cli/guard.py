@@ -1,5 +1,4 @@
-"""How a command ends: its result on stdout, or one sentence on stderr and an exit code; and shared options. Also
-what is said on stderr: sentences for people, or one JSON object a line for programs."""
+"""How a command ends, on stdout or in one sentence on stderr; shared options; stderr as sentences or lines of JSON."""
 
 import atexit
 import csv
@@ -10,7 +9,6 @@ import math
 import os
 import re
 import sys
-import tempfile
 import threading
 import traceback
 import uuid
@@ -22,6 +20,7 @@ from enum import StrEnum
 from functools import partial, wraps
 from logging import INFO, NOTSET, Handler, getLogger
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, Final, ParamSpec, TextIO
 
 import typer
@@ -34,26 +33,23 @@ from dorff.errors.stopping import signalled, working
 P = ParamSpec("P")
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FAILING: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
 
-def guarded(*, goes_on: bool = False) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """A command that never shows a library's traceback; `goes_on`: what it has done is kept when it is stopped."""
+def guarded(command: Callable[P, None], *, goes_on: bool = False) -> Callable[P, None]:
+    """The command, but it never shows a library's traceback; `goes_on`: what it has done is kept when it is stopped."""
 
-    def wrap(command: Callable[P, None]) -> Callable[P, None]:
-        @wraps(command)
-        def run(*args: P.args, **kwargs: P.kwargs) -> None:
-            try:
-                with working():
-                    command(*args, **kwargs)
-            except (typer.Exit, typer.BadParameter):
-                raise
-            except BaseException as error:
-                code = _report(error, goes_on=goes_on)
-                raise typer.Exit(code) from error
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with working():
+                command(*args, **kwargs)
+        except (typer.Exit, typer.BadParameter):
+            raise
+        except BaseException as error:
+            raise typer.Exit(_report(error, goes_on=goes_on)) from error
 
-        return run
-
-    return wrap
+    return run
 
 
 def run_app(app: Callable[[], None]) -> None:
@@ -81,10 +77,8 @@ def _passing_on() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        raise InputError(
-            f"standard output: {error.strerror} (its reader closed it, or its disk is full); the result could not be "
-            "passed on, all else is done"
-        ) from error
+        problem = f"standard output: {error.strerror} (its reader closed it, or its disk is full)"
+        raise InputError(f"{problem}; the result could not be passed on, all else is done") from error
 
 
 def show(value: object, text: str, *, as_json: bool) -> None:
@@ -99,7 +93,6 @@ def rows_of(table: Mapping[str, str]) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes for people."""
     if count is None:
         return "unknown"
     unit = min(4, int(math.log2(max(1.0, count)) // 10))
@@ -127,7 +120,12 @@ def _report(error: BaseException, *, goes_on: bool) -> int:
     if os.environ.get("DORFF_DEBUG") == "1":
         say("".join(traceback.format_exception(error)).rstrip(), "debug")
     elif code == 1:
-        sentence += _kept_traceback(error)
+        try:
+            with NamedTemporaryFile("w", prefix="dorff-bug-", suffix=".txt", delete=False, encoding="utf-8") as file:
+                file.write(redact("".join(traceback.format_exception(error))))
+            sentence += f"; please report it with the traceback in {file.name}"
+        except OSError as problem:
+            sentence += f"; its traceback could not be kept ({problem.strerror}), set DORFF_DEBUG=1 to see it"
     try:
         sys.stdout.flush()
     except OSError:  # what is in its buffer will never be written
@@ -137,7 +135,6 @@ def _report(error: BaseException, *, goes_on: bool) -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """What a command that raises this ends with."""
     return _sentence(error, goes_on=False)[0]
 
 
@@ -148,11 +145,9 @@ def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
         kept = "what is done is kept, and the same command goes on from there"
         return IncompleteError.exit_code, f"stopped; {kept if goes_on else 'run the same command again'}"
     if isinstance(error, MemoryError):
-        return (
-            DoesNotFitError.exit_code,
-            f"memory ran out{f' ({error})' if str(error) else ''}; close other programs, or lower cluster.workers "
-            "or features.count, and run the same command again",
-        )
+        problem = f"memory ran out{f' ({error})' if str(error) else ''}"
+        remedy = "close other programs, or lower cluster.workers or features.count, and run the same command again"
+        return DoesNotFitError.exit_code, f"{problem}; {remedy}"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in NO_SPACE:
@@ -163,20 +158,6 @@ def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
             return IncompleteError.exit_code, f"{where}{problem}, and run the same command again"
         return InputError.exit_code, f"{where}{error.strerror or error}; check the path and its permissions"
     return 1, f"{type(error).__name__}: {error} -- this is a bug in dorff"
-
-
-def _kept_traceback(error: BaseException) -> str:
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="dorff-bug-", suffix=".txt", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(redact("".join(traceback.format_exception(error))))
-    except OSError as problem:
-        return f"; its traceback could not be kept ({problem.strerror}), set DORFF_DEBUG=1 to see it"
-    return f"; please report it with the traceback in {file.name}"
-
-
-option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
 
 def place(text: str) -> Path:
@@ -213,8 +194,7 @@ Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 w
 
 
 class Command(TyperCommand):
-    """A command that takes each option of one value once: of several only the last would count. What is to be on this
-    machine is not in a bucket."""
+    """Takes each option of one value once: of several only the last would count; no bucket for what is to be here."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))

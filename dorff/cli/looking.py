@@ -23,7 +23,6 @@ SHOWN: Final = 20  # lines of history
 
 def look(path: Path) -> dict[str, Any]:
     """What is there: a model (its root or a version), a state directory, a graph or a Zarr group, told by `kind`.
-
     Raises InputError where it is none of them, or damaged."""
     what = kind(path)
     if what == "state":
@@ -47,7 +46,13 @@ def kind(path: Path) -> str:
         raise InputError(f"{path}: there is nothing; give a data set, a state directory or a model")
     if any((path / name).exists() for name in ("current", HISTORY, "coefficients")):
         return "model"
-    return "state" if _plans(path) else "graph" if is_graph(path) else "dataset"
+    if _plans(path):
+        return "state"
+    try:
+        open_graph(path)
+    except InputError:  # perhaps damaged
+        return "graph" if path.suffix == ".parquet" else "dataset"
+    return "graph"
 
 
 def _plans(path: Path) -> list[Path]:
@@ -179,15 +184,6 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
 
 def _bytes_below(path: Path) -> int:
     return path.stat().st_size if path.is_file() else locate(path).bytes_below()
-
-
-def is_graph(path: Path) -> bool:
-    """Whether edges are there: Parquet, or a Zarr group of such arrays."""
-    try:
-        open_graph(path)
-    except InputError:
-        return path.suffix == ".parquet"  # and damaged
-    return True
 
 
 def _given(path: Path) -> dict[str, Any]:

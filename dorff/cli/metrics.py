@@ -1,7 +1,4 @@
-"""What a run tells while it goes on: progress on stderr, a bar on a terminal, elsewhere a line every so often; and
-figures for Prometheus' textfile collector, of runs that fail too."""
-
-from __future__ import annotations
+"""Progress on stderr, a bar on a terminal, else a line every so often; figures for Prometheus' textfile collector."""
 
 import sys
 import time
@@ -10,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -52,14 +49,15 @@ _KEPT: Final = {
     "reads": "How often the rows were read.",
 }
 _NAMES: Final = _RUN | _KEPT
+EVERY: Final = 10.0  # seconds between lines
+Progress = Callable[..., None]  # told how many rows, or whatever is counted, are done, of how many where that is known
 
 
 @contextmanager
 def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
-    """Write a block's end and the figures that it fills in to the file `path`, if one is given.
-
-    Raises InputError, before the block, where it cannot be such a file. A rank of an MPI job that is not the driver's
-    does what the driver has for it in the block's place."""
+    """Write a block's end and the figures that it fills in to the file `path`, if one is given. Raises InputError,
+    before the block, where it cannot be such a file. A rank of an MPI job that is not the driver's does what the driver
+    has for it in the block's place."""
     from dorff.engine.mpi import served
 
     if served(job):
@@ -85,8 +83,7 @@ def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
         _write(path, {"command": command, "job_file": str(job.absolute())}, run, None if code else figures)
 
 
-def of_fit(report: FitReport) -> Figures:
-    """The figures of a fit."""
+def of_fit(report: "FitReport") -> Figures:
     figures: Figures = {name: getattr(report, name) for name in _KEPT if hasattr(report, name)}
     figures["leaves_rewritten"] = len(report.rewritten)
     figures |= {f"bucket_{name}": value for name, value in report.buckets.items()}
@@ -130,19 +127,8 @@ def _before(path: Path, labels: Mapping[str, str]) -> Figures:
     return {name: value for name, value in figures.items() if name in _KEPT}
 
 
-EVERY: Final = 10.0  # seconds between lines
-
-
-class Progress(Protocol):
-    """Told how many rows, or whatever is counted, are done, of how many in all where that is known."""
-
-    def __call__(self, done: int, total: int | None = None, /) -> None: ...
-
-
 def meter(what: str, unit: str = "rows") -> AbstractContextManager[Progress]:
-    """Show the rows (or other units) that are done, rows a second and the time left, until the block ends.
-
-    The first call sets where the pace is counted from."""
+    """Show what is done, its pace since the first call, and the time left, until the block ends."""
     return (_bar if sys.stderr.isatty() else _lines)(what, unit)
 
 

@@ -1,7 +1,5 @@
 """Results as sentences."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -17,32 +15,34 @@ SHOWN: Final = 12  # of many values
 MANY: Final = 4  # features a row: more than a feature map is for
 
 
-def fit_text(report: FitReport, weights: Sequence[Sequence[float]] = (), *, classes: bool = False) -> str:
+def fit_text(report: "FitReport", weights: Sequence[Sequence[float]] = (), *, classes: bool = False) -> str:
     """A fit in one line; `weights` are those tried of each manifold term, `classes`: the targets are such."""
     if report.outcome == "unchanged":
-        return (
-            f"fit: nothing new: the model of {report.rows_used:,} rows stays{_again(report)}"
-            f"{_scored(report, classes)}; {report.seconds:.1f} s; model {report.model}"
-        )
+        count = report.leaves_computed
+        again = f", its sums of {count:,} lea{'f' if count == 1 else 'ves'} made again" if count else ""
+        stays = f"the model of {report.rows_used:,} rows stays{again}{_scored(report, classes)}"
+        return f"fit: nothing new: {stays}; {report.seconds:.1f} s; model {report.model}"
+    alone = "".join(  # a list of edges may be of fewer rows than there are
+        f", {lonely:,} of {graph['rows']:,} without an edge in the graph of manifold term {number}"
+        for number, graph in enumerate(report.graphs, 1)
+        if (lonely := graph.get("rows_without_edges"))
+    )
     # Terms see more rows than those with targets, and an exact model has none.
     crowd = "" if report.manifold else crowd_text(report.m, report.rows_used)
     before = "sums of targets" if report.graphs else "all of it"
     share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} of the syrk limit"
     winner = f", kernel[{report.kernel}]" if len({row["candidate"] for row in report.table}) > 1 else ""
+    read = size(report.buckets.get("bytes_read", 0))
+    asked = f"{report.buckets.get('requests', 0):,} requests of buckets, {read} read; "
     peak = "peak memory not measured" if report.peak_bytes is None else f"peak memory {size(report.peak_bytes)}"
     return (
-        f"fit: {report.rows_used:,} rows used, {_dropped(report)}{_alone(report)}{_rewritten(report)}; "
-        f"{report.seconds:.1f} s, {share}; {_buckets(report)}{peak} of {size(report.plan_peak_bytes)} planned; "
-        f"{report.m:,} features, condition {report.condition:.2g} ({report.rung}, {report.status}), "
-        f"ridge {report.ridge:.3g}"
-        f"{winner}{_weighed(report, weights)}{_tuned(report)}{_scored(report, classes)}; model {report.model}"
-        f"{_remedy(report)}{_guessed(report)}{f'; {crowd}' if crowd else ''}"
+        f"fit: {report.rows_used:,} rows used, {_dropped(report)}{alone}{_rewritten(report)}; "
+        f"{report.seconds:.1f} s, {share}; {asked if report.buckets else ''}{peak} of "
+        f"{size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
+        f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{winner}{_weighed(report, weights)}{_tuned(report)}"
+        f"{_scored(report, classes)}; model {report.model}{_remedy(report)}{_guessed(report)}"
+        f"{f'; {crowd}' if crowd else ''}"
     )
-
-
-def _buckets(report: FitReport) -> str:
-    read = size(report.buckets.get("bytes_read", 0))
-    return f"{report.buckets['requests']:,} requests of buckets, {read} read; " if report.buckets else ""
 
 
 def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -69,13 +69,13 @@ def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
         kept = quality["classes"] if len(classes) <= SHOWN else classes[:SHOWN]
         known = f"{quality['accuracy']:.4f} (most frequent class {quality['accuracy_frequent']:.4f})"
         return {"held-out accuracy": f"{known}, {quality['rows']:,} rows"} | {
-            f"held-out {one['label']}": f"recall {_r2(one['recall'])} of {one['rows']:,} rows" for one in kept
+            f"held-out {one['label']}": f"recall {_number(one['recall'])} of {one['rows']:,} rows" for one in kept
         }
     outputs = sorted(quality["outputs"], key=lambda one: -math.inf if one["r2"] is None else one["r2"])
     kept = quality["outputs"] if len(outputs) <= SHOWN else outputs[:SHOWN]
     return {
-        f"held-out {one['target']}": f"R2 {_r2(one['r2'])} (linear model {_r2(one['r2_linear'])}, own rows "
-        f"{_r2(one['r2_train'])})  rmse {_number(one['rmse'], 'g')} (mean {_number(one['rmse_mean'], 'g')})"
+        f"held-out {one['target']}": f"R2 {_number(one['r2'])} (linear model {_number(one['r2_linear'])}, own rows "
+        f"{_number(one['r2_train'])})  rmse {_number(one['rmse'], 'g')} (mean {_number(one['rmse_mean'], 'g')})"
         for one in kept
     }
 
@@ -94,10 +94,8 @@ def patterns_text(kept: Sequence[str] | None) -> str:
     from dorff.moments import MOST_PATTERNS
 
     if kept is None:
-        return (
-            f"of rows that miss some, {MOST_PATTERNS} patterns of what is there have sums; where there are more, the "
-            "commonest of the first leaf, and rows of others are dropped and counted"
-        )
+        more = "where there are more, the commonest of the first leaf, and rows of others are dropped and counted"
+        return f"of rows that miss some, {MOST_PATTERNS} patterns of what is there have sums; {more}"
     every = ", ".join(pattern or "all" for pattern in kept)
     return f"rows count whose pattern of what is there (1) and missing (0) is one of {every}; others are dropped"
 
@@ -106,33 +104,20 @@ def crowd_text(m: int, rows: int) -> str:
     """A word of warning where there are far more features than rows; "" elsewhere."""
     if m <= MANY * rows:
         return ""
-    return (
-        f"{m:,} features for {rows:,} rows: an exact kernel model of so few rows is smaller and has no error of "
-        f"features (dorff.exact.ExactRidge); take it, or lower features.count to {MANY * rows:,} or less"
-    )
+    better = "an exact kernel model of so few rows is smaller and has no error of features (dorff.exact.ExactRidge)"
+    return f"{m:,} features for {rows:,} rows: {better}; take it, or lower features.count to {MANY * rows:,} or less"
 
 
-def _dropped(report: FitReport) -> str:
+def _dropped(report: "FitReport") -> str:
     """Rows that the targets' sums are without; manifold terms see those of them whose inputs are finite."""
     unlabelled = f"{report.rows_unlabelled:,} unlabelled, " if report.rows_unlabelled else ""
     still = " from the targets (manifold terms still see those of finite inputs)"
     some = f", those among them that miss targets in other ways than the {len(report.patterns or ())} that have sums"
-    return (
-        f"{unlabelled}{report.rows_dropped:,} dropped{some if report.patterns else ''}"
-        f"{still if report.manifold and report.rows_dropped else ''}"
-    )
+    dropped = f"{report.rows_dropped:,} dropped{some if report.patterns else ''}"
+    return f"{unlabelled}{dropped}{still if report.manifold and report.rows_dropped else ''}"
 
 
-def _alone(report: FitReport) -> str:
-    """Rows that a given graph says nothing of: a list of edges may be of fewer rows than there are."""
-    return "".join(
-        f", {alone:,} of {graph['rows']:,} without an edge in the graph of manifold term {number}"
-        for number, graph in enumerate(report.graphs, 1)
-        if (alone := graph.get("rows_without_edges"))
-    )
-
-
-def _weighed(report: FitReport, weights: Sequence[Sequence[float]]) -> str:
+def _weighed(report: "FitReport", weights: Sequence[Sequence[float]]) -> str:
     pairs = zip(report.manifold, weights or [()] * len(report.manifold), strict=True)
     parts = [f"{weight:.3g}{_at_the_edge(weight, tried if weight else ())}" for weight, tried in pairs]
     return f", manifold {'weight' if len(parts) == 1 else 'weights'} {', '.join(parts)}" if parts else ""
@@ -159,13 +144,7 @@ def term_text(term: Mapping[str, Any], unlabelled: object = None) -> str:
     return f"{view}{what}{shape}, weight{'s' if len(several) > 1 else ''} {numbers}{mean}{more}"
 
 
-def _again(report: FitReport) -> str:
-    """Leaves that were summed again, with the same sums."""
-    count = report.leaves_computed
-    return f", its sums of {count:,} lea{'f' if count == 1 else 'ves'} made again" if count else ""
-
-
-def _rewritten(report: FitReport) -> str:
+def _rewritten(report: "FitReport") -> str:
     """Leaves that had other rows before."""
     if not (changed := report.rewritten):
         return ""
@@ -173,7 +152,7 @@ def _rewritten(report: FitReport) -> str:
     return f", those of lea{'f' if len(changed) == 1 else 'ves'} {shown} rewritten since they were first used"
 
 
-def _scored(report: FitReport, classes: bool) -> str:
+def _scored(report: "FitReport", classes: bool) -> str:
     """How good the model is on held-out rows, and by what."""
     if report.score is None:
         return ""
@@ -183,24 +162,20 @@ def _scored(report: FitReport, classes: bool) -> str:
     return f", held-out {name} {report.score:.4f}{of}{seen} ({report.score_by})"
 
 
-def _remedy(report: FitReport) -> str:
+def _remedy(report: "FitReport") -> str:
     if report.status != "ill_conditioned":
         return ""
-    return (
-        f"; only {report.digits:.0f} digits of the fitted values are right: raise the ridge, or see that "
-        "features.precision is double, solve.route auto and solve.qr true"
-    )
+    remedy = "raise the ridge, or see that features.precision is double, solve.route auto and solve.qr true"
+    return f"; only {report.digits:.0f} digits of the fitted values are right: {remedy}"
 
 
-def _guessed(report: FitReport) -> str:
+def _guessed(report: "FitReport") -> str:
     """A word of warning where rows were to be held out to calibrate probabilities, and none could be."""
     if report.held_by is None or report.folds > 1:
         return ""
     remedy = "label more rows" if report.held_by == "rows" else "set solve.folds.by: rows, or label more rows"
-    return (
-        "; its probabilities are not calibrated: no row was held out, for all that are labelled are in one fold of "
-        f"{report.held_by}: {remedy}"
-    )
+    why = f"no row was held out, for all that are labelled are in one fold of {report.held_by}"
+    return f"; its probabilities are not calibrated: {why}: {remedy}"
 
 
 def _at_the_edge(best: float, tried: Sequence[float]) -> str:
@@ -210,7 +185,7 @@ def _at_the_edge(best: float, tried: Sequence[float]) -> str:
     return f" (the {'smallest' if best == min(tried) else 'largest'} tried: list ones beyond it)"
 
 
-def _tuned(report: FitReport) -> str:
+def _tuned(report: "FitReport") -> str:
     """The length-scale that was found, and a word of warning where the search was not a plain success."""
     if report.tuned is None:
         return ""
@@ -220,32 +195,27 @@ def _tuned(report: FitReport) -> str:
     return f", length-scale {', '.join(numbers)}{warning}"
 
 
-def score_text(scores: Scores) -> str:
+def score_text(scores: "Scores") -> str:
     """A line for all outputs together, and one for each."""
     dropped = "" if scores.weights is None else f" by {scores.weights}"
     dropped += f", {scores.rows_dropped:,} left out for NaN, infinity or weight 0" if scores.rows_dropped else ""
-    each = {name: f"r2 {_r2(output['r2'])}  rmse {output['rmse']:.6g}" for name, output in scores.per_output.items()}
+    outputs = {
+        name: f"r2 {_number(output['r2'])}  rmse {output['rmse']:.6g}" for name, output in scores.per_output.items()
+    }
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
         return f"{scores.rows:,} rows{dropped}: accuracy {scores.accuracy:.4f}{loss}"
     bands = {
-        f"inside {100 * float(level):g}% ({kind})": f"{100 * shares[kind]:.1f}%  " + _apart(shares["per_output"], kind)
+        f"inside {100 * float(level):g}% ({kind})": f"{100 * shares[kind]:.1f}%  "
+        + "  ".join(f"{name} {100 * each[kind]:.1f}%" for name, each in shares["per_output"].items())
         for level, shares in (scores.coverage or {}).items()
         for kind in ("plain", "conformal")
         if shares[kind] is not None
     }
-    of = f" ({scores.r2_of})" if len(each) > 1 else ""
-    together = f"r2 {_r2(scores.r2)}{of}  rmse {scores.rmse:.6g}"
-    return rows_of({f"all ({scores.rows:,} rows{dropped})": together, **each, **bands})
+    of = f" ({scores.r2_of})" if len(outputs) > 1 else ""
+    together = f"r2 {_number(scores.r2)}{of}  rmse {scores.rmse:.6g}"
+    return rows_of({f"all ({scores.rows:,} rows{dropped})": together, **outputs, **bands})
 
 
-def _r2(value: float | None) -> str:
-    return _number(value, "f")
-
-
-def _number(value: float | None, form: str) -> str:
+def _number(value: float | None, form: str = "f") -> str:
     return "unknown" if value is None else f"{value:.4{form}}"
-
-
-def _apart(per_output: Mapping[str, Mapping[str, float]], kind: str) -> str:
-    return "  ".join(f"{name} {100 * shares[kind]:.1f}%" for name, shares in per_output.items())

@@ -1,7 +1,5 @@
 """`dorff tune`: the best kernel, number of features and ridge of a job, from one pass over the data."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +55,7 @@ def tune(
     show(result, _sentence(described, tuned, names, files), as_json=as_json)
 
 
-def _tuned(described: Job) -> TuneResult:
+def _tuned(described: "Job") -> "TuneResult":
     """The pass and the grid, one bar after the other."""
     from dorff.fit.tune import tune as run
 
@@ -74,7 +72,7 @@ def _tuned(described: Job) -> TuneResult:
         return run(described, progress=progress, told=told)
 
 
-def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Sequence[str]) -> dict[str, Path]:
+def _write(folder: Path, job: Path, described: "Job", tuned: "TuneResult", names: Sequence[str]) -> dict[str, Path]:
     import yaml
 
     from dorff.report import trial_plot
@@ -99,13 +97,13 @@ def _write(folder: Path, job: Path, described: Job, tuned: TuneResult, names: Se
     return {name.split(".")[0] if name == "best.yaml" else name.replace(".", "_"): folder / name for name in contents}
 
 
-def _named(trial: Trial, names: Sequence[str]) -> str:
+def _named(trial: "Trial", names: Sequence[str]) -> str:
     """What tells a line of the plot: the kernel, and the weights of manifold terms."""
     weights = ", ".join(f"{weight:.3g}" for weight in trial.manifold)
     return names[trial.kernel] + (f", weights {weights}" if weights else "")
 
 
-def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
+def _csv(table: "Sequence[Trial]", names: Sequence[str]) -> bytes:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["kernel", "name", "m", "manifold", "ridge", "ridges", "value", "rung", "digits", "r2"])
@@ -117,14 +115,13 @@ def _csv(table: Sequence[Trial], names: Sequence[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def _warnings(tuned: TuneResult, *, auto: bool) -> Iterator[str]:
+def _warnings(tuned: "TuneResult", *, auto: bool) -> Iterator[str]:
     """Where the best is at an end of what was tried (`auto` ridges go on past it), or rounding may have chosen it."""
     best = tuned.trial
     if best.digits is not None and best.digits < FEW_DIGITS:
-        yield (
-            f"the best trial keeps only {best.digits:.1f} decimal digits: its score may be rounding rather than the "
-            "data; `dorff fit` of best.yaml takes the QR of the features, which keeps more (or list larger ridges)"
-        )
+        problem = f"keeps only {best.digits:.1f} decimal digits: its score may be rounding rather than the data"
+        remedy = "`dorff fit` of best.yaml takes the QR of the features, which keeps more (or list larger ridges)"
+        yield f"the best trial {problem}; {remedy}"
     chosen = best.ridges or (best.ridge,)
     tried = sorted({trial.ridge for trial in tuned.table if trial.ridges is None and not auto})
     if len(tried) > 1 and min(chosen) <= tried[0]:
@@ -141,7 +138,7 @@ def _warnings(tuned: TuneResult, *, auto: bool) -> Iterator[str]:
         yield f"the best number of features, {best.m:,}, is the largest tried; more may be better still"
 
 
-def _sentence(described: Job, tuned: TuneResult, names: Sequence[str], files: Mapping[str, Path]) -> str:
+def _sentence(described: "Job", tuned: "TuneResult", names: Sequence[str], files: Mapping[str, Path]) -> str:
     from dorff.solvers import criterion_of
 
     best, criterion = tuned.trial, criterion_of(described.criterion)
@@ -153,8 +150,6 @@ def _sentence(described: Job, tuned: TuneResult, names: Sequence[str], files: Ma
     else:
         value = f"{criterion.axis} {criterion.shown(best.least):.6g}"
     read = "not read, its moments were there" if tuned.reads == 0 else f"read {tuned.reads:.3g} times"
-    return (
-        f"tune: the best of {len(tuned.table):,} trials by {criterion.title} is {kernel}{weights}{ridge}, "
-        f"{best.m:,} features: {value}; data {read}, {tuned.pass_seconds:.1f} s; "
-        f"trials {tuned.grid_seconds:.1f} s; fit it with: dorff fit {files['best']}"
-    )
+    winner = f"by {criterion.title} is {kernel}{weights}{ridge}, {best.m:,} features: {value}"
+    took = f"data {read}, {tuned.pass_seconds:.1f} s; trials {tuned.grid_seconds:.1f} s"
+    return f"tune: the best of {len(tuned.table):,} trials {winner}; {took}; fit it with: dorff fit {files['best']}"

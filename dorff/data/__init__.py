@@ -1,6 +1,5 @@
 """Data sets on disk: made from files, checked, opened, and read by rows."""
 
-from dorff.data.array_files import Fault
 from dorff.data.dataset import Dataset, RowBlock, class_counts
 from dorff.data.ingest import ingest
 from dorff.data.labels import Classes, Label

@@ -83,9 +83,8 @@ class ArrayFiles:
         try:
             self.outer = tuple(array.shards or array.chunks)
         except NotImplementedError as error:
-            raise InputError(
-                f"array {name} of {directory.parent}: its chunk grid is not regular; write chunks of one shape."
-            ) from error
+            remedy = "write chunks of one shape"
+            raise InputError(f"array {name} of {directory.parent}: its chunk grid is not regular; {remedy}.") from error
         self.index = _shard_index(array, f"array {name} of {directory.parent}")
         self.inner = self.outer if self.index is None else self.index.inner
 
@@ -163,10 +162,8 @@ def _shard_index(array: zarr.Array[Any], what: str) -> ShardIndex | None:
     plain = len(codecs) == 1 and not any(isinstance(c, ShardingCodec) for c in sharding.codecs)
     plain = plain and len(checks) < 2 and all(isinstance(c, Crc32cCodec) for c in checks)
     if not plain or not isinstance(order, BytesCodec):
-        raise InputError(
-            f"{what}: its shards are nested or wrapped in further codecs, so absent chunks cannot be told; "
-            "rewrite it with plain shards."
-        )
+        problem = "its shards are nested or wrapped in further codecs, so absent chunks cannot be told"
+        raise InputError(f"{what}: {problem}; rewrite it with plain shards.")
     return ShardIndex(
         inner=tuple(sharding.chunk_shape),
         counts=tuple(s // c for s, c in zip(array.shards or array.chunks, sharding.chunk_shape, strict=True)),
@@ -250,7 +247,5 @@ class PlainShards:
         file.seek(offset)
         if file.readinto(raw.data) != length:
             return False
-        if not self.checked:
-            return True
-        body, checksum = raw[:-_CRC_BYTES], int.from_bytes(raw[-_CRC_BYTES:].tobytes(), "little")
-        return bool(google_crc32c.value(body) == checksum)
+        checksum = int.from_bytes(raw[-_CRC_BYTES:].tobytes(), "little")
+        return not self.checked or bool(google_crc32c.value(raw[:-_CRC_BYTES]) == checksum)

@@ -1,5 +1,4 @@
-"""Files that Arrow reads: CSV, plain or gzipped, with or without a header (RFC 4180), separated by commas, semicolons
-or tabs; Parquet, of rows, and of the edges of graphs in the columns i, j, w."""
+"""Files that Arrow reads: CSV (RFC 4180), gzipped too, by commas, semicolons or tabs; Parquet, of rows and of edges."""
 
 import codecs
 import csv
@@ -40,11 +39,10 @@ COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and 
 
 
 class CSVReader(Reader):
-    """Columns of a CSV file; one whose first row holds numbers only has no header, but columns c0, c1, ...
-
-    So has one whose first row holds a number, when such columns are asked for and none of that row's fields is:
-    `asked` are the names that will be. Empty fields and NA, NaN, null and the like are NaN, or no label. The first
-    rows say what fields are separated by, whether decimals have a comma there, and which columns hold text."""
+    """Columns of a CSV file; one whose first row holds numbers only has no header, but columns c0, c1, ... So has one
+    whose first row holds a number, when such columns are asked for and none of that row's fields is: `asked` are the
+    names that will be. Empty fields and NA, NaN, null and the like are NaN, or no label. The first rows say what fields
+    are separated by, whether decimals have a comma there, and which columns hold text."""
 
     def __init__(self, path: str, asked: Collection[str] = ()) -> None:
         self.path = path
@@ -341,13 +339,10 @@ def open_parquet_graph(root: Path, files: tuple[str, ...]) -> ParquetEdges:
 
 def _check_columns(file: str, schema: Any) -> None:
     others = [name for name in schema.names if name not in EDGES and not name.startswith("__")]  # but pandas' index
-    if "w" not in schema.names and others:
-        raise InputError(
-            f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; name the weights w, drop the rest."
-        )
+    remedy = "name the weights w, drop the rest" if "w" not in schema.names and others else "rename them"
+    if remedy != "rename them" or not {*EDGES[:2]}.issubset(schema.names):
+        raise InputError(f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; {remedy}.")
     for name in EDGES[: 2 + ("w" in schema.names)]:
-        if name not in schema.names:
-            raise InputError(f"{file}: wanted the columns i, j and perhaps w, got {schema.names}; rename them.")
         kind, what = schema.field(name).type, "numbers" if name == "w" else "whole numbers of nodes"
         weight = name == "w" and (types.is_floating(kind) or types.is_boolean(kind))
         if not types.is_integer(kind) and not weight:
@@ -382,5 +377,4 @@ def _column(file: str, column: Any, name: str) -> npt.NDArray[Any]:
         converted = column.cast(pa.float64() if name == "w" else pa.int64())
     except pa.ArrowInvalid as error:
         raise InputError(f"{file}: column {name} has a number out of range ({error}); mend the graph.") from error
-    values: npt.NDArray[Any] = converted.to_numpy(zero_copy_only=False)
-    return values
+    return np.asarray(converted.to_numpy(zero_copy_only=False))

@@ -1,7 +1,4 @@
-"""The rows of a Zarr group as inputs and targets, read in runs, checked, and named by their files; and such a run: its
-inputs, targets, and each row's number, weight and group."""
-
-from __future__ import annotations
+"""The rows of a Zarr group as inputs and targets, read in runs, checked, named by their files; and such a run."""
 
 import hashlib
 import zlib
@@ -15,7 +12,7 @@ import numpy.typing as npt
 
 from dorff.data.array_files import row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
-from dorff.data.metadata import Attributes
+from dorff.data.metadata import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
 from dorff.errors import InputError
 from dorff.storage.location import locate
@@ -23,6 +20,8 @@ from dorff.storage.location import locate
 FloatArray = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.uint64]
 EXACT: Final = 2**53  # whole numbers up to here are the same as float64
+RUN_ROWS: Final = 65536
+OPENING_BYTES: Final = 2**20  # metadata, indices and the interpreter's own small change during one read
 
 
 @dataclass(frozen=True)
@@ -34,18 +33,16 @@ class Column:
     place: int
 
     @classmethod
-    def find(cls, group: Path, attributes: Attributes, name: str, arrays: Sequence[str]) -> Column:
+    def find(cls, group: Path, attributes: Attributes, name: str, arrays: Sequence[str]) -> "Column":
         """An array of one column by its name, else a column by its own: one that ingest named, or of `arrays`.
         InputError where there is none, or where an array of that name has several columns."""
-        held = attributes.get("columns")
-        names = dict(held) if isinstance(held, dict) else {}
-        names |= {one: stored_columns(attributes, one, open_array(group, one, text=True).columns) for one in arrays}
+        names = dict(columns_of(attributes)) | {
+            one: stored_columns(attributes, one, open_array(group, one, text=True).columns) for one in arrays
+        }
         if node(group / name).is_array:
             if (width := open_array(group, name).columns) != 1:
-                raise InputError(
-                    f"{group}: wanted one column, but array {name!r} has {width}; name one of them: "
-                    f"{', '.join(stored_columns(attributes, name, width))}."
-                )
+                remedy = f"name one of them: {', '.join(stored_columns(attributes, name, width))}"
+                raise InputError(f"{group}: wanted one column, but array {name!r} has {width}; {remedy}.")
             return cls(name, name, 0)
         for array, columns in names.items():
             if name in columns:
@@ -68,14 +65,14 @@ class RowBlock:
     def __len__(self) -> int:
         return len(self.X)
 
-    def __getitem__(self, keep: npt.NDArray[np.bool_ | np.intp] | slice) -> RowBlock:
+    def __getitem__(self, keep: npt.NDArray[np.bool_ | np.intp] | slice) -> "RowBlock":
         """The rows that `keep` marks (n,) or numbers; a run of them is in the same memory."""
         weights = None if self.weights is None else self.weights[keep]
         groups = None if self.groups is None else self.groups[keep]
         return RowBlock(self.numbers[keep], self.X[keep], self.Y[keep], weights, groups)
 
     @classmethod
-    def joined(cls, blocks: Sequence[RowBlock]) -> RowBlock:
+    def joined(cls, blocks: "Sequence[RowBlock]") -> "RowBlock":
         """The rows of all blocks; of several without their groups."""
         if len(blocks) == 1:
             return blocks[0]
@@ -83,7 +80,7 @@ class RowBlock:
         weights = [one.weights for one in blocks if one.weights is not None]
         return cls(numbers, X, Y, np.concatenate(weights) if weights else None)
 
-    def weighty(self) -> RowBlock:
+    def weighty(self) -> "RowBlock":
         """Without the rows of weight 0, which count for nothing, whatever they hold."""
         return self if self.weights is None or self.weights.all() else self[self.weights != 0]
 
@@ -119,10 +116,6 @@ def group_keys(values: npt.NDArray[Any]) -> Keys:
         return np.where((values >= -EXACT) & (values <= EXACT), real.view(np.uint64), values.view(np.uint64))
     real[np.isnan(real)] = np.nan
     return real.view(np.uint64)
-
-
-RUN_ROWS: Final = 65536
-OPENING_BYTES: Final = 2**20  # metadata, indices and the interpreter's own small change during one read
 
 
 @dataclass(frozen=True)
@@ -186,9 +179,8 @@ class Dataset:
         return None if self.coding is None else self.coding.labels
 
     def read(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
-        """X (stop - start, d) and Y (stop - start, q) of a run of rows, C-contiguous float64.
-
-        The presence of every chunk that the rows need is checked first, so that none is ever read as zeros.
+        """X (stop - start, d) and Y (stop - start, q) of a run of rows, C-contiguous float64. Every chunk they need
+        is looked for first, so that none is ever read as zeros.
 
         Raises InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled
         nor not (see `labelled_rows`). In a store of others without checksums flipped bytes may go unnoticed."""
@@ -203,8 +195,7 @@ class Dataset:
         return X, Y
 
     def block(self, start: int, stop: int) -> RowBlock:
-        """A run of rows with their weights and groups, where there are any; as `read`, and InputError at a weight
-        below 0. A weight may be NaN or infinite."""
+        """As `read`, with weights (which may be NaN or infinite) and groups; InputError at a weight below 0 too."""
         X, Y = self.read(start, stop)
         weights = self.row_weights(start, stop)
         groups = None if self.groups is None else group_keys(self._column(self.groups, start, stop))
@@ -217,15 +208,12 @@ class Dataset:
         weights = self._column(self.weights, start, stop).astype(np.float64)
         if (weights < 0).any():
             row = int(np.argmax(weights < 0))
-            raise InputError(
-                f"{self.path}: row {start + row}, column {self.weights.name}: wanted a weight of at least 0, got "
-                f"{weights[row]}; mend the data, or leave the weights out."
-            )
+            problem = f"row {start + row}, column {self.weights.name}: wanted a weight of at least 0"
+            raise InputError(f"{self.path}: {problem}, got {weights[row]}; mend the data, or leave the weights out.")
         return weights
 
     def labelled_rows(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
-        """Which rows (stop - start,) of a run the column `labelled` has a 1 for; None where no column says. InputError
-        where it holds something else than 0 and 1."""
+        """Which rows (stop - start,) of a run `labelled` has a 1 for; None without. InputError at neither 0 nor 1."""
         if self.labelled is None:
             return None
         values = self._column(self.labelled, start, stop)
@@ -233,21 +221,19 @@ class Dataset:
         strange = (values != 0) & ~labelled
         if strange.any():
             row = int(np.argmax(strange))
-            raise InputError(
-                f"{self.path}: row {start + row}, column {self.labelled.name}: wanted 1 (labelled) or 0 (unlabelled), "
-                f"got {values[row]}; mend the data, or name another column."
-            )
+            problem = f"row {start + row}, column {self.labelled.name}: wanted 1 (labelled) or 0 (unlabelled)"
+            raise InputError(f"{self.path}: {problem}, got {values[row]}; mend the data, or name another column.")
         return labelled
 
-    def inputs_only(self) -> Dataset:
+    def inputs_only(self) -> "Dataset":
         """The same rows, with the same numbers and cuts, of inputs alone: q is 0."""
         return replace(self, targets=(), q=0, target_columns=(), coding=None, weights=None, groups=None, labelled=None)
 
-    def counted(self) -> Dataset:
+    def counted(self) -> "Dataset":
         """The same data set with a count of reads of its own."""
         return replace(self, reads=Reads())
 
-    def window(self, start: int) -> Dataset:
+    def window(self, start: int) -> "Dataset":
         """The same data set without the rows before number `start`; the others keep their numbers."""
         self._check_rows(start, self.n)
         return replace(self, first=start)
@@ -366,16 +352,12 @@ class Dataset:
 
     def _read_array(self, stored: StoredArray, start: int, stop: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if stored.rows < stop:
-            raise InputError(
-                f"{self.path}: array {stored.files.name} has {stored.rows} rows now, fewer than {stop}; it was cut "
-                "or replaced: open it again."
-            )
+            problem = f"array {stored.files.name} has {stored.rows} rows now, fewer than {stop}"
+            raise InputError(f"{self.path}: {problem}; it was cut or replaced: open it again.")
         # A unit at a time: what decoding needs beside the result does not grow with the rows asked for.
         if fault := stored.read(start, stop, out, step=self.unit_rows):
-            raise InputError(
-                f"{self.path}: {fault}; `dorff verify {self.path}` lists all such chunks, then restore them from a "
-                f"copy or ingest again{fault.hint}."
-            )
+            remedy = f"`dorff verify {self.path}` lists all such chunks, then restore them from a copy or ingest again"
+            raise InputError(f"{self.path}: {fault}; {remedy}{fault.hint}.")
         return out
 
 

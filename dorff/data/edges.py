@@ -1,5 +1,4 @@
-"""Graphs that users give, entries (i, j, w) that are read in runs: edges or CSR matrices in Zarr, edges in Parquet;
-opened and written."""
+"""Graphs that users give, read and written: entries (i, j, w), edges or CSR matrices in Zarr, edges in Parquet."""
 
 import hashlib
 import os
@@ -7,7 +6,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ import scipy.sparse as sp
 
 from dorff.data.layout import ArrayLayout, ShardWriter, write_metadata
 from dorff.data.metadata import Attributes, reported, staging
-from dorff.data.nodes import StoredArray, check_seals, committed, group_attributes, node, open_array
+from dorff.data.nodes import check_seals, committed, group_attributes, node, open_array
 from dorff.data.readers import reading
 from dorff.errors import InputError
 from dorff.spec.registry import lazily
@@ -30,15 +29,17 @@ RUN: Final = 2**20  # entries read at a time
 POINTERS: Final = 2**16  # of a matrix's row pointers, read at a time
 EDGES: Final = ("i", "j", "w")
 MATRIX: Final = ("indptr", "indices", "data")
+PARQUET: Final = b"PAR1"  # how such a file begins
+_open_parquet = lazily("dorff.data.arrow_readers", "open_parquet_graph")  # Arrow, which is large
+EQUAL: Final = 1e-10  # as of graphs that are read: a computed matrix may be symmetric only to rounding
 
 
 @dataclass(frozen=True)
 class EdgeSource(ABC):
-    """The entries (i, j, w) of a graph on disk: names and numbers only, small and picklable.
-
-    `kind` "edges" is a list: each undirected edge once, or in both directions with one weight. "csr" is a matrix, with
-    both. `n` is the number of nodes where the source says it, `count` that of the entries; w is 1 where they are not
-    `weighted`. Whether nodes are in range and weights right is for who knows the rows (`dorff.graphs`)."""
+    """The entries (i, j, w) of a graph on disk: names and numbers only, small and picklable. `kind` "edges" is a list:
+    each undirected edge once, or in both directions with one weight. "csr" is a matrix, with both. `n` is the number of
+    nodes where the source says it, `count` that of the entries; w is 1 where they are not `weighted`. Whether nodes are
+    in range and weights right is for who knows the rows (`dorff.graphs`)."""
 
     kind: ClassVar[str] = "edges"
     path: str
@@ -48,9 +49,8 @@ class EdgeSource(ABC):
 
     @final
     def read(self, start: int, stop: int) -> Edges:
-        """Entries start..stop-1: i and j int64, w float64, 1 where none is stored.
-
-        Raises InputError: entries it has not; a file, chunk or page that is missing or damaged, as checksums tell."""
+        """Entries start..stop-1: i and j int64, w float64, 1 where none is stored. Raises InputError: entries it has
+        not; a file, chunk or page that is missing or damaged, as checksums tell."""
         if not 0 <= start <= stop <= self.count:
             raise InputError(f"{self.path}: wanted entries between 0 and {self.count}, got {start} to {stop}.")
         return self._read(start, stop)
@@ -128,15 +128,18 @@ def open_zarr_graph(root: Path) -> EdgeSource:
     there = {name for name in (*EDGES, *MATRIX) if (root / name).is_dir()}
     names = EDGES if "i" in there or "j" in there else MATRIX
     if names is MATRIX and not there & set(MATRIX[:2]):
-        raise InputError(
-            f"{root}: wanted a graph, the arrays i and j (and w) or indptr and indices (and data), but it has none of "
-            "them; write one with dorff.data.edges.write_graph."
-        )
+        problem = "wanted a graph, the arrays i and j (and w) or indptr and indices (and data), but it has none of them"
+        raise InputError(f"{root}: {problem}; write one with dorff.data.edges.write_graph.")
     weighted = names[2] in there or names[2] in (attributes.get("columns") or {})
     arrays = {name: open_array(root, name) for name in names[: 2 + weighted]}
     check_seals(root, attributes, arrays)
     for name, stored in arrays.items():
-        _check_array(root, name, stored, whole=name != names[2])
+        if stored.columns != 1:
+            raise InputError(f"{root}: array {name}: wanted one column, got {stored.columns}; write it as one.")
+        kind, plain = stored.array.dtype, stored.packing.plain
+        if name != names[2] and not (np.dtype(kind).kind in "iu" and plain):
+            came = f"{kind}{'' if plain else ', packed'}"
+            raise InputError(f"{root}: array {name}: wanted whole numbers of nodes, got {came}; write it as int64.")
     rows = committed(root, attributes)
     count = arrays[names[1]].rows if rows is None else rows.stop
     paired = arrays if names is EDGES else {name: arrays[name] for name in names[1:] if name in arrays}
@@ -153,10 +156,9 @@ def _matrix(root: Path, n: int, nodes: int | None, count: int, weighted: bool) -
     ends = [int(_values(str(root), "indptr", at, at + 1)[0]) for at in (0, n)] if n >= 0 else []
     if ends != [0, count] or nodes not in (None, n):
         got = f"{n + 1} pointers{f' from {ends[0]} to {ends[1]}' if ends else ''}"
-        raise InputError(
-            f"{root}: wanted an indptr that ascends from 0 to the number of indices, {count}, with one more than the "
-            f"nodes{'' if nodes is None else f', {nodes}'}; got {got}: write it anew."
-        )
+        wanted = f"that ascends from 0 to the number of indices, {count}, with one more than the nodes"
+        wanted += "" if nodes is None else f", {nodes}"
+        raise InputError(f"{root}: wanted an indptr {wanted}; got {got}: write it anew.")
     return ZarrMatrix(str(root), n, count, weighted)
 
 
@@ -173,31 +175,12 @@ def _nodes(root: Path, attributes: Attributes) -> int | None:
     return nodes
 
 
-def _check_array(root: Path, name: str, stored: StoredArray, *, whole: bool) -> None:
-    kind = np.dtype(stored.array.dtype).kind
-    if stored.columns != 1:
-        raise InputError(f"{root}: array {name}: wanted one column, got {stored.columns}; write it as one.")
-    if whole and not (kind in "iu" and stored.packing.plain):
-        raise InputError(
-            f"{root}: array {name}: wanted whole numbers of nodes, got {stored.array.dtype}"
-            f"{'' if stored.packing.plain else ', packed'}; write it as int64."
-        )
-
-
 def _values(path: str, name: str, start: int, stop: int, dtype: type = np.int64) -> npt.NDArray[Any]:
     """A run of an array of one column, (stop - start,); no chunk that is absent is read as zeros."""
     stored = open_array(locate(path), name)
     if start < stop and stored.rows < stop:
         raise InputError(f"{path}: array {name} has {stored.rows} entries now, fewer than {stop}; open it again.")
-    values: npt.NDArray[Any] = np.empty((stop - start, 1), dtype)
-    if fault := stored.read(start, stop, values, step=stop):
-        raise InputError(f"{path}: {fault}; restore it from a copy or write the graph anew{fault.hint}.")
-    return values[:, 0]
-
-
-PARQUET: Final = b"PAR1"  # how such a file begins
-_open_parquet = lazily("dorff.data.arrow_readers", "open_parquet_graph")  # Arrow, which is large
-EQUAL: Final = 1e-10  # as of graphs that are read: a computed matrix may be symmetric only to rounding
+    return stored.values(start, stop, dtype, " or write the graph anew")[:, 0]
 
 
 def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
@@ -211,36 +194,20 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
 
     Raises InputError: nothing of the kind, or it is damaged, or arrays differ in length or are not numbers."""
     root: Path = locate(path).resolve()
-    if root.is_file() and not _is_parquet(root):
-        raise InputError(
-            f"{root}: wanted a graph, Parquet with the columns i, j (and w) or a Zarr group, got a file that is "
-            "neither; write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix."
-        )
-    if parts := parquet_files(root):
-        parquet: EdgeSource = _open_parquet(root, parts)
-        return parquet
+    if root.is_file() and root.suffix != ".parquet":  # of that name, reading it tells what is wrong with it
+        with reading(str(root), "Parquet"), root.open("rb") as opened:
+            begin = opened.read(len(PARQUET))
+        if begin != PARQUET:
+            wanted = "a graph, Parquet with the columns i, j (and w) or a Zarr group"
+            remedy = "write one with dorff.data.edges.write_graph(PATH, W), W a scipy sparse matrix"
+            raise InputError(f"{root}: wanted {wanted}, got a file that is neither; {remedy}.")
+    files = [file for file in sorted(root.glob("*.parquet")) if not file.name.startswith((".", "_"))]
+    if parts := [root] if root.is_file() else files:
+        return cast(EdgeSource, _open_parquet(root, tuple(map(str, parts))))
     if not root.is_dir() or node(root).problem == "missing":
-        raise InputError(
-            f"{root}: wanted a graph, a Zarr group or Parquet files, but there is none; check the path, or write one "
-            "with dorff.data.edges.write_graph."
-        )
+        remedy = "check the path, or write one with dorff.data.edges.write_graph"
+        raise InputError(f"{root}: wanted a graph, a Zarr group or Parquet files, but there is none; {remedy}.")
     return open_zarr_graph(root)
-
-
-def parquet_files(root: Path) -> tuple[str, ...]:
-    """The Parquet files at a path; none where it is something else."""
-    if root.is_file():
-        return (str(root),)
-    files = sorted(root.glob("*.parquet")) if root.is_dir() else []
-    return tuple(str(file) for file in files if not file.name.startswith((".", "_")))
-
-
-def _is_parquet(file: Path) -> bool:
-    """Whether a file is Parquet, or says that it is by its name: reading it then tells what is wrong with it."""
-    if file.suffix == ".parquet":
-        return True
-    with reading(str(file), "Parquet"), file.open("rb") as opened:
-        return opened.read(len(PARQUET)) == PARQUET
 
 
 def write_graph(path: str | os.PathLike[str], W: Any) -> None:
@@ -267,7 +234,12 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
             check()
             (folder / "edges").rename(store)
         else:
-            _write_zarr(folder, columns, W.shape[0])
+            layouts = {name: ArrayLayout(1, RUN, POINTERS, str(values.dtype)) for name, values in columns.items()}
+            for name, layout in layouts.items():
+                with ShardWriter(folder / name, layout) as writer:
+                    writer.write(columns[name][:, None])
+            names = {name: (name,) for name in columns}
+            write_metadata(folder, layouts, rows=entries.nnz, columns=names, more={"nodes": W.shape[0]})
             check()
             folder.rename(store)
         sync_directory(store.parent)
@@ -279,16 +251,5 @@ def _check_symmetric(W: sp.csr_array) -> None:
     if (apart.data > 0).any():
         at = int(np.argmax(apart.data > 0))
         i, j = int(apart.row[at]), int(apart.col[at])
-        raise InputError(
-            f"W: wanted symmetric weights, got {W[i, j]} from {i} to {j} and {W[j, i]} from {j} to {i}; make it "
-            "symmetric, (W + W.T) / 2 or W.maximum(W.T) say."
-        )
-
-
-def _write_zarr(folder: Path, columns: dict[str, npt.NDArray[Any]], n: int) -> None:
-    layouts = {name: ArrayLayout(1, RUN, POINTERS, str(values.dtype)) for name, values in columns.items()}
-    for name, layout in layouts.items():
-        with ShardWriter(folder / name, layout) as writer:
-            writer.write(columns[name][:, None])
-    names = {name: (name,) for name in columns}
-    write_metadata(folder, layouts, rows=len(columns["i"]), columns=names, more={"nodes": n})
+        problem = f"W: wanted symmetric weights, got {W[i, j]} from {i} to {j} and {W[j, i]} from {j} to {i}"
+        raise InputError(f"{problem}; make it symmetric, (W + W.T) / 2 or W.maximum(W.T) say.")

@@ -45,7 +45,6 @@ class Encoding:
 
     @property
     def clock(self) -> bool:
-        """Whether it is of times."""
         return self.kind in ("time", "cycle")
 
     @property
@@ -64,10 +63,8 @@ class Encoding:
         new = [value for value in values if value is not None and value not in place]
         if new and not zero:
             held = ", ".join(self.words[:8]) + (", ..." if len(self.words) > 8 else "")
-            raise InputError(
-                f"{where}: has {new[0]!r}, which is none of its {len(self.words):,} categories ({held}); correct it, "
-                "or give --unknown-zero to have no category there."
-            )
+            problem = f"has {new[0]!r}, which is none of its {len(self.words):,} categories ({held})"
+            raise InputError(f"{where}: {problem}; correct it, or give --unknown-zero to have no category there.")
         rows = np.eye(len(place)) if self.kind == "one_hot" else np.arange(len(place), dtype=np.float64)[:, None]
         gap = np.full(rows.shape[1], np.nan)
         unknown = np.zeros(rows.shape[1]) if self.kind == "one_hot" else gap
@@ -90,8 +87,7 @@ class Encoding:
 
 
 def units_of(text: str, calendar: str = "standard") -> tuple[float, float] | None:
-    """Seconds of a unit and its origin, in seconds since 1970, of "hours since 2000-01-01" (CF conventions, 4.4); None
-    of any other text or calendar."""
+    """Seconds of a unit, and of its origin since 1970: "hours since 2000-01-01" (CF conventions, 4.4). Or None."""
     match = SINCE.fullmatch(text.strip())
     if match is None or match[1].lower() not in UNITS or calendar.lower() not in CALENDARS:
         return None
@@ -115,9 +111,8 @@ def seconds(values: Sequence[str | None], where: str) -> Floats:
         return np.asarray(times.to_numpy(zero_copy_only=False) / 1e6)
     if len(values) > 1:
         return np.concatenate([seconds([value], where) for value in values])
-    raise InputError(
-        f"{where}: wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}; write it so."
-    )
+    problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
+    raise InputError(f"{where}: {problem}; write it so.")
 
 
 def _texts(run: Run, where: str) -> list[str | None]:
@@ -153,8 +148,7 @@ class Learner:
     absent: FillValues
 
     def learn(self, readers: Sequence[Reader], names: Sequence[str]) -> dict[str, Encoding]:
-        """The encodings of those names that need one; all rows of categories are read. InputError where values are no
-        categories, or an option names no input."""
+        """Of those names that need one, from all their rows. InputError at no categories, or an option of no input."""
         for name in (*self.one_hot, *self.ordered):
             if name not in names:
                 option = "--one-hot" if name in self.one_hot else "--ordered"
@@ -201,17 +195,14 @@ class Learner:
     def _check(self, of: str, words: set[str], where: str) -> None:
         """InputError where values are rather names of rows, numbers or other dates than categories."""
         if len(words) > MOST:
-            raise InputError(
-                f"{where}: has more than {MOST:,} different texts, such as {min(words)!r}; such a name for each row "
-                "is no category: leave the column out, or name it in --groups."
-            )
+            remedy = "such a name for each row is no category: leave the column out, or name it in --groups"
+            raise InputError(f"{where}: has more than {MOST:,} different texts, such as {min(words)!r}; {remedy}.")
         if of in self.one_hot:
             return
         if odd := sorted(filter(ODD.fullmatch, words)):
-            raise InputError(
-                f"{where}: has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601: write numbers "
-                f"alone, and dates as 2024-05-31, or give --one-hot {of} to have categories."
-            )
+            remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
+            problem = f"has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601"
+            raise InputError(f"{where}: {problem}: {remedy}.")
 
 
 def _column(readers: Sequence[Reader], name: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_attributes
 from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
-from dorff.data.metadata import Attributes, normal, read_json, reported, rewrite, staging
+from dorff.data.metadata import Attributes, columns_of, normal, read_json, reported, rewrite, staging
 from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype, open_source
@@ -63,11 +63,12 @@ class _Target:
     def attributes(self) -> Attributes:
         """What is committed with the rows."""
         encoding: Attributes = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
-        labels = self.labels.attributes() if CLASSES in self.columns else {}
-        more = {"missing": list(self.missing), "unusable": self.unusable}
+        more: Attributes = {"missing": list(self.missing), "unusable": self.unusable}
+        if CLASSES in self.columns:
+            more |= {"labels": {CLASSES: list(self.labels.labels)}, "counts": {CLASSES: list(self.labels.counts)}}
         if self.ends and np.isfinite(self.ends).all():
-            encoding["ranges"] = {"x": [end.tolist() for end in self.ends]}
-        return {"sources": list(self.sources), **encoding, **{name: one for name, one in more.items() if one}, **labels}
+            more["ranges"] = {"x": [end.tolist() for end in self.ends]}
+        return {"sources": list(self.sources), **encoding, **{name: one for name, one in more.items() if one}}
 
     def remember(self, reader: Reader, *, again: bool) -> None:
         """Note what a source that was read holds; InputError where it has no rows or, unless `again`, has been."""
@@ -75,10 +76,8 @@ class _Target:
             raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
         content = reader.content()
         if content in self.sources and not again:
-            raise InputError(
-                f"{reader.path}: has the content of {self.sources[content]}, so that its rows would be there twice; "
-                "leave it out, or give --again to have them twice."
-            )
+            problem = f"has the content of {self.sources[content]}, so that its rows would be there twice"
+            raise InputError(f"{reader.path}: {problem}; leave it out, or give --again to have them twice.")
         self.sources.setdefault(content, reader.path)
 
 
@@ -161,11 +160,10 @@ def ingest(
         absent = FillValues(every)
         by_file = groups is None and _of_files(store if append else None, sources, classes)
         groups = FILE if by_file else None if groups == NONE else groups
+        for array, of in (also or {}).items():
+            _check_further(array, several(of))
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
-        further = {array: several(of) for array, of in (also or {}).items()}
-        for array, of in further.items():
-            _check_further(array, of)
-        names = {array: several(of) for array, of in own.items()} | further
+        names = {array: several(of) for array, of in (own | dict(also or {})).items()}
         asked = [name for of in names.values() for name in of]
         opened = [open_source(source, [*asked, *(name.rpartition(":")[0] for name in asked)]) for source in sources]
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
@@ -200,11 +198,9 @@ def ingest(
         for value in (one for one in absent.unmet.values() if str(one) in map(str, missing)):
             tell(f"--missing {value}: no value of the columns named is it; see how the sources write it")
         if unusable:
-            tell(
-                f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out "
-                "where its job says data.nan: drop (partial: only those with a gap in the inputs, or no target; "
-                "unlabelled: only the former)"
-            )
+            others = "partial: only those with a gap in the inputs, or no target; unlabelled: only the former"
+            problem = f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out"
+            tell(f"{problem} where its job says data.nan: drop ({others})")
         if ungrouped:
             tell(f"{ungrouped:,} of {added:,} rows have no group: together they are one more group")
         return target.rows + added
@@ -213,18 +209,15 @@ def ingest(
 def _of_files(store: Path | None, sources: Sequence[str | os.PathLike[str]], classes: str | None) -> bool:
     """Whether each source is a group, where nothing is said of groups: in a store that is appended to as before."""
     if store is not None:
-        columns = group_attributes(store).get("columns")
-        return isinstance(columns, dict) and columns.get(GROUPS) == [FILE]
+        return bool(columns_of(group_attributes(store)).get(GROUPS) == [FILE])
     return classes is None and len(set(sources)) >= FILES
 
 
 def _check_further(array: str, columns: Sequence[str]) -> None:
     """InputError where a further array cannot have this name, or has no columns."""
     if array in OWN or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", array):
-        raise InputError(
-            f"also: {array!r} is no name for a further array; take one of letters, digits, - and _, and none of "
-            f"{', '.join(OWN)}, which have options of their own."
-        )
+        remedy = f"take one of letters, digits, - and _, and none of {', '.join(OWN)}, which have options of their own"
+        raise InputError(f"also: {array!r} is no name for a further array; {remedy}.")
     if not columns:
         raise InputError(f"also: {array}: wanted at least one column, got none; name its columns.")
 
@@ -240,10 +233,9 @@ def _resolve(readers: Sequence[Encoded], names: Columns) -> Columns:
     for reader, other in zip(readers[1:], others, strict=True):
         for array, of in first.items():
             if other[array] != of:
-                raise InputError(
-                    f"{reader.path}: {', '.join(listed[array])} stands for {len(other[array])} columns, but "
-                    f"for {len(of)} in {readers[0].path}; all sources need the same columns."
-                )
+                counts = f"{len(other[array])} columns, but for {len(of)} in {readers[0].path}"
+                problem = f"{', '.join(listed[array])} stands for {counts}"
+                raise InputError(f"{reader.path}: {problem}; all sources need the same columns.")
     return first
 
 

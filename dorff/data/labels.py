@@ -1,7 +1,5 @@
 """Class labels: what a value in a file means as one, and the code that it is stored as."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -13,7 +11,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.metadata import Attributes
 from dorff.errors import InputError
 
 Label: TypeAlias = str | int | bool | float
@@ -25,18 +22,19 @@ MAX_LABELS: Final = 10_000
 MAX_REAL: Final = 100  # numbers that are not whole: beyond it, they are measured, not named
 MAX_TEXT: Final = 1000
 WHOLE: Final = re.compile("0|-?[1-9][0-9]{0,17}")
+LARGEST = 2.0**53  # of the whole numbers that float64 tells apart
+Codes = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of a column of labels: `values`, in order of first appearance, and each row's place there, (n,). MISSING is
-    the place of a row without a value."""
+    """A column of labels: `values`, in order of first appearance, and each row's place there (n,) or MISSING."""
 
     values: tuple[Any, ...]
     index: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, column: Any, parse: Callable[[Any], Any] | None = None) -> Run:
+    def of(cls, column: Any, parse: Callable[[Any], Any] | None = None) -> "Run":
         """Of an Arrow or NumPy column; `parse` is applied to each different value."""
         if isinstance(column, np.ndarray):
             import pyarrow as pa  # large, and only files that are read need it
@@ -53,7 +51,7 @@ class Run:
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, rows: slice) -> Run:
+    def __getitem__(self, rows: slice) -> "Run":
         return Run(self.values, self.index[rows])
 
 
@@ -75,17 +73,11 @@ class LabelTable:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Rows of each label."""
         return tuple(self._counts.tolist())
 
-    def attributes(self) -> Attributes:
-        """What the group's attribute `dorff` says of them."""
-        return {"labels": {CLASSES: list(self.labels)}, "counts": {CLASSES: list(self.counts)}}
-
     def codes(self, run: Run, where: str) -> npt.NDArray[np.int32]:
-        """The codes (n, 1) of further rows; `where` is their file and column, for messages.
-
-        Raises InputError: more than 10,000 labels or 100 of real numbers, an infinite one, text above 1000 letters."""
+        """The codes (n, 1) of further rows; `where` is their file and column, for messages. Raises InputError: more
+        than 10,000 labels or 100 of real numbers, an infinite one, text above 1000 letters."""
         # Values that first appear in later rows are left to them: their order is that of the rows.
         seen = run.values[: int(run.index.max(initial=MISSING)) + 1]
         place = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)
@@ -105,11 +97,11 @@ class LabelTable:
             self._real += isinstance(label, float)
             real = self._real > MAX_REAL
             if real or len(self._values) > MAX_LABELS:
-                raise InputError(
-                    f"{where}: has more than {MAX_REAL if real else MAX_LABELS:,} different labels"
-                    f"{' that are no whole numbers' if real else ''}, such as {value!r}; it looks like a target, or "
-                    "like a name for each row: give numbers to --targets, or another column to --classes."
-                )
+                many = f"{MAX_REAL if real else MAX_LABELS:,} different labels"
+                many += " that are no whole numbers" if real else ""
+                looks = "it looks like a target, or like a name for each row"
+                remedy = "give numbers to --targets, or another column to --classes"
+                raise InputError(f"{where}: has more than {many}, such as {value!r}; {looks}: {remedy}.")
         return code
 
 
@@ -140,9 +132,8 @@ def label_of(value: Any, where: str) -> Label | None:
             raise InputError(f"{where}: the label {value[:60]!r} is not UTF-8 text; write it as such.") from error
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
-            raise InputError(
-                f"{where}: a label has {len(value):,} characters, wanted {MAX_TEXT:,} at most; shorten it."
-            )
+            came = f"a label has {len(value):,} characters"
+            raise InputError(f"{where}: {came}, wanted {MAX_TEXT:,} at most; shorten it.")
         return value.strip() or None
     if isinstance(value, bool | int) or value is None:
         return value
@@ -177,10 +168,6 @@ def stored_labels(attributes: Mapping[str, Any], where: object) -> LabelTable | 
     return table
 
 
-LARGEST = 2.0**53  # of the whole numbers that float64 tells apart
-Codes = npt.NDArray[np.intp]
-
-
 @dataclass(frozen=True)
 class Classes:
     """Targets that are class labels: the array `name`. `labels`, such as a model's, say which labels there are, and in
@@ -201,7 +188,7 @@ class Coding:
     values: tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | None = None
 
     @classmethod
-    def of_values(cls, values: Sequence[Any], classes: Classes, where: str, *, boolean: bool) -> Coding:
+    def of_values(cls, values: Sequence[Any], classes: Classes, where: str, *, boolean: bool) -> "Coding":
         """Of another's array: `values` are all that it holds."""
         of_rows = [label_of(bool(v) if boolean else v, where) for v in values]
         own = dict.fromkeys(label for label in of_rows if label is not None)
@@ -225,12 +212,9 @@ class Coding:
             index[none] = MISSING
         if strange.any():
             row = int(np.argmax(strange))
-            raise InputError(
-                f"{where(row)}: holds the label {stored[row].item()!r}, which was not there when the data set was "
-                "opened; open it again."
-            )
-        codes: Codes = places[index]
-        return codes
+            problem = f"holds the label {stored[row].item()!r}, which was not there when the data set was opened"
+            raise InputError(f"{where(row)}: {problem}; open it again.")
+        return np.asarray(places[index])
 
     def one_hot(self, codes: Codes) -> npt.NDArray[np.float64]:
         """Rows (n, K) of zeros with a one at the label's place; of NaN where there is no label."""
@@ -248,10 +232,8 @@ def distinct(runs: Iterable[npt.NDArray[Any]], where: str) -> list[Any]:
         values = np.unique(run)
         seen.update((values[~np.isnan(values)] if values.dtype.kind == "f" else values).tolist())
         if len(seen) > MAX_LABELS:
-            raise InputError(
-                f"{where}: has more than {MAX_LABELS:,} different values, which are no classes; name it as a target, "
-                "or name another array."
-            )
+            remedy = "name it as a target, or name another array"
+            raise InputError(f"{where}: has more than {MAX_LABELS:,} different values, which are no classes; {remedy}.")
         if any(isinstance(v, float) and abs(v) > LARGEST for v in values.tolist()):
             raise InputError(f"{where}: has labels beyond 2^53, which float64 cannot tell apart; renumber them.")
     return sorted(seen)
@@ -265,8 +247,6 @@ def placed(own: tuple[Label, ...], classes: Classes, where: str) -> tuple[tuple[
         return own, tuple(range(len(own)))
     place = {text_of(label): i for i, label in enumerate(classes.labels)}
     if unknown := [label for label in own if text_of(label) not in place]:
-        raise InputError(
-            f"{where}: holds labels other than the {len(place):,} wanted, such as {unknown[0]!r} ({len(unknown):,} in "
-            "all); leave their rows out, or fit to them."
-        )
+        problem = f"holds labels other than the {len(place):,} wanted, such as {unknown[0]!r} ({len(unknown):,} in all)"
+        raise InputError(f"{where}: {problem}; leave their rows out, or fit to them.")
     return tuple(classes.labels), tuple(place[text_of(label)] for label in own)

@@ -1,5 +1,4 @@
-"""The arrays that dorff writes: how shards and inner chunks lie (Zarr v3 specification, sharding codec 1.0), their
-metadata, and their writer, which streams.
+"""The arrays that dorff writes: shards and inner chunks (Zarr v3, sharding codec 1.0), metadata, a writer that streams.
 
 Zarr's own writer holds a shard in memory several times, pads the last one to its full size and rewrites a shard for
 each part of it that arrives; what it writes and what this writes are read alike."""
@@ -32,12 +31,9 @@ MOST_SHARD_ROWS: Final = 2**24  # of those asked for: a shard and its index are 
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """One array (rows, columns) of floats, or of codes (integers, -1 for none).
-
-    Files of `shard_rows` rows, in inner chunks of `unit_rows`.
-
-    Chunks are not compressed: the mantissas of measured float64 hardly shrink, decoding is then a copy, a
-    chunk's bytes never depend on a library's version, and every inner chunk lies at a place known beforehand.
+    """One array (rows, columns) of floats, or of codes (integers, -1 for none), in files of `shard_rows` rows, in inner
+    chunks of `unit_rows`. Chunks are not compressed: the mantissas of measured float64 hardly shrink, decoding is then
+    a copy, a chunk's bytes never depend on a library's version, and every inner chunk lies at a place known beforehand.
     Each chunk and each shard's index carry a CRC32C."""
 
     columns: int
@@ -57,11 +53,9 @@ class ArrayLayout:
 
     @property
     def units(self) -> int:
-        """Inner chunks in a shard."""
         return self.shard_rows // self.unit_rows
 
     def metadata(self, rows: int) -> dict[str, Any]:
-        """The array's `zarr.json`."""
         checked = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
         unit, grid = ({"chunk_shape": [rows_of, self.columns]} for rows_of in (self.unit_rows, self.shard_rows))
         sharding = {**unit, "codecs": checked, "index_codecs": checked, "index_location": "end"}
@@ -126,13 +120,10 @@ def commit(group: Path, changes: Mapping[str, Any]) -> None:
 
 
 class ShardWriter:
-    """Writes rows in order into the shards of one array, starting with row number `start`.
-
-    Where that is inside a shard, the shard is new: its rows before are not there. Nothing is at its
-    name, `SHARD`, until it is whole.
-
-    Use as a context manager: leaving it without an error writes the last, partly filled shard; leaving it
-    with one removes the shard that was being written. Batches of any size give the same files."""
+    """Writes rows in order into the shards of one array, starting with row number `start`. Where that is inside a
+    shard, the shard is new: its rows before are not there. Nothing is at its name, `SHARD`, until it is whole. A
+    context manager: left without an error it writes the last, partly filled shard; with one it removes the shard that
+    was being written. Batches of any size give the same files."""
 
     def __init__(self, array: Path, layout: ArrayLayout, *, start: int = 0) -> None:
         self.layout = layout

@@ -22,27 +22,30 @@ Attributes: TypeAlias = dict[str, Any]  # of a Zarr group or array, as its JSON 
 SEAL: Final = "crc32"
 OPTIONAL: Final = ("storage_transformers", "configuration", "dimension_names")  # of Zarr v3's keys
 TRANSIENT: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A zarr.json's content with its seal."""
     attributes = dict(content["attributes"])
     attributes["dorff"] = {**attributes.get("dorff", {}), SEAL: _checksum(content)}
     return {**content, "attributes": attributes}
 
 
 def has_seal(attributes: Mapping[str, Any]) -> bool:
-    """Whether the attributes of an array or a group hold a seal."""
     dorff = attributes.get("dorff")
     return isinstance(dorff, dict) and SEAL in dorff
+
+
+def columns_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns' names that a group's attributes give its arrays."""
+    columns = attributes.get("columns")
+    return columns if isinstance(columns, dict) else {}
 
 
 def lost_seal(attributes: Mapping[str, Any], name: str, *, sealed: bool) -> bool:
     """Whether only one of a group and its array `name` has a seal, `sealed` where the array has: the other's is lost.
     Arrays that others add to a group that dorff made need none."""
-    columns = attributes.get("columns")
-    ours = isinstance(columns, dict) and name in columns
-    return sealed != has_seal(attributes) and (ours or sealed)
+    return sealed != has_seal(attributes) and (sealed or name in columns_of(attributes))
 
 
 def normal(value: Any) -> Any:
@@ -93,8 +96,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def transient(error: Exception) -> bool:
-    """Whether a disk failed that may do better next time, so that nothing is known of the file."""
-    return isinstance(error, OSError) and (error.errno in TRANSIENT or isinstance(error, DorffError))
+    """Whether memory or a disk failed that may do better next time, so that nothing is known of the file."""
+    disk = isinstance(error, OSError) and (error.errno in TRANSIENT or isinstance(error, DorffError))
+    return disk or isinstance(error, MemoryError)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -106,9 +110,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def rewrite(path: Path, content: dict[str, Any]) -> None:
     """Replace a zarr.json that was read by one that says something else, with a new seal where it had one."""
     write_json(path, sealed(content) if has_seal(content["attributes"]) else content)
-
-
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Finds and opens the groups and arrays of a Zarr store in a local folder, v2 or v3."""
 
-import difflib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -13,9 +13,10 @@ import numpy.typing as npt
 import zarr
 
 from dorff.data.array_files import ArrayFiles, Fault, PlainShards, row_region
-from dorff.data.metadata import Attributes, has_seal, lost_seal, read_json, transient
+from dorff.data.metadata import Attributes, columns_of, has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.errors import InputError, MissingArrayError
+from dorff.spec.checks import nearest
 from dorff.storage.location import locate
 
 T = TypeVar("T")
@@ -68,8 +69,6 @@ class StoredArray:
         for a, b in pairwise([start, *range((start // step + 1) * step, stop, step), stop]):
             try:
                 rows = np.asarray(self.array[a:b])
-            except MemoryError:
-                raise
             except Exception as error:
                 if transient(error):
                     raise
@@ -78,20 +77,25 @@ class StoredArray:
             out[a - start : b - start] = self.packing.decode(rows).reshape(b - a, -1)
         return None
 
+    def values(self, start: int, stop: int, dtype: npt.DTypeLike, remedy: str) -> npt.NDArray[Any]:
+        """Rows start..stop-1 as `read` gives them, (stop - start, columns); InputError where it gives a fault."""
+        values = np.empty((stop - start, self.columns), dtype)
+        unit = max(1, self.files.inner[0])  # whole chunks, some at a time: what decoding needs beside stays small
+        if fault := self.read(start, stop, values, step=unit * max(1, 2**14 // unit)):
+            raise InputError(f"{self.files.directory.parent}: {fault}; restore it from a copy{remedy}{fault.hint}.")
+        return values
+
 
 def node(path: Path, name: str = "") -> Node:
     """Read what a folder is from its metadata file."""
-    metadata = next((key for key in METADATA if (path / key).is_file()), None)
-    if metadata is None:
+    key = next((key for key in METADATA if (path / key).is_file()), None)
+    if key is None:
         return Node(name, path, problem="missing")
-    try:
-        content = read_json(path / metadata)
-    except InputError:
-        return Node(name, path, problem="damaged", key=metadata)
-    kind = content.get("node_type") if metadata == "zarr.json" else {".zarray": "array", ".zgroup": "group"}[metadata]
-    if kind not in ("array", "group"):
-        return Node(name, path, problem="damaged", key=metadata)
-    return Node(name, path, is_array=kind == "array", key=metadata)
+    kind = None
+    with suppress(InputError):  # it is damaged
+        content = read_json(path / key)
+        kind = {".zarray": "array", ".zgroup": "group"}.get(key, content.get("node_type"))
+    return Node(name, path, kind == "array", "" if kind in ("array", "group") else "damaged", key)
 
 
 def walk(path: Path, name: str = "") -> Iterator[Node]:
@@ -156,16 +160,14 @@ def kept_of(attributes: Attributes, name: str, empty: T) -> T:
 
 def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:
     """The columns' names of an array: those kept by ingest, else made from the array's name."""
-    names = attributes.get("columns")
-    kept = names.get(name) if isinstance(names, dict) else None
+    kept = columns_of(attributes).get(name)
     if isinstance(kept, list) and len(kept) == width:
         return tuple(str(n) for n in kept)
     return (name,) if width == 1 else tuple(f"{name}{j}" for j in range(width))
 
 
 def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
-    """Open the array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of real numbers. With `text`,
-    text of fixed length may be in it too."""
+    """The array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of numbers or, `text`, labels."""
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise InputError(f"{path}: {name!r} is no name of an array in it; give one such as x, or group/x.")
     directory = path / name
@@ -177,19 +179,16 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
 
 
 def has_array(path: Path, name: str) -> bool:
-    """Whether the group at `path` has a node of that name."""
     return any((path / name / key).is_file() for key in METADATA)
 
 
 def _no_array(path: Path, name: str) -> InputError:
     there = [n.name for n in walk(path) if n.is_array]
     held = ", ".join(there[:20]) if there else "none"
-    columns = group_attributes(path).get("columns")
-    of = [array for array, names in columns.items() if name in names] if isinstance(columns, dict) else []
+    of = [array for array, names in columns_of(group_attributes(path)).items() if name in names]
     hint = f" {name!r} is a column of array {of[0]!r}, which is taken as a whole." if of else ""
-    near = difflib.get_close_matches(name, there, n=1)
-    meant = f" did you mean {near[0]!r}?" if near else ""
-    return MissingArrayError(f"{path}: has no array {name!r};{meant} the arrays in it are: {held}.{hint}")
+    near = nearest(name, there)
+    return MissingArrayError(f"{path}: has no array {name!r}; {near}the arrays in it are: {held}.{hint}")
 
 
 def check_seals(path: Path, attributes: Attributes, arrays: Mapping[str, StoredArray]) -> None:
@@ -236,8 +235,6 @@ def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
         read_json(directory / "zarr.json")
     try:
         return zarr.open_array(locate(directory).zarr(read_only=True), mode="r", zarr_format=3 if v3 else 2)
-    except MemoryError:
-        raise
     except Exception as error:
         if transient(error):
             raise

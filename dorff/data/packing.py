@@ -1,5 +1,4 @@
-"""Numbers that stand for none. How a file says so, with scale and offset (CF conventions 1.11, 2.5.1 and 8.1); and
-what looks like one that no file declares."""
+"""Numbers that stand for none: those that a file declares (CF conventions 1.11, 2.5.1, 8.1), and what looks so."""
 
 import base64
 import math
@@ -107,11 +106,10 @@ class FillValues:
         ]
         if seen and not self._keep:
             each = "; ".join(f"column {name!r} has {value} in {count:,} rows" for name, value, count in seen[:3])
-            remedy = " ".join(f"--missing {value}" for value in dict.fromkeys(value for _, value, _ in seen))
-            raise InputError(
-                f"{where}: {each}: far from the other values there, it looks like a number that stands for none; give "
-                f"{remedy} to have NaN in its place, or --missing none to keep it."
-            )
+            flags = " ".join(f"--missing {value}" for value in dict.fromkeys(value for _, value, _ in seen))
+            problem = "far from the other values there, it looks like a number that stands for none"
+            remedy = f"give {flags} to have NaN in its place, or --missing none to keep it"
+            raise InputError(f"{where}: {each}: {problem}; {remedy}.")
 
     def _look_so(self, j: int) -> Iterator[float]:
         low, high = self._low[j], self._high[j]
@@ -136,8 +134,7 @@ def _extreme(least: np.ufunc, numbers: Array) -> Array:
 
 @dataclass(frozen=True)
 class Packing:
-    """Turns stored values into numbers: fill values become NaN, then `stored * scale + offset`, and what is not from
-    `low` to `high` then becomes NaN too."""
+    """Turns stored values into numbers: `stored * scale + offset`, NaN for fill values and outside `low` to `high`."""
 
     fills: tuple[float, ...] = ()
     scale: float = 1.0

@@ -1,5 +1,4 @@
-"""What a source of rows is: named columns, of numbers and of class labels, read in blocks of bounded size; and how one
-is opened: a file, by the end of its name; files side by side; columns that hold one number each."""
+"""What a source of rows is, read in blocks of bounded size; and how one is opened: a file, or files side by side."""
 
 import difflib
 import hashlib
@@ -11,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import google_crc32c
 import numpy as np
@@ -109,9 +108,8 @@ class Reader(ABC):
             count += len(block)
             yield block
         if count != self.rows:
-            raise InputError(
-                f"{self.path}: has {self.rows} rows, but {count} could be read; check its line ends and quotes."
-            )
+            remedy = "check its line ends and quotes"
+            raise InputError(f"{self.path}: has {self.rows} rows, but {count} could be read; {remedy}.")
 
     @abstractmethod
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
@@ -154,7 +152,6 @@ def reading(path: str, format_name: str) -> Iterator[None]:
 
 
 def unwanted(path: str, column: str, kind: object, wanted: str) -> InputError:
-    """Of a column of a type that is not wanted."""
     return InputError(f"{path}: column {column!r} holds {kind}, wanted {wanted}.")
 
 
@@ -221,8 +218,15 @@ class ArraysReader(Reader):
         pick = [order[self._place[column]] for column in columns]
         dtype = common_dtype([self.dtype(column) for column in columns])
         arrays = [*wanted.items(), *((name, [j]) for name, j in (self._place[label] for label in labels))]
-        self._check([name for name, _ in arrays], labels)
+        for label in labels:
+            if (kind := self.arrays[self._place[label][0]].dtype).kind not in NUMBER_KINDS + "SUM":
+                raise unwanted(self.path, label, kind, f"{LABELS} (NumPy's objects by .astype(str))")
         infos = [self.arrays[name] for name, _ in arrays]
+        self.rows = infos[0].shape[0]
+        for (name, _), info in zip(arrays, infos, strict=True):
+            if (n := info.shape[0]) != self.rows:
+                lengths = f"array {arrays[0][0]!r} has {self.rows} rows but {name!r} has {n}"
+                raise InputError(f"{self.path}: {lengths}; wanted as many.")
         rows = max(1, BLOCK_BYTES // sum(max(8, i.dtype.itemsize) * math.prod(i.shape[1:]) for i in infos))
         count = 0
         with reading(self.path, self.format_name):
@@ -233,17 +237,6 @@ class ArraysReader(Reader):
                 numbers = parts[: len(wanted)] or (np.empty((len(parts[-1]), 0)),)
                 yield SourceBlock(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
 
-    def _check(self, names: list[str], labels: Sequence[str]) -> None:
-        """Set `rows`; InputError where arrays differ in length, or a type is none of labels."""
-        for label in labels:
-            if (dtype := self.arrays[self._place[label][0]].dtype).kind not in NUMBER_KINDS + "SUM":
-                raise unwanted(self.path, label, dtype, f"{LABELS} (NumPy's objects by .astype(str))")
-        first, n = names[0], self.arrays[names[0]].shape[0]
-        self.rows = n
-        for name in names[1:]:
-            if (rows := self.arrays[name].shape[0]) != n:
-                raise InputError(f"{self.path}: array {first!r} has {n} rows but {name!r} has {rows}; wanted as many.")
-
 
 class ColumnNames(Part):
     """The options of a format whose columns depend on those that will be `asked` for."""
@@ -252,9 +245,7 @@ class ColumnNames(Part):
 
 
 def open_source(source: str | os.PathLike[str], asked: Collection[str] = ()) -> Reader:
-    """The reader of a source: a file, or several side by side as `a.csv+b.csv`. `asked`: see CSVReader.
-
-    Raises InputError: no such file, or none of a known format."""
+    """The reader of a file, or of several as `a.csv+b.csv`; `asked` as of CSVReader. InputError for what none reads."""
     name = os.fspath(source)
     parts = [name] if "+" not in name or Path(name).exists() else name.split("+")
     readers = [_open_file(part, asked) for part in parts]
@@ -262,12 +253,10 @@ def open_source(source: str | os.PathLike[str], asked: Collection[str] = ()) -> 
 
 
 def ending(path: str) -> str:
-    """`.csv`, or `.csv.gz`."""
     return Path(path.lower().removesuffix(".gz")).suffix + (".gz" if path.lower().endswith(".gz") else "")
 
 
 def _open_file(path: str, asked: Collection[str]) -> Reader:
-    """The reader that `READERS` has for the end of the name, `.csv` or `.csv.gz` say."""
     suffix = ending(path)
     if not Path(path).exists():
         raise InputError(f"{path}: there is no such file on this machine; check the path.")
@@ -275,12 +264,10 @@ def _open_file(path: str, asked: Collection[str]) -> Reader:
         raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
     entry = READERS.get(suffix)
     if entry is None:
-        raise InputError(
-            f"{path}: its format is not known from {suffix or 'its name'!r}; wanted one of {', '.join(READERS.names)}."
-        )
+        remedy = f"wanted one of {', '.join(READERS.names)}"
+        raise InputError(f"{path}: its format is not known from {suffix or 'its name'!r}; {remedy}.")
     options = {"asked": asked} if "asked" in entry.options.model_fields else {}
-    reader: Reader = entry.build(path, **options)
-    return reader
+    return cast(Reader, entry.build(path, **options))
 
 
 def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) -> None:
@@ -352,18 +339,15 @@ class SideBySide(Reader):
 def _in_step(readers: Sequence[Reader], streams: Sequence[Iterator[SourceBlock]]) -> Iterator[list[SourceBlock]]:
     """Cut streams of blocks at the same rows."""
     held = [next(stream, None) for stream in streams]
-    counts = [0] * len(streams)
-    while all(block is not None for block in held):
-        blocks = [block for block in held if block is not None]
-        rows = min(len(block) for block in blocks)
+    done = 0
+    while len(blocks := [block for block in held if block is not None]) == len(held):
+        rows = min(map(len, blocks))
         yield [block[:rows] for block in blocks]
-        for i, block in enumerate(blocks):
-            counts[i] += rows
-            held[i] = block[rows:] if len(block) > rows else next(streams[i], None)
-    for i, rest in enumerate(held):
-        counts[i] += (0 if rest is None else len(rest)) + sum(len(b) for b in streams[i])
-        if counts[i] != counts[0]:
-            raise InputError(
-                f"{readers[0].path} has {counts[0]} rows but {readers[i].path} has {counts[i]}; files side by side "
-                "need as many rows each."
-            )
+        pairs = zip(blocks, streams, strict=True)
+        held = [block[rows:] if len(block) > rows else next(stream, None) for block, stream in pairs]
+        done += rows
+    counts = [done + len(rest or ()) + sum(map(len, more)) for rest, more in zip(held, streams, strict=True)]
+    for reader, count in zip(readers, counts, strict=True):
+        if count != counts[0]:
+            remedy = "files side by side need as many rows each"
+            raise InputError(f"{readers[0].path} has {counts[0]} rows but {reader.path} has {count}; {remedy}.")

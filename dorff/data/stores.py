@@ -1,23 +1,21 @@
-"""A data set's store as a whole: its arrays are opened as inputs and targets; what is missing or damaged in it is
-listed, without a change; shards are taken off its front."""
+"""A data set's store as a whole: opened as inputs and targets, verified, shards taken off its front."""
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 import dorff.data.nodes as nodes
 from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.dataset import Column, Dataset
 from dorff.data.labels import CLASSES, Classes, Coding, distinct, placed, stored_labels, text_of
 from dorff.data.layout import commit
-from dorff.data.metadata import Attributes, has_seal, lost_seal, reported, staging
+from dorff.data.metadata import Attributes, columns_of, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
@@ -90,10 +88,8 @@ def check_disjoint(inputs: Sequence[str], targets: Sequence[str], what: str) -> 
     """InputError where one of these, `what` says of what, is both an input and a target; constants may be."""
     for name in targets:
         if name in inputs and not name.startswith("="):
-            raise InputError(
-                f"{what} {name!r} is among both inputs and targets, so that a model would learn to repeat it; name it "
-                "as one of them."
-            )
+            problem = f"{what} {name!r} is among both inputs and targets, so that a model would learn to repeat it"
+            raise InputError(f"{problem}; name it as one of them.")
 
 
 def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) -> Dataset:
@@ -106,28 +102,21 @@ def _with_classes(dataset: Dataset, classes: Classes, attributes: Attributes) ->
     if table is not None:
         coding = Coding(*placed(table.labels, classes, where))
     elif dtype.kind == "f":
-        raise InputError(
-            f"{where}: wanted labels (whole numbers, booleans, text), got {dtype}; it looks like a target. Name its "
-            "column in `dorff ingest --classes` to have labels, or store it as integers."
-        )
+        problem = f"wanted labels (whole numbers, booleans, text), got {dtype}; it looks like a target"
+        remedy = "Name its column in `dorff ingest --classes` to have labels, or store it as integers"
+        raise InputError(f"{where}: {problem}. {remedy}.")
     else:
-        values = distinct((_labels(dataset, start, stop) for start, stop in dataset.runs()), where)
+        runs = ((dataset.stored_labels(*run), dataset.labelled_rows(*run)) for run in dataset.runs())
+        values = distinct((values if some is None else values[some] for values, some in runs), where)
         if not values and dataset.labelled is not None:
-            raise InputError(
-                f"{where}: holds no label in any row that column {dataset.labelled.name} has a 1 for; set it to 1 "
-                "where there is a label, or name another column."
-            )
+            problem = f"holds no label in any row that column {dataset.labelled.name} has a 1 for"
+            raise InputError(f"{where}: {problem}; set it to 1 where there is a label, or name another column.")
         coding = Coding.of_values(values, classes, where, boolean=dtype.kind == "b")
     q = len(coding.labels)
     unit, most = dataset.unit_rows, max(1, ONE_HOT_BYTES // (8 * q))
     if unit > most:
         unit = next(k for k in range(most, 0, -1) if unit % k == 0)
     return replace(dataset, q=q, unit_rows=unit, target_columns=tuple(map(text_of, coding.labels)), coding=coding)
-
-
-def _labels(dataset: Dataset, start: int, stop: int) -> npt.NDArray[Any]:
-    values, labelled = dataset.stored_labels(start, stop), dataset.labelled_rows(start, stop)
-    return values if labelled is None else values[labelled]
 
 
 def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -139,10 +128,8 @@ def _rows(group: Path, attributes: Attributes, arrays: dict[str, nodes.StoredArr
     if (committed := nodes.committed(group, attributes)) is not None:
         for name, stored in arrays.items():
             if stored.rows < committed.stop:
-                raise InputError(
-                    f"{group}: array {name} has {stored.rows} rows, fewer than the {committed.stop} of the "
-                    "store; restore it or ingest again."
-                )
+                problem = f"array {name} has {stored.rows} rows, fewer than the {committed.stop} of the store"
+                raise InputError(f"{group}: {problem}; restore it or ingest again.")
         return committed
     (first, n), *others = ((name, stored.rows) for name, stored in arrays.items())
     for name, rows in others:
@@ -178,10 +165,18 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     for node in nodes:
         if node.problem:
             faults.append(Fault(node.name, node.key, node.problem))
-        elif node.is_array:
+            continue
+        if node.is_array:
             faults += _array_faults(node, groups.get(node.name.rpartition("/")[0]))
+            continue
+        try:
+            attributes = group_attributes(node.path)
+            committed(node.path, attributes)
+            stored_labels(attributes, node.path)
+        except InputError:
+            faults.append(Fault(node.name, node.key, "damaged"))
         else:
-            faults += _group_faults(node, groups)
+            groups[node.name] = attributes
     seen = {node.name for node in nodes}
     for group, attributes in groups.items():
         lost = (f"{group}/{name}".lstrip("/") for name in _columns(attributes))
@@ -189,22 +184,9 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     return list(dict.fromkeys(faults))
 
 
-def _columns(attributes: Attributes) -> dict[str, Any]:
+def _columns(attributes: Attributes) -> Mapping[str, Any]:
     """The columns of each array that dorff wrote into a group; empty for a group written by others."""
-    names = attributes.get("columns")
-    return names if "dorff" in attributes and isinstance(names, dict) else {}
-
-
-def _group_faults(node: Node, groups: dict[str, dict[str, Any]]) -> Iterator[Fault]:
-    """Put the attributes of a group that is whole among `groups`."""
-    try:
-        attributes = group_attributes(node.path)
-        committed(node.path, attributes)
-        stored_labels(attributes, node.path)
-    except InputError:
-        yield Fault(node.name, node.key, "damaged")
-    else:
-        groups[node.name] = attributes
+    return columns_of(attributes) if "dorff" in attributes else {}
 
 
 def _array_faults(node: Node, attributes: Attributes | None) -> list[Fault]:
@@ -236,10 +218,7 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
     or the new ones, and the same call removes what is left over. Rows are appended as before. A pass that is reading
     the rows that go ends with an error.
 
-    Other programs see the arrays' whole length: Zarr fills what is gone with zeros.
-
-    Returns:
-        The rows in the store.
+    Other programs see the arrays' whole length: Zarr fills what is gone with zeros. Returns the rows in the store.
 
     Raises InputError: `keep` below 1; not a store that ingest made; another process is writing it; IncompleteError:
     the disk failed."""
@@ -248,28 +227,24 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
     path = locate(store).resolve()
     with reported(path):
         group_attributes(path)  # before anything is made beside what is no store
-        return _trimmed(path, keep)
-
-
-def _trimmed(path: Path, keep: int) -> int:
-    with staging(path) as (_, check):
-        attributes = group_attributes(path)
-        remedy = "so rows cannot be taken away; leave them out when it is ingested."
-        (before, rows), names = ingested(path, attributes, remedy)
-        arrays = {name: open_array(path, name) for name in names}
-        check_seals(path, attributes, arrays)
-        shards = {name: stored.files.outer[0] for name, stored in arrays.items()}
-        unit = math.lcm(*shards.values())
-        first = max(before, (rows - keep) // unit * unit)
-        check()
-        if first > before:
-            commit(path, {"first": first, **_counts(path, attributes, first)})
-        for name, shard in shards.items():
-            chunks = path / name / "c"
-            for entry in list(chunks.iterdir()):
-                if entry.name.isdecimal() and int(entry.name) < first // shard:
-                    rmtree(entry)
-            sync_directory(chunks)
+        with staging(path) as (_, check):
+            attributes = group_attributes(path)
+            remedy = "so rows cannot be taken away; leave them out when it is ingested."
+            (before, rows), names = ingested(path, attributes, remedy)
+            arrays = {name: open_array(path, name) for name in names}
+            check_seals(path, attributes, arrays)
+            shards = {name: stored.files.outer[0] for name, stored in arrays.items()}
+            unit = math.lcm(*shards.values())
+            first = max(before, (rows - keep) // unit * unit)
+            check()
+            if first > before:
+                commit(path, {"first": first, **_counts(path, attributes, first)})
+            for name, shard in shards.items():
+                chunks = path / name / "c"
+                for entry in list(chunks.iterdir()):
+                    if entry.name.isdecimal() and int(entry.name) < first // shard:
+                        rmtree(entry)
+                sync_directory(chunks)
     return rows - first
 
 

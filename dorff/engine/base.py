@@ -1,5 +1,4 @@
-"""The engine's contract: run tasks in any order, with what each one's end asks for next. The serial engine, the oracle
-of the tests. The driver's signals: the first asks for an orderly stop, the second ends the run at once."""
+"""The engine's contract; the serial engine, the oracle of the tests; the driver's signals; memory."""
 
 import errno
 import logging
@@ -29,6 +28,11 @@ from dorff.spec.registry import CLUSTERS
 
 PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a worker
 _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to the process, and to its group
+TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+Square = npt.NDArray[np.float64]
+_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
 
 
 class Stop:
@@ -55,10 +59,9 @@ class Stop:
 @contextmanager
 def stopping_on_signals() -> Iterator[Stop]:
     """Inside the block a first SIGTERM or SIGINT sets `errors.stopping`, a second one is a KeyboardInterrupt at once.
-
     After a first one the block ends with `Stop.error`, whatever else it ends with: an error may be what the signal did
-    to others, and who tries again after an error must not swallow the signal.
-    Signals reach the main thread alone: in any other nothing is changed."""
+    to others, and who tries again after an error must not swallow the signal. Signals reach the main thread alone: in
+    any other nothing is changed."""
     stop = Stop()
     clear_stop()
     mine = SIGNALS if threading.current_thread() is threading.main_thread() else ()
@@ -77,7 +80,6 @@ def stopping_on_signals() -> Iterator[Stop]:
 @contextmanager
 def starting_without_interrupts() -> Iterator[None]:
     """Threads and processes started inside the block never see a SIGINT, nor do those that they start; one waits here.
-
     Ctrl-C goes to the terminal's every process, and a Python that still starts would answer with a traceback."""
     ensure_running()  # its own start would let interrupts through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -87,15 +89,9 @@ def starting_without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
 @dataclass(frozen=True)
 class Task:
     """A call of a module-level function with small arguments; `tag` is the caller's own, and stays with the driver.
-
     `name` is what messages call it; by default its tag."""
 
     function: Callable[..., Any]
@@ -188,11 +184,10 @@ class SerialEngine(Engine):
 
 @contextmanager
 def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: float = 0.0) -> Iterator[Engine]:
-    """The engine for a job's cluster, closed at the end of the block.
-
-    A cluster that should be running has `patience` seconds to answer and to have a worker, and as long again whenever
-    it falls silent. IncompleteError where it does not; InputError where it would be reached by plain TCP off loopback,
-    or a worker has other versions than the driver; DoesNotFitError where no worker of it has the bytes it `needs`."""
+    """The engine for a job's cluster, closed at the end of the block. A cluster that should be running has `patience`
+    seconds to answer and to have a worker, and as long again whenever it falls silent. IncompleteError where it does
+    not; InputError where it would be reached by plain TCP off loopback, or a worker has other versions than the driver;
+    DoesNotFitError where no worker of it has the bytes it `needs`."""
     entry = CLUSTERS.get(cluster.type)
     if entry is None:
         raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
@@ -212,10 +207,6 @@ def _silent() -> AbstractContextManager[None]:
     return silence_logging_cmgr(logging.CRITICAL)
 
 
-Square = npt.NDArray[np.float64]
-_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
-
-
 class PeakMemory:
     """The largest sum of PSS (each shared page counted once) seen so far, in bytes; 0 where the system tells none."""
 
@@ -224,9 +215,7 @@ class PeakMemory:
         self._resident = 0
 
     def sample(self) -> None:
-        """Look once, at this process and all below it.
-
-        PSS is dear to ask for, so it is asked for when the cheap RSS has grown by a hundredth."""
+        """Look once, at this process and all below; PSS, which is dear, when the cheap RSS has grown by a hundredth."""
         me = psutil.Process()
         processes = [me, *me.children(recursive=True)]
         resident = sum(_bytes(process, shared=True) for process in processes)

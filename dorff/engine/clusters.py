@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from multiprocessing import active_children
 from pathlib import Path
@@ -21,20 +20,31 @@ from distributed.security import Security
 from distributed.versions import VersionMismatchWarning
 
 from dorff.engine.base import TRIES, repeating, starting_without_interrupts, stopping_on_signals
-from dorff.engine.dask import DaskEngine
+from dorff.engine.dask import Act, DaskEngine
 from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
 from dorff.spec import cluster as spec
 
 _log: Final = logging.getLogger(__name__)
+# Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
+# does many times a second to watch itself would take its share of the cores that the leaves fill.
+QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
+    "distributed.worker.profile.enabled": False,
+    "distributed.scheduler.worker-ttl": None,  # `HungWorkers` finds those that hang
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.worker.memory.monitor-interval": "500ms",
+}
+#: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps them from clashing.
+PAGES: Final = "127.0.0.1:0"
 
 
 def credentials(directory: Path) -> tuple[Path, Path, Path]:
-    """Write new credentials that a scheduler, its workers and its clients share: ca.pem, cert.pem, key.pem.
-
-    They are Dask's own temporary ones: the certificate signs itself, and is good for a year. Whoever has the key is
-    let in, so only its owner may read it. InputError where one of the files exists."""
+    """Write new credentials that a scheduler, its workers and its clients share: ca.pem, cert.pem, key.pem. They are
+    Dask's own temporary ones: the certificate signs itself, and is good for a year. Whoever has the key is let in, so
+    only its owner may read it. InputError where one of the files exists."""
     made = Security.temporary()
     texts = made.get_tls_config_for_role("client")
     ca, cert, key = paths = tuple(directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
@@ -49,9 +59,8 @@ def credentials(directory: Path) -> tuple[Path, Path, Path]:
 
 
 def security_for(cluster: spec.RemoteCluster) -> Security | None:
-    """What a client needs for a cluster that runs already; None for plain TCP.
-
-    InputError where plain TCP would leave this machine without `plain_tcp`, and tls:// has no usable credentials."""
+    """What a client needs for a cluster that runs already; None for plain TCP. InputError where plain TCP would leave
+    this machine without `plain_tcp`, and tls:// has no usable credentials."""
     protocol, _, rest = cluster.address.partition("://")
     if not cluster.encrypted:
         host = rest.partition("]")[0].removeprefix("[") if rest.startswith("[") else rest.rpartition(":")[0] or rest
@@ -93,25 +102,10 @@ def no_interface(name: str) -> str:
     return f"{problem}; name one of {', '.join(there)}, or leave it out" if name and name not in there else ""
 
 
-# Leaves hold what the plan says and give it all back: pausing a worker over it would only stop the fit. What Dask
-# does many times a second to watch itself would take its share of the cores that the leaves fill.
-QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")} | {
-    "distributed.worker.profile.enabled": False,
-    "distributed.scheduler.worker-ttl": None,  # `HungWorkers` finds those that hang
-    "distributed.admin.tick.interval": "500ms",
-    "distributed.admin.system-monitor.interval": "5s",
-    "distributed.admin.system-monitor.gil.enabled": False,
-    "distributed.worker.memory.monitor-interval": "500ms",
-}
-#: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps them from clashing.
-PAGES: Final = "127.0.0.1:0"
-
-
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:
-    """Dask workers of one thread each on this machine; `memory` bytes a worker.
-
-    Scheduler, nannies and workers listen on `host` and let in TLS clients with this cluster's own temporary
-    certificate alone; their HTTP servers listen on loopback. Each death of a worker is told to the driver."""
+    """Dask workers of one thread each on this machine; `memory` bytes a worker. Scheduler, nannies and workers listen
+    on `host` and let in TLS clients with this cluster's own temporary certificate alone; their HTTP servers listen on
+    loopback. Each death of a worker is told to the driver."""
     with dask.config.set(QUIET | {"distributed.scheduler.allowed-failures": 0}):
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,
@@ -142,7 +136,7 @@ def _started(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
             local = undo.enter_context(local_cluster(cluster.workers, memory=cluster.memory, host=cluster.host))
             client = undo.enter_context(Client(local))
         undo.pop_all()
-    return DaskEngine(client, patience=patience, on_close=lambda: local.close())
+    return DaskEngine(client, patience=patience, on_close=local.close)
 
 
 def _killing_when_stopped() -> AbstractContextManager[None]:
@@ -159,12 +153,7 @@ def _killing_when_stopped() -> AbstractContextManager[None]:
 
 
 def connect(
-    cluster: spec.RemoteCluster,
-    patience: float,
-    *,
-    ours: bool = False,
-    wait: float = 0.0,
-    on_close: Callable[[], object] = lambda: None,
+    cluster: spec.RemoteCluster, patience: float, *, ours: bool = False, wait: float = 0.0, on_close: Act = lambda: None
 ) -> DaskEngine:
     """In a thread of its own: a scheduler that takes the connection and never speaks would keep Dask waiting. Later it
     may be without a worker for `wait` seconds more than at the start. One that is not `ours` has pages to look at."""

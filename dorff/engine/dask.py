@@ -19,6 +19,7 @@ from dorff.errors.stopping import stop_requested
 from dorff.storage.bucket import count
 
 LOSSES: Final = 10  # of a task whose scheduler was lost
+Act = Callable[[], object]
 _TICK: Final = 0.2  # seconds between looks at signals
 _LOOK: Final = 1.0  # seconds between looks at the workers
 _ANSWER: Final = 3.0  # seconds for an answer; who does not give one is asked again later
@@ -47,8 +48,8 @@ class DaskEngine(Engine):
         *,
         patience: float = PATIENCE,
         silence: float = HUNG,
-        on_close: Callable[[], object] = lambda: None,
-        watch: Callable[[], object] = lambda: None,
+        on_close: Act = lambda: None,
+        watch: Act = lambda: None,
     ) -> None:
         self._client, self._patience, self._on_close = client, patience, on_close
         cluster = client.cluster
@@ -56,7 +57,6 @@ class DaskEngine(Engine):
 
     @property
     def threads(self) -> int:  # type: ignore[override]
-        """Threads of all workers now; workers may come and go."""
         return max(1, count_threads(self._client) or 0)
 
     @property
@@ -92,7 +92,7 @@ class _Try(NamedTuple):
 class _DaskRun:
     """One call of `DaskEngine.run`."""
 
-    def __init__(self, client: Client, done: Done, stop: Stop, patience: float, watch: Callable[[], object]) -> None:
+    def __init__(self, client: Client, done: Done, stop: Stop, patience: float, watch: Act) -> None:
         self._client, self._done, self._stop, self._watch = client, done, stop, watch
         self._name, self._versions = uuid.uuid4().hex, own_versions()
         self._waiting, self._suspects = deque[_Try](), deque[_Try]()
@@ -110,7 +110,11 @@ class _DaskRun:
                     raise self._stop.error()
                 self._workers.look()
                 self._watch()
-                self._submit()
+                if self._client.status == "running":
+                    while self._waiting and len(self._running) < max(1, 2 * self._workers.threads):
+                        self._send(self._waiting.popleft())
+                    if self._suspects and not self._running:
+                        self._send(self._suspects.popleft())
                 with suppress(queue.Empty):
                     self._take(self._ended.get(timeout=_TICK))
         finally:
@@ -122,14 +126,6 @@ class _DaskRun:
             remedy = "give workers more memory, or look at their logs, and run the same command again"
             raise QuarantineError(f"{problem}: {remedy}", tuple(task.tag for task in self._killers))
 
-    def _submit(self) -> None:
-        if self._client.status != "running":
-            return
-        while self._waiting and len(self._running) < max(1, 2 * self._workers.threads):
-            self._send(self._waiting.popleft())
-        if self._suspects and not self._running:
-            self._send(self._suspects.popleft())
-
     def _send(self, attempt: _Try) -> None:
         call = Call(self._name, self._versions, attempt.task.function, attempt.task.arguments)
         future = self._client.submit(run_call, call, pure=False)
@@ -140,8 +136,11 @@ class _DaskRun:
         attempt = self._running[future]
         try:
             result, asked = future.result(timeout=_ANSWER)
-        except CancelledError:
-            self._lost(attempt)
+        except CancelledError:  # the scheduler went away; the one that comes back is sent what was running again
+            if attempt.losses + 1 >= LOSSES:
+                remedy = "what is done is kept: look at the scheduler, and run the same command again"
+                raise IncompleteError(f"the cluster lost a task {LOSSES} times ({attempt.task}); {remedy}") from None
+            self._again(attempt._replace(losses=attempt.losses + 1))
         except Exception as error:
             if future.status != "error":  # its worker died with the result, or does not answer: Dask makes it again
                 if not isinstance(error, OSError):
@@ -154,13 +153,6 @@ class _DaskRun:
             self._waiting.extendleft(map(_Try, self._done(attempt.task, result)))
         del self._running[future]
         future.release()
-
-    def _lost(self, attempt: _Try) -> None:
-        """The scheduler went away; what was running is sent again to the one that comes back."""
-        if attempt.losses + 1 >= LOSSES:
-            remedy = "what is done is kept: look at the scheduler, and run the same command again"
-            raise IncompleteError(f"the cluster lost a task {LOSSES} times ({attempt.task}); {remedy}")
-        self._again(attempt._replace(losses=attempt.losses + 1))
 
     def _failed(self, attempt: _Try, error: Exception) -> None:
         self._workers.missed = -1.0  # there was one, if too short for a look

@@ -24,7 +24,6 @@ _SPEAKS: Final = 5.0  # seconds for the first rank to speak: mpirun ends all whe
 
 def served(job: Path) -> bool:
     """Whether this process is a rank of a job `cluster: {type: mpi}` that is not the driver's: it has served it then.
-
     InputError where the job cannot be read or run so, which of several ranks the first alone says."""
     rank = next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), None)
     if rank is None:
@@ -88,7 +87,6 @@ def _share_credentials(world: Any) -> None:
 
 
 def _end() -> None:
-    """Have scheduler and workers end, and with them their ranks."""
     from distributed import Client
 
     with suppress(OSError, RuntimeError), Client(timeout=5) as client:

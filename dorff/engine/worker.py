@@ -1,5 +1,4 @@
-"""What runs on a worker: a task, with the driver's versions and one BLAS thread, and the worker's orderly end; and
-what is asked of it: its packages' versions, its memory, and whether it hangs, silent and idle."""
+"""What runs on a worker: a task, with the driver's versions, and its orderly end; whether it hangs, silent and idle."""
 
 import asyncio
 import atexit
@@ -26,35 +25,29 @@ from dorff.storage.bucket import take_counts
 
 PACKAGES: Final = ("dorff", "numpy", "scipy", "zarr", "numba", "numcodecs", "dask", "distributed")
 Versions = Mapping[str, str | None]
+NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
+_LINGER: Final = 5.0  # seconds for the driver, told too, to end its workers: nannies would start others meanwhile
+_FAREWELL: Final = 2.0  # seconds for the scheduler to take note that a worker leaves
+_NAME: Final = "dorff-leaving"
+UNTIL: Final = "DORFF_UNTIL"  # seconds since 1970: the end of a worker, by a variable of its environment
+HUNG: Final = 30.0  # seconds of silence
 
 
 @lru_cache(maxsize=1)
 def own_versions() -> Versions:
-    """This process' versions, as Dask finds them."""
     return get_package_info(PACKAGES)
 
 
 def refuse_others(worker: str, ours: Versions, theirs: Versions) -> None:
     """InputError where a worker's versions are not the driver's; of Python major and minor count."""
     for package in ("python", *PACKAGES):
-        here, there = _of(ours, package), _of(theirs, package)
+        digits = 2 if package == "python" else None
+        here, there = (".".join((one.get(package) or "").split(".")[:digits]) for one in (ours, theirs))
         if here != there:
             without = f"has no {package}, the driver has {here}"
             other = f"{package} is {there} there and {here or 'missing'} in the driver"
-            differs = without if there is None else other
+            differs = other if there else without
             raise InputError(f"worker {worker}: {differs}; start both from the same environment")
-
-
-def _of(versions: Versions, package: str) -> str | None:
-    version = versions.get(package)
-    return ".".join(version.split(".")[:2]) if version and package == "python" else version
-
-
-NOTICE: Final = 15.0  # seconds that a leaf has to save what it has
-_LINGER: Final = 5.0  # seconds for the driver, told too, to end its workers: nannies would start others meanwhile
-_FAREWELL: Final = 2.0  # seconds for the scheduler to take note that a worker leaves
-_NAME: Final = "dorff-leaving"
-UNTIL: Final = "DORFF_UNTIL"  # seconds since 1970: the end of a worker, by a variable of its environment
 
 
 @dataclass(frozen=True)
@@ -107,11 +100,10 @@ def stop_run(run: str) -> int:
 
 
 class Leaving(WorkerPlugin):
-    """A worker that is told to end lets its leaf save what it has first, and tells the scheduler that it leaves.
-
-    So its tasks go to other workers without being suspected of killing it. SIGTERM gives a leaf `NOTICE` seconds; a
-    nanny that was itself told to end kills its worker after 8. Signals to a `local` cluster's worker mostly go to the
-    whole group, and its driver answers them: the worker ignores Ctrl-C, and stays for a while after SIGTERM."""
+    """A worker that is told to end lets its leaf save what it has first, and tells the scheduler that it leaves. So its
+    tasks go to other workers without being suspected of killing it. SIGTERM gives a leaf `NOTICE` seconds; a nanny that
+    was itself told to end kills its worker after 8. Signals to a `local` cluster's worker mostly go to the whole group,
+    and its driver answers them: the worker ignores Ctrl-C, and stays for a while after SIGTERM."""
 
     name = _NAME
 
@@ -172,14 +164,10 @@ async def _end(worker: Worker, linger: float, *, nanny: bool) -> None:
     await worker.close(nanny=nanny, executor_wait=False, reason="told to end")
 
 
-HUNG: Final = 30.0  # seconds of silence
-
-
 class HungWorkers:
-    """Kills local workers that neither speak nor compute, so that their nannies start others.
-
-    Dask's own `worker-ttl` counts silence alone, and a factorization of a large matrix holds Python's lock for
-    minutes: that worker is silent, but computes."""
+    """Kills local workers that neither speak nor compute, so that their nannies start others. Dask's own `worker-ttl`
+    counts silence alone, and a factorization of a large matrix holds Python's lock for minutes: that worker is silent,
+    but computes."""
 
     def __init__(self, cluster: LocalCluster, *, after: float) -> None:
         self._cluster, self._after = cluster, after

@@ -3,5 +3,3 @@
 from dorff.estimators.classifier import ORFFClassifier
 from dorff.estimators.random_features import RandomFeatures
 from dorff.estimators.regressor import ORFFRegressor
-
-__all__ = ["ORFFClassifier", "ORFFRegressor", "RandomFeatures"]

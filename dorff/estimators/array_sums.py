@@ -1,12 +1,11 @@
-"""Moments of rows in memory, in Zarr or in Dask, without durable state; what is known before they are
-summed; and a second read, of one fold's rows alone: decision values that a calibration is fitted to."""
+"""Moments of rows in memory, Zarr or Dask, without durable state; what is known before; a second read of one fold."""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import dask.array as da
 import numpy as np
@@ -41,15 +40,15 @@ Run: TypeAlias = tuple[int, int]  # its first row, and the one after its last
 Look: TypeAlias = tuple[FirstLook, RowBlock]  # with the rows, their inputs scaled
 
 _pinning = threading.Lock()
+Targets: TypeAlias = "Rows | OneHot"
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One BLAS thread inside the block, as before outside of it; nothing where another thread has seen to it.
-
-    The setting is the process's, and only the thread that made it can take it back (threadpoolctl 3.8). So of fits
-    at the same time in threads of one process those that outlast the first may end with more BLAS threads: then
-    their last bits are not fixed."""
+    """One BLAS thread inside the block, as before outside of it; nothing where another thread has seen to it. The
+    setting is the process's, and only the thread that made it can take it back (threadpoolctl 3.8). So of fits at the
+    same time in threads of one process those that outlast the first may end with more BLAS threads: then their last
+    bits are not fixed."""
     if not _pinning.acquire(blocking=False):
         yield
         return
@@ -60,13 +59,10 @@ def one_thread() -> Iterator[None]:
         _pinning.release()
 
 
-Targets: TypeAlias = "Rows | OneHot"
-
-
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """All that is known before the pass: the features, the targets' shift y0 (q,), how moments are solved, which fold
-    a row is in, what a sample told, and of features on a lattice the box (2, d) of the inputs."""
+    """What is known before the pass: features, targets' shift y0 (q,), how to solve, folds, what a sample told, and of
+    a lattice the inputs' box (2, d)."""
 
     features: FeatureMap
     y0: FloatArray
@@ -96,7 +92,6 @@ class Drawing:
 @dataclass(frozen=True, eq=False)
 class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
-
     `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
     rows out that have none. `precision` is that of `BlockSums`."""
 
@@ -179,8 +174,7 @@ class ArraySums:
         while len(nodes) > 1:
             pairs = zip(nodes[::2], nodes[1::2], strict=False)
             nodes = [merge(left, right) for left, right in pairs] + nodes[len(nodes) // 2 * 2 :]
-        folds: Folds = nodes[0].compute()
-        return folds
+        return cast(Folds, nodes[0].compute())
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +204,6 @@ def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
 
 
 def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None:
-    """The weights of the rows start..stop-1."""
     return None if weights is None else weights[start:stop]
 
 
@@ -243,7 +236,6 @@ class RowsRead:
 
     @classmethod
     def of(cls, X: Rows, Y: Targets, runs: Iterable[Run], *, partial: bool = False) -> "RowsRead":
-        """Of inputs X (n, d) and targets Y (n, q)."""
         some = sorted(set(runs))
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
@@ -264,18 +256,13 @@ class RowsRead:
 
 
 def sample(X: Rows, Y: Targets) -> tuple[FloatArray, FloatArray]:
-    """The rows of `sampled_runs`."""
     some = sampled_runs(int(X.shape[0]))
     return RowsRead.of(X, Y, some)[some]
 
 
-def sampled_weights(weights: FloatArray | None, rows: int) -> FloatArray | None:
-    """Of weights (n,) those of the `rows` rows of `sample`; None where there are none, or those rows weigh nothing."""
-    if weights is None:
-        return None
-    sampled = np.concatenate([weights[a:b] for a, b in sampled_runs(len(weights))])
-    assert len(sampled) == rows
-    return sampled if sampled.any() else None
+def weights_of(weights: FloatArray | None, runs: Sequence[Run]) -> FloatArray | None:
+    """Of weights (n,) those of the rows of these runs; None where there are none."""
+    return None if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
 
 
 def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:
@@ -291,22 +278,19 @@ class ArrayReader:
         self._classes = rows.classes if isinstance(rows, OneHot) else None
         self._rows = rows.labels if isinstance(rows, OneHot) else rows
         self._name, self._partial = name, partial
-        self._start, self._kept = 0, self._rows[:0]
+        # What is in memory has been checked by scikit-learn.
+        self._start, self._kept = 0, self._rows if isinstance(self._rows, np.ndarray) else self._rows[:0]
 
     def read(self, start: int, stop: int) -> FloatArray:
-        values = self._slice(start, stop)
-        return values if self._classes is None else one_hot(values, self._classes)
-
-    def _slice(self, start: int, stop: int) -> Any:
-        if isinstance(self._rows, np.ndarray):
-            return self._rows[start:stop]  # checked by scikit-learn
-        if not self._start <= start <= stop <= self._start + len(self._kept):
+        kept = self._start <= start <= stop <= self._start + len(self._kept)
+        if not isinstance(self._rows, np.ndarray) and not kept:
             unit = self._rows.unit_rows
             self._start = start // unit * unit
             self._kept = self._rows[self._start : -(-stop // unit) * unit]
             if not isinstance(self._rows, StoredLabels):
                 finite(self._kept, self._name, self._start, partial=self._partial)
-        return self._kept[start - self._start : stop - self._start]
+        values: Any = self._kept[start - self._start : stop - self._start]
+        return values if self._classes is None else one_hot(values, self._classes)
 
 
 def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Iterator[tuple[int, int]]:
@@ -346,12 +330,10 @@ class HeldRows:
 
     @property
     def windows(self) -> list[tuple[int, int]]:
-        """(start, stop) of the rows looked through."""
         return sample_runs(0, self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
 
     def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes, Codes]:
-        """f (k, K), the classes (k,) and the numbers (k,) of the held-out rows, of inputs X (n, d) and one-hot rows
-        Y (n, K)."""
+        """f (k, K), classes (k,) and numbers (k,) of the held-out rows; X (n, d) are inputs, Y (n, K) one-hot rows."""
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
             shared, task, windows = delayed(self), delayed(HeldRows.of_chunk), self.windows
@@ -368,7 +350,6 @@ class HeldRows:
         return f, codes, numbers
 
     def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes, Codes]:
-        """Of the run of rows whose first is number `first`."""
         rows = np.arange(first, first + len(X))
         starts, stops = np.array(self.windows).T
         inside = rows < stops[np.searchsorted(starts, rows, side="right") - 1]  # the first window starts at row 0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import dask.array as da
 import numpy as np
@@ -16,8 +16,7 @@ import zarr
 from sklearn.model_selection import GroupKFold, check_cv
 from zarr.storage import LocalStore, MemoryStore
 
-from dorff.data import Dataset
-from dorff.data.nodes import open_array
+from dorff.data.nodes import StoredArray, open_array
 from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.moments import Folds, Moments, pooled
@@ -27,71 +26,45 @@ from dorff.solvers import Choice, Score, Setting, Spread, squared_errors
 Flags: TypeAlias = npt.NDArray[np.bool_]
 MOST_PARTS = 64  # of rows, by splits that are no partition
 READ_ROWS = 2048  # rows read at a time from a stored array, or one run of its chunks where those hold more
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class SparseRows:
-    """A sparse matrix whose rows are made dense when they are read."""
-
-    matrix: Any
-    unit_rows: int = 1
-
-    @property
-    def n(self) -> int:
-        return int(self.matrix.shape[0])
-
-    @property
-    def d(self) -> int:
-        return int(self.matrix.shape[1])
-
-    def read(self, start: int, stop: int) -> tuple[FloatArray, None]:
-        return self.matrix[start:stop].toarray(), None
-
-
-@dataclass(frozen=True)
 class StoredRows:
-    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices.
-
-    The presence of every chunk is checked before it is read, so that none is ever taken for zeros; values packed
-    by the CF conventions are unpacked, as everywhere in dorff."""
+    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices. The presence
+    of every chunk is checked before it is read, so that none is ever taken for zeros; values packed by the CF
+    conventions are unpacked, as everywhere in dorff."""
 
     name: str
-    dataset: Dataset | SparseRows
-    ndim: int
+    source: StoredArray | scipy.sparse.csr_array
+    dtype: ClassVar = np.dtype(np.float64)
 
-    @classmethod
-    def of(cls, array: zarr.Array[Any], name: str) -> "StoredRows":
-        """`name` is the argument's, for messages. InputError where the array is not one of 1 or 2 dimensions."""
-        assert isinstance(array.store, LocalStore)
-        directory = (Path(array.store.root) / array.path).absolute()
-        stored = open_array(directory.parent, directory.name)
-        n, d = stored.rows, stored.columns
-        outer, inner = max(1, stored.files.outer[0]), max(1, stored.files.inner[0])
-        columns = tuple(f"{name}{column}" for column in range(d))
-        rows = Dataset(str(directory.parent), (directory.name,), (), n, d, 0, outer, inner, columns, ())
-        return cls(name, rows, array.ndim)
+    @property
+    def ndim(self) -> int:
+        return len(self.source.files.shape) if isinstance(self.source, StoredArray) else 2
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.dataset.n, self.dataset.d
-
-    @property
-    def dtype(self) -> np.dtype[np.float64]:
-        return np.dtype(np.float64)
+        if isinstance(self.source, StoredArray):
+            return self.source.rows, self.source.columns
+        return self.source.shape[0], self.source.shape[1]
 
     @property
     def unit_rows(self) -> int:
         """Rows of a chunk: reading multiples of it decodes none twice."""
-        return self.dataset.unit_rows
+        return max(1, self.source.files.inner[0]) if isinstance(self.source, StoredArray) else 1
 
     def __len__(self) -> int:
-        return self.dataset.n
+        return self.shape[0]
 
     def __getitem__(self, key: slice | tuple[slice, ...]) -> FloatArray:
         """Rows of a slice without step; of a tuple of slices the second picks columns, as Dask asks."""
         rows, *columns = key if isinstance(key, tuple) else (key,)
-        start, stop, _ = rows.indices(self.dataset.n)
-        values, _ = self.dataset.read(start, max(start, stop))
+        start, stop, _ = rows.indices(len(self))
+        if isinstance(self.source, StoredArray):
+            values = self.source.values(start, max(start, stop), np.float64, " or write it again")
+        else:
+            values = self.source[start:stop].toarray()
         return np.ascontiguousarray(values[:, columns[0]]) if columns else values
 
 
@@ -109,22 +82,20 @@ def runs_of(rows: int, unit: int) -> Iterator[tuple[int, int]]:
 def unwrap(values: Any, name: str) -> Any:
     """xarray's data, the rows of a sparse matrix or a Zarr array (in a local folder) or its values (in memory), a Dask
     array of numbers; anything else as it is, for scikit-learn to check. `name` is the argument's, for messages."""
-    if name == "X" and scipy.sparse.issparse(values) and values.ndim == 2:
-        if values.dtype.kind not in "buif":
-            raise InputError(f"X must hold real numbers, not {values.dtype}; convert it first")
-        return StoredRows(name, SparseRows(values.tocsr().astype(np.float64)), 2)
-    values = opened(values, name, StoredRows.of)
-    if isinstance(values, StoredRows | da.Array):
+    sparse = name == "X" and scipy.sparse.issparse(values)
+    if not sparse:
+        values = opened(values, name, lambda path, name: StoredRows(name, open_array(path.parent, path.name)))
+    if sparse or isinstance(values, StoredRows | da.Array):
         wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
         if values.ndim != 2 and (name, values.ndim) != ("y", 1):
             raise InputError(f"{name} must be {wanted}, but has {values.ndim} dimensions; reshape it first")
         if values.dtype.kind not in "buif":
             raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
-    return values
+    return StoredRows(name, values.tocsr().astype(np.float64)) if sparse else values
 
 
-def opened(values: Any, name: str, of_store: Callable[[zarr.Array[Any], str], Any]) -> Any:
-    """What `unwrap` gives, unchecked; a Zarr array in a local folder is what `of_store` makes of it."""
+def opened(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> Any:
+    """What `unwrap` gives, unchecked; a Zarr array in a local folder is what `of_store` makes of its path."""
     if type(values).__module__.partition(".")[0] == "xarray":
         values = _columns(values, name) if type(values).__name__ == "Dataset" else values.data
     if isinstance(values, zarr.Group):
@@ -134,18 +105,15 @@ def opened(values: Any, name: str, of_store: Callable[[zarr.Array[Any], str], An
     if not isinstance(values, zarr.Array):
         return values
     if isinstance(values.store, LocalStore):
-        return of_store(values, name)
+        return of_store((Path(values.store.root) / values.path).absolute(), name)
     if isinstance(values.store, MemoryStore):
         return np.asarray(values[...])
-    raise InputError(
-        f"{name} is a Zarr array in a {type(values.store).__name__}, where lost chunks cannot be told from zeros; "
-        "copy it to a local folder first, or give a NumPy array"
-    )
+    problem = f"{name} is a Zarr array in a {type(values.store).__name__}, where lost chunks cannot be told from zeros"
+    raise InputError(f"{problem}; copy it to a local folder first, or give a NumPy array")
 
 
 def _columns(dataset: Any, name: str) -> Any:
-    """The variables of an xarray Dataset, all (n,) along one dimension, as columns: a pandas data frame, or a Dask
-    array where one is Dask's; y (n,) of one."""
+    """The variables (n,) of an xarray Dataset as columns: a data frame, or a Dask array where one is; y (n,) of one."""
     variables = list(dataset.data_vars.values())
     dims = {str(one.name): one.dims for one in variables}
     if len(set(dims.values())) != 1 or variables[0].ndim != 1:
@@ -163,10 +131,9 @@ def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) 
     wrong = np.isinf(values) if partial else ~np.isfinite(values)
     if wrong.any():
         row, column = (int(at) for at in np.argwhere(wrong)[0])
-        raise InputError(
-            f"{name}, row {first + row}, column {column}: expected a finite number, got {values[row, column]} "
-            "(NaN or infinity); mend the data or drop the row"
-        )
+        came = f"{values[row, column]} (NaN or infinity)"
+        where = f"{name}, row {first + row}, column {column}"
+        raise InputError(f"{where}: expected a finite number, got {came}; mend the data or drop the row")
     return values
 
 
@@ -189,8 +156,7 @@ def with_rows(values: Any, name: str) -> Rows:
     if values.ndim == 1:
         values = values[:, None]
     if isinstance(values, da.Array):
-        wide: da.Array = known(values, name).rechunk({1: -1})
-        return wide
+        return cast(da.Array, known(values, name).rechunk({1: -1}))
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
@@ -204,19 +170,6 @@ def together(X: Rows, Y: Any) -> tuple[Rows, Any]:
     if isinstance(X, da.Array):
         Y = Y.rechunk({0: X.chunks[0]}) if isinstance(Y, da.Array) else da.from_array(Y, chunks=(X.chunks[0], -1))
     return X, Y
-
-
-Numbers = npt.NDArray[np.int64]
-
-
-class Deal(Protocol):
-    """Which of `count` folds a row is in."""
-
-    @property
-    def count(self) -> int: ...
-
-    def of_rows(self, rows: Numbers) -> Numbers:
-        """Fold numbers (k,) of rows with these numbers (k,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,8 +190,7 @@ class GivenFolds:
 
     @classmethod
     def balanced(cls, codes: Numbers, count: int, seed: int) -> "GivenFolds":
-        """As even as can be, over all rows and over those of each code (n,): of few rows that a hash deals some folds
-        have none."""
+        """As even as can be, over all rows and those of each code (n,): a hash leaves folds of few rows empty."""
         n = len(codes)
         order = np.lexsort((np.random.default_rng(seed).permutation(n), codes))
         fold_of = np.empty(n, dtype=np.int64)
@@ -266,11 +218,13 @@ class GivenFolds:
             return cls(held.argmax(axis=1))
         kinds, fold_of = np.unique(uses, axis=0, return_inverse=True)
         if not pairs or len(kinds) > MOST_PARTS:
-            raise InputError(
-                f"cv: the splits must be one or more, and cut the rows into {MOST_PARTS} parts at most, each of which "
-                f"needs sums of its own; {len(pairs)} cut them into {len(kinds)}; use fewer"
-            )
+            wanted = f"cut the rows into {MOST_PARTS} parts at most, each of which needs sums of its own"
+            came = f"{len(pairs)} cut them into {len(kinds)}"
+            raise InputError(f"cv: the splits must be one or more, and {wanted}; {came}; use fewer")
         return cls(fold_of.ravel(), kinds.T.astype(np.int64))
+
+
+Deal: TypeAlias = FoldRule | GivenFolds  # which of `count` folds a row is in
 
 
 def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any = None, groups: Any = None) -> Deal:
@@ -282,9 +236,8 @@ def dealt(cv: Any, n: int, rule: FoldRule, *, seen: Flags | None = None, y: Any 
             raise InputError("groups: folds alone look at them; give cv too, such as cv=5")
         groups = np.asarray(groups)
         if (count := len(np.unique(groups))) < 2:
-            raise InputError(
-                "groups: all rows are in one, and none can be held out; give two or more, or leave them out"
-            )
+            remedy = "give two or more, or leave them out"
+            raise InputError(f"groups: all rows are in one, and none can be held out; {remedy}")
         cv = GroupKFold(min(int(cv), count)) if isinstance(cv, numbers.Integral) else cv
     if seen is not None and isinstance(cv, numbers.Integral):
         return GivenFolds.balanced(np.zeros(n, np.int64), int(cv), rule.seed)
@@ -300,7 +253,6 @@ def dealt_by(deal: Deal) -> str | None:
     """What is dealt to folds; None of one fold, and of splits that are no partition."""
     if isinstance(deal, GivenFolds):
         return deal.by if deal.uses is None else None
-    assert isinstance(deal, FoldRule)
     return None if deal.count == 1 else "rows" if deal.run == 1 else "blocks"
 
 
@@ -331,9 +283,7 @@ def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ri
 
 
 def row_weights(weights: Any, n: int) -> FloatArray | None:
-    """Weights (n,) in memory from anything that X may be; None where there are none.
-
-    InputError unless they are finite, not negative, not all zero, one a row."""
+    """Weights (n,) in memory from anything that X may be; InputError unless finite, not negative, not all zero."""
     if weights is None:
         return None
     try:
@@ -350,27 +300,12 @@ def row_weights(weights: Any, n: int) -> FloatArray | None:
     return numbers
 
 
-def observed_by(observe: Any, q: int) -> FloatArray:
-    """C (q, p), of which the q targets are values; InputError for what is no such matrix."""
-    try:
-        C = np.asarray(observe, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"observe must be a matrix of numbers, not {observe!r}") from None
-    if C.ndim != 2 or len(C) != q or C.shape[1] < 1 or not np.isfinite(C).all() or not C.any():
-        raise InputError(
-            f"observe must be finite, not all zero, with a row for each of the {q} targets; got shape {C.shape}"
-        )
-    return C
-
-
 def check_memory(m: int, q: int) -> None:
     """DoesNotFitError where the sums of m features and q targets, and a system made of them, are beyond all memory."""
     wanted, free = 16 * (m + q + 1) ** 2, psutil.virtual_memory().available
     if wanted > free:
-        raise DoesNotFitError(
-            f"n_features = {m} needs {wanted / 2**30:.1f} GiB for sums and a system of (m + q + 1)^2 numbers each; "
-            f"{free / 2**30:.1f} GiB of memory are free; lower n_features"
-        )
+        problem = f"n_features = {m} needs {wanted / 2**30:.1f} GiB for sums and a system of (m + q + 1)^2 numbers each"
+        raise DoesNotFitError(f"{problem}; {free / 2**30:.1f} GiB of memory are free; lower n_features")
 
 
 @contextmanager
@@ -380,6 +315,5 @@ def enough_memory(remedy: str) -> Iterator[None]:
         yield
     except MemoryError as error:
         free = psutil.virtual_memory().available / 2**30
-        raise DoesNotFitError(
-            f"{str(error) or 'out of memory'}; {free:.1f} GiB of memory are free; {remedy}"
-        ) from error
+        problem = f"{str(error) or 'out of memory'}; {free:.1f} GiB of memory are free"
+        raise DoesNotFitError(f"{problem}; {remedy}") from error

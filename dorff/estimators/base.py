@@ -5,27 +5,25 @@ import numbers
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial as bound
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import numpy.typing as npt
 from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
-from sklearn.utils.validation import validate_data
 
 import dorff.estimators.array_sums as array_sums
 import dorff.estimators.arrays as arrays
 import dorff.estimators.parameters as parameters
 from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, Targets, sample, sampled_runs
-from dorff.estimators.arrays import Deal, Flags, GivenFolds, Rows, StoredRows, enough_memory, finite_in, unwrap
+from dorff.estimators.arrays import Deal, GivenFolds, Rows, enough_memory, unwrap
 from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
-from dorff.estimators.semi import ManifoldLike, Penalties, check_trials, columns_read, terms_of
+from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_of
 from dorff.features import Recipe
 from dorff.features.lengthscale_search import search_size
 from dorff.fit import Fitted, folds_with_rows
@@ -46,7 +44,6 @@ from dorff.spec.registry import HELD_OUT
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Dealing = Callable[[FoldRule], Deal]
 _Chosen = tuple[OperatorKernel, Look | None, Deal]
-_HOMES = {"kernel": "kernels", "sampler": "frequencies"}
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "loo": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
 
@@ -99,16 +96,14 @@ class ORFFEstimator(Nested, ABC):
         count = self.n_features
         if not is_auto(count) and (not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2):
             raise InputError(f"n_features must be a whole number of 2 or more, or 'auto', got {count!r}")
-        for name, kinds in (("kernel", OperatorKernel | ScalarKernel), ("sampler", Sampler)):
-            value = getattr(self, name)
-            if value is not None and not isinstance(self._given if name == "kernel" else value, kinds):
-                raise InputError(f"{name} must be one of dorff.{_HOMES[name]}, not {value!r}")
+        if self.kernel is not None and not isinstance(self._given, OperatorKernel | ScalarKernel):
+            raise InputError(f"kernel must be one of dorff.kernels, not {self.kernel!r}")
+        if self.sampler is not None and not isinstance(self.sampler, Sampler):
+            raise InputError(f"sampler must be one of dorff.frequencies, not {self.sampler!r}")
         number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
         if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
             raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
-        ridges = self._ridges()
-        if not ridges or not all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
-            raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
+        self._ridges()  # which refuses what is none
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Parameters that are not left at their defaults and change nothing, and why; `idle` says so of the draw's."""
@@ -121,7 +116,10 @@ class ORFFEstimator(Nested, ABC):
     def _manifold_terms(self) -> tuple[Manifold, ...]:
         """Those asked for; InputError where they or their number cannot be."""
         terms = terms_of(self.manifold, self.graph)
-        check_trials(terms, self._ridges(), held_out=self._by in HELD_OUT)
+        trials = len(self._ridges()) * math.prod(len(term.weights) for term in terms)
+        if terms and trials > 1 and self._by not in HELD_OUT:
+            problem = f"{trials} combinations of ridge and weights can only be compared by k-fold of the labelled rows"
+            raise InputError(f"manifold: {problem}; give cv=5, say, criterion='loo', or one ridge and one weight")
         return terms
 
     @property
@@ -143,7 +141,6 @@ class ORFFEstimator(Nested, ABC):
 
     @property
     def _unsaid(self) -> bool:
-        """Whether the length-scale is left to the rows."""
         return self.kernel is None or isinstance(self.kernel, str)
 
     @property
@@ -154,10 +151,11 @@ class ORFFEstimator(Nested, ABC):
     def _ridges(self) -> list[float]:
         if is_auto(self.ridge):
             return list(FIRST_RIDGES)
-        try:
-            return [float(ridge) for ridge in np.atleast_1d(np.asarray(self.ridge, dtype=np.float64))]
-        except (TypeError, ValueError):
-            raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}") from None
+        with suppress(TypeError, ValueError):
+            ridges = [float(ridge) for ridge in np.atleast_1d(np.asarray(self.ridge, dtype=np.float64))]
+            if ridges and all(np.isfinite(ridge) and ridge >= 0 for ridge in ridges):
+                return ridges
+        raise InputError(f"ridge must be a number >= 0, a list of them, or 'auto', not {self.ridge!r}")
 
     def _average(self, q: int) -> FloatArray | None:
         """C (q, V q) of a kernel of V views: the targets are their mean; None for other kernels."""
@@ -182,7 +180,8 @@ class ORFFEstimator(Nested, ABC):
         looks = self._cv is not None and inputs is None and (is_auto(self.cv) or not free_scale)
         read = RowsRead.of(X, Y, runs_read(n, tunes=self._unsaid, looks=looks), partial=partial)
         some_x, some_y = read[sampled_runs(n)]
-        w = array_sums.sampled_weights(weights, len(some_x))
+        w = array_sums.weights_of(weights, sampled_runs(n))
+        w = w if w is not None and w.any() else None  # rows that all weigh nothing tell as much as those of weight 1
         if w is not None:
             some_x, some_y, w = some_x[w > 0], some_y[w > 0], w[w > 0]
         own = w
@@ -306,21 +305,9 @@ class ORFFEstimator(Nested, ABC):
         self.ridge_, self.condition_ = solution.ridge, solution.condition
         self.rung_, self.digits_ = solution.rung, solution.digits
         if solution.ill_conditioned:
-            warnings.warn(
-                f"rounding leaves {solution.digits:.1f} digits of the fitted values, condition "
-                f"{solution.condition:.1e}; raise ridge{', or lower manifold' * (penalties is not None)}",
-                LinAlgWarning,
-                stacklevel=4,
-            )
-
-    def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
-        """What scikit-learn demands of X, Zarr and Dask unread; only the columns `read` (d,) if given, others zeros."""
-        if isinstance(X, StoredRows | da.Array):
-            validate_data(self, X, skip_check_array=True, reset=reset)
-            return X
-        if read is None:
-            return validate_data(self, X, dtype=np.float64, reset=reset)
-        return finite_in(validate_data(self, X, dtype=np.float64, reset=reset, ensure_all_finite=False), read, "X", 0)
+            problem = f"{solution.digits:.1f} digits of the fitted values, condition {solution.condition:.1e}"
+            remedy = f"raise ridge{', or lower manifold' * (penalties is not None)}"
+            warnings.warn(f"rounding leaves {problem}; {remedy}", LinAlgWarning, stacklevel=4)
 
     def _mapped(
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None
@@ -346,10 +333,4 @@ def _finished(model: Model, X: FloatArray, finish: Finish, views: Views) -> npt.
 
 
 def first_column(values: FloatArray) -> FloatArray:
-    """f (n, 1) as (n,)."""
     return values[:, 0]
-
-
-def unchanged(values: FloatArray) -> FloatArray:
-    """f (n, p) as it is."""
-    return values

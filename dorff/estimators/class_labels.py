@@ -3,16 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
-import zarr
 from dask.base import compute
 from dask.delayed import delayed
 from sklearn.utils.multiclass import check_classification_targets
-from zarr.storage import LocalStore
 
 from dorff.data.array_files import ArrayFiles
 from dorff.data.nodes import StoredArray, open_zarr
@@ -24,35 +22,31 @@ from dorff.kernels.scalar import FloatArray
 Labels: TypeAlias = npt.NDArray[Any]
 MOST_CLASSES = 2**14  # moments have a column for each
 UNLABELLED = -1  # as scikit-learn's semi-supervised estimators have it
+AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
 
 
 @dataclass(frozen=True, eq=False)
 class StoredLabels:
-    """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows.
-
-    As everywhere in dorff the presence of every chunk is checked before it is read, and packed numbers are unpacked;
-    numbers that are not packed keep their type."""
+    """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows. As everywhere in dorff
+    the presence of every chunk is checked before it is read, and packed numbers are unpacked; numbers that are not
+    packed keep their type."""
 
     stored: StoredArray
+    ndim: ClassVar = 1
 
     @classmethod
-    def of(cls, array: zarr.Array[Any], name: str) -> Self:
+    def of(cls, path: Path, name: str) -> Self:
         """`name` is the argument's, for messages. InputError where the array is not one of one column."""
-        assert isinstance(array.store, LocalStore)
+        v3 = (path / "zarr.json").is_file()
+        array = open_zarr(path, f"{name}, array {path.name} of {path.parent}", v3=v3)
         _check_column(array.shape)
-        directory = (Path(array.store.root) / array.path).absolute()
-        what = f"{name}, array {directory.name} of {directory.parent}"
-        files = ArrayFiles(open_zarr(directory, what, v3=array.metadata.zarr_format == 3), directory, directory.name)
         numbers = np.dtype(array.dtype).kind in NUMBER_KINDS  # text is not packed
-        return cls(StoredArray(files, Packing.of(dict(array.attrs)) if numbers else Packing(), None))
+        packing = Packing.of(dict(array.attrs)) if numbers else Packing()
+        return cls(StoredArray(ArrayFiles(array, path, path.name), packing, None))
 
     @property
     def shape(self) -> tuple[int]:
         return (len(self),)
-
-    @property
-    def ndim(self) -> int:
-        return 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -60,7 +54,6 @@ class StoredLabels:
 
     @property
     def unit_rows(self) -> int:
-        """Rows of a chunk: reading multiples of it decodes none twice."""
         return max(1, self.stored.files.inner[0])
 
     def __len__(self) -> int:
@@ -69,18 +62,8 @@ class StoredLabels:
     def __getitem__(self, key: slice | tuple[slice]) -> Labels:
         """Labels (k,) of a slice without step; as a tuple of one, as Dask asks."""
         start, stop, _ = (key[0] if isinstance(key, tuple) else key).indices(len(self))
-        stop = max(start, stop)
-        values = np.empty((stop - start, 1), self.stored.packing.dtype(np.dtype(self.stored.array.dtype)))
-        if fault := self.stored.read(start, stop, values, step=max(1, len(self))):
-            directory = self.stored.files.directory
-            raise InputError(
-                f"{directory.parent}: array {directory.name}, chunk {fault.chunk} is {fault.kind}; restore it from a "
-                "copy"
-            )
-        return _fixed_text(values[:, 0])
-
-
-AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
+        dtype = self.stored.packing.dtype(np.dtype(self.stored.array.dtype))
+        return _fixed_text(self.stored.values(start, max(start, stop), dtype, "")[:, 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +110,8 @@ def refuse_gaps(y: Any) -> None:
     values = np.asarray(y, dtype=object)
     for row, label in enumerate(values.ravel().tolist() if values.ndim else ()):
         if _is_gap(label):
-            raise InputError(
-                f"y, row {row} is {label}; a row without a label has the number {UNLABELLED}: put it there "
-                "(in an array of dtype object, where labels are text)"
-            )
+            remedy = "put it there (in an array of dtype object, where labels are text)"
+            raise InputError(f"y, row {row} is {label}; a row without a label has the number {UNLABELLED}: {remedy}")
 
 
 def _is_gap(label: Any) -> bool:
@@ -144,10 +125,8 @@ def labelled(labels: Labels) -> npt.NDArray[np.bool_]:
     """Which of labels (n,) in memory are not UNLABELLED. InputError where all are, and where '-1' is text, which would
     be a label like others but can hardly be meant as one."""
     if labels.dtype.kind in "OU" and np.any(labels == str(UNLABELLED)):
-        raise InputError(
-            "y has '-1' as text; a row without a label has the number -1, which text labels need dtype object for: "
-            "np.array(labels, dtype=object)"
-        )
+        remedy = "which text labels need dtype object for: np.array(labels, dtype=object)"
+        raise InputError(f"y has '-1' as text; a row without a label has the number -1, {remedy}")
     seen = np.ones(len(labels), bool) if labels.dtype.kind == "U" else np.asarray(labels != UNLABELLED, dtype=bool)
     if not seen.any():
         raise InputError(f"y: all of its {len(labels)} rows are unlabelled ({UNLABELLED}); give labels of some")
@@ -186,10 +165,8 @@ def target_rows(labels: AnyLabels, classes: Labels) -> OneHot | da.Array:
 
 
 def find_classes(labels: StoredLabels | da.Array) -> tuple[Labels, npt.NDArray[np.int64]]:
-    """The classes, sorted, and how many rows each has, from one pass over the labels.
-
-    Raises InputError: labels that are missing, of mixed types, or numbers that are not whole; more than
-    MOST_CLASSES."""
+    """The classes, sorted, and how many rows each has, from one pass over the labels. Raises InputError: labels that
+    are missing, of mixed types, or numbers that are not whole; more than MOST_CLASSES."""
     if isinstance(labels, StoredLabels):
         return _merged(_counted(labels[a:b], a) for a, b in runs_of(len(labels), labels.unit_rows))
     starts = np.concatenate([[0], np.cumsum(labels.chunks[0])[:-1]])
@@ -202,10 +179,8 @@ def _counted(labels: Labels, first: int) -> tuple[Labels, npt.NDArray[np.int64]]
     labels = np.asarray(labels)
     if labels.dtype.kind == "f" and not (whole := np.isfinite(labels) & (labels == np.floor(labels))).all():
         row = int(np.argmin(whole))
-        raise InputError(
-            f"y, row {first + row}: Unknown label type: continuous or missing, got {labels[row]}; give labels that "
-            "are whole numbers, text or booleans, or use ORFFRegressor"
-        )
+        problem = f"y, row {first + row}: Unknown label type: continuous or missing, got {labels[row]}"
+        raise InputError(f"{problem}; give labels that are whole numbers, text or booleans, or use ORFFRegressor")
     if labels.dtype.kind == "O" and len({type(label) for label in labels.tolist()}) > 1:
         raise InputError(f"y has labels of mixed types in rows {first} to {first + len(labels) - 1}; give all as text")
     classes, counts = np.unique(labels, return_counts=True)

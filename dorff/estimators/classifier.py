@@ -21,7 +21,7 @@ import dorff.estimators.arrays as arrays
 import dorff.estimators.class_labels as class_labels
 from dorff.errors import InputError
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, unwrap, with_rows
-from dorff.estimators.base import ORFFEstimator, reads_once, unchanged
+from dorff.estimators.base import ORFFEstimator, reads_once
 from dorff.estimators.semi import Penalties, in_memory_where
 from dorff.fit import Fitted
 from dorff.fit.quality import FitQuality, quality_of_classes
@@ -174,7 +174,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         """f (n, K) at X (n, d); of two classes f_1 - f_0 (n,), above zero for the second."""
         check_is_fitted(self)
         K = len(self.classes_)
-        return self._mapped(X, *((_difference, ()) if K == 2 else (unchanged, (K,))), views=views)
+        return self._mapped(X, *((_difference, ()) if K == 2 else (np.asarray, (K,))), views=views)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, *, views: Views = None) -> Any:
@@ -226,16 +226,15 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, class_labels.AnyLabels]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""
-        if isinstance(y, class_labels.StoredLabels | da.Array):
-            return self._inputs(X, reset=reset), y
-        if isinstance(X, StoredRows | da.Array):
-            if y is None:
-                raise InputError("fit requires y to be passed, but the target y is None")
-            y = column_or_1d(check_array(y, ensure_2d=False, dtype=None, input_name="y"), warn=True)
-            X = self._inputs(X, reset=reset)
-        else:
+        lazy = isinstance(y, class_labels.StoredLabels | da.Array)
+        if not lazy and not isinstance(X, StoredRows | da.Array):
             X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
-        return X, y
+            return X, y
+        if y is None:
+            raise InputError("fit requires y to be passed, but the target y is None")
+        if not lazy:
+            y = column_or_1d(check_array(y, ensure_2d=False, dtype=None, input_name="y"), warn=True)
+        return self._inputs(X, reset=reset), y
 
     def _fit(
         self, X: Rows, Y: array_sums.Targets, terms: Sequence[Manifold], inputs: FloatArray | None,
@@ -287,7 +286,6 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             model = _without(array_sums.held_fold(deal), stream.drawing, fitted)
             f, codes, rows = array_sums.HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
         else:
-            assert isinstance(deal, GivenFolds)
             assert isinstance(Y, class_labels.OneHot) and not isinstance(X, da.Array)
             f, codes, rows = np.empty(Y.shape), _codes(Y), np.arange(Y.shape[0])
             for fold in range(deal.count):

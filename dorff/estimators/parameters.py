@@ -1,19 +1,19 @@
-"""Parameters as scikit-learn names them, those of kernels and samplers too: `kernel__scalar__lengthscale`; and kernels
-by their names."""
+"""Parameters in scikit-learn's words, of kernels too: `kernel__scalar__lengthscale`; kernels by their names."""
 
 import inspect
 import numbers
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
 
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs
-from dorff.estimators.arrays import Deal, Flags, Rows, dealt_by
+from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs, weights_of
+from dorff.estimators.arrays import Deal, Deferred, Flags, Rows, dealt_by, finite_in
 from dorff.features import FeatureMap, with_lengthscale
 from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
 from dorff.frequencies import Sampler
@@ -49,6 +49,15 @@ class Nested(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = getattr(self, "manifold", None) is None
         return tags
+
+    def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
+        """What scikit-learn demands of X, Zarr and Dask unread; only the columns `read` (d,) if given, others zeros."""
+        if isinstance(X, Deferred):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            return X
+        if read is None:
+            return validate_data(self, X, dtype=np.float64, reset=reset)
+        return finite_in(validate_data(self, X, dtype=np.float64, reset=reset, ensure_all_finite=False), read, "X", 0)
 
     def get_params(self, deep: bool = True) -> Parameters:
         """The parameters; with `deep` those of the kernel and the sampler too, as `kernel__scalar__lengthscale`. Terms
@@ -86,8 +95,7 @@ def seed_of(random_state: int | np.random.RandomState | None) -> int:
 
 
 def arguments(value: object) -> Parameters:
-    """What a kernel, an output matrix or a sampler was made of, by the names of its arguments; nothing of what is none
-    of these, or does not keep them."""
+    """What a kernel, an output matrix or a sampler was made of, by its arguments' names; nothing of anything else."""
     if isinstance(value, Sum):
         terms = {f"term{number}": term for number, (_, term) in enumerate(value.parts)}
         weights = {f"weight{number}": weight for number, (weight, _) in enumerate(value.parts)}
@@ -127,12 +135,10 @@ def _changed_by_name(value: str, changes: Parameters) -> Kernel:
     one, other = (changed(_built(value, lengthscale), changes, "kernel") for lengthscale in (1.0, 2.0))
     if one.config() != other.config():
         inside = "" if isinstance(_built(value, 1.0), ScalarKernel) else "scalar__"
-        raise InputError(
-            f"kernel is {value!r}, whose length-scale comes from the data, which a kernel with other parameters has "
-            f"not; give kernel__{inside}lengthscale too"
-        )
-    kernel: Kernel = one
-    return kernel
+        problem = f"kernel is {value!r}, whose length-scale comes from the data"
+        remedy = f"give kernel__{inside}lengthscale too"
+        raise InputError(f"{problem}, which a kernel with other parameters has not; {remedy}")
+    return cast(Kernel, one)
 
 
 def _inside(value: object, name: str) -> Iterator[tuple[str, Any]]:
@@ -152,10 +158,8 @@ def _built(name: str, lengthscale: float) -> Kernel:
     scalars, operators = _alone(SCALARS, "lengthscale"), _alone(KERNELS, "scalar")
     if name not in scalars and name not in operators:
         names = [*scalars, *operators]
-        raise InputError(
-            f"kernel must be one of dorff.kernels, not {name!r}; {nearest(name, names)}of those that need no more "
-            f"than a length-scale the name will do: {', '.join(names)}"
-        )
+        remedy = f"of those that need no more than a length-scale the name will do: {', '.join(names)}"
+        raise InputError(f"kernel must be one of dorff.kernels, not {name!r}; {nearest(name, names)}{remedy}")
     entry = scalars.get(name, scalars["gaussian"])
     of_length = {"lengthscale": lengthscale} if "lengthscale" in entry.options.model_fields else {}
     scalar = {"type": entry.name, **of_length}
@@ -172,7 +176,6 @@ def _alone(registry: Registry, given: str) -> dict[str, Entry]:
 
 
 def is_auto(value: Any) -> bool:
-    """Whether a parameter leaves its value to the rows."""
     return isinstance(value, str) and value == AUTO
 
 
@@ -192,9 +195,7 @@ def tuned(kernel: OperatorKernel, read: RowsRead, scaled: Scaled, *, n: int, **o
         return kernel
     runs = _tuning_runs(n)
     some_x, some_y = read[runs]
-    weights = options.pop("weights")
-    if weights is not None:
-        weights = np.concatenate([weights[start:stop] for start, stop in runs])
+    weights = weights_of(options.pop("weights"), runs)
     whole = _whole(some_y) & (True if weights is None else weights > 0)
     if not whole.any():
         return kernel
@@ -212,7 +213,7 @@ def looked_at(
     runs = sample_runs(0, n)
     some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
-    w = None if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
+    w = weights_of(weights, runs)
     rows = RowBlock(numbers, scaled(some_x), some_y, w)[_whole(some_y)].weighty()
     return look(kernel, rows.X, rows.Y, rows.numbers, seed), rows
 
@@ -244,9 +245,9 @@ def left_out_rows(features: FeatureMap, X: Rows, Y: Targets, weights: FloatArray
     """Rows of X (n, d), Y (n, q) of `weights` (n,) that leave-one-out leaves out: all where they are not too many."""
     runs = left_out_runs(0, int(X.shape[0]), int(X.shape[1] + Y.shape[1]))
     some_x, some_y = RowsRead.of(X, Y, runs, partial=partial)[runs]
-    w = np.ones(len(some_x)) if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
+    w = weights_of(weights, runs)
     there = np.isfinite(some_y).any(axis=1)
-    return LeftOut(features, some_x[there], some_y[there], w[there])
+    return LeftOut(features, some_x[there], some_y[there], np.ones(there.sum()) if w is None else w[there])
 
 
 def _whole(targets: FloatArray) -> Flags:

@@ -1,5 +1,4 @@
-"""RandomFeatures: the feature map of a scalar kernel alone, as a transformer of scikit-learn; and what it and
-models answer for every kind of array."""
+"""RandomFeatures, a transformer of scikit-learn; and what it and models answer for every kind of array."""
 
 import warnings
 from collections.abc import Callable
@@ -11,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import ends_of, one_thread, sample
-from dorff.estimators.arrays import Deferred, Flags, StoredRows, finite_in, runs_of, unwrap, with_rows
+from dorff.estimators.arrays import Flags, StoredRows, finite_in, runs_of, unwrap, with_rows
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
 from dorff.features import FeatureMap, Recipe
 from dorff.frequencies import Lattice, Sampler, default_sampler
@@ -57,7 +56,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw the features for inputs X (n, d); y is not looked at. InputError for what cannot be drawn."""
-        rows = with_rows(self._validated(X, reset=True), "X")
+        rows = with_rows(self._inputs(unwrap(X, "X"), reset=True), "X")
         some, d = sample(rows, rows)[0], int(rows.shape[1])
 
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[Decomposable, Recipe]:
@@ -72,16 +71,15 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             tied = () if self.standardize else None
             _, recipe, _, features = draw_features(some, None, described, seed, tied=tied, shift_invariant=invariant)
         if self.sampler is not None and "sampler" in recipe.idle:
-            warnings.warn(
-                f"sampler={self.sampler!r} has no effect: {recipe.idle['sampler']}", UserWarning, stacklevel=2
-            )
+            why = recipe.idle["sampler"]
+            warnings.warn(f"sampler={self.sampler!r} has no effect: {why}", UserWarning, stacklevel=2)
         self.feature_map_ = features
         return self
 
     def transform(self, X: Any) -> Any:
         """F (n, m) at X (n, d): a lazy Dask array for Dask input, else NumPy."""
         check_is_fitted(self)
-        X = self._validated(X, reset=False)
+        X = self._inputs(unwrap(X, "X"), reset=False)
         return answered(X, self.feature_map_, FeatureMap.transform, (self.feature_map_.m,))
 
     @property
@@ -96,13 +94,6 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             raise InputError(f"kernel must be a scalar kernel or its name, such as Gaussian(2.0), not {kernel!r}")
         return scalar
 
-    def _validated(self, X: Any, *, reset: bool) -> Any:
-        X = unwrap(X, "X")
-        if isinstance(X, Deferred):
-            validate_data(self, X, skip_check_array=True, reset=reset)
-            return X
-        return validate_data(self, X, dtype=np.float64, reset=reset)
-
 
 def answered(
     X: Any, model: M, answer: Answer[M], columns: tuple[int, ...], dtype: Any = np.float64, read: Flags | None = None
@@ -110,30 +101,22 @@ def answered(
     """What `answer` makes of a model, or of a feature map, and X (n, d), (n, *columns): a lazy Dask array for Dask
     input, else NumPy. Only the columns `read` (d,) of what is read here are looked at, where it is given."""
     if isinstance(X, da.Array):
-        return _by_chunks(X, model, answer, columns, dtype, read)
+        return X.rechunk({1: -1}).map_blocks(
+            _answer_of_chunk,
+            delayed(replace(model, info={}) if isinstance(model, Model) else model),  # one copy in the graph
+            answer=answer,
+            read=read,
+            dtype=dtype,
+            chunks=(X.chunks[0], *((width,) for width in columns)),
+            drop_axis=None if columns else 1,
+            meta=np.empty((0,) * (1 + len(columns)), dtype),
+        )
     if not isinstance(X, StoredRows):
         return answer(model, X)
     out = np.empty((len(X), *columns), dtype)
     for start, stop in runs_of(len(X), X.unit_rows):
         out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
     return out
-
-
-def _by_chunks(
-    X: da.Array, model: M, answer: Answer[M], columns: tuple[int, ...], dtype: Any, read: Flags | None
-) -> da.Array:
-    shared = delayed(replace(model, info={}) if isinstance(model, Model) else model)  # one copy in the graph
-    mapped: da.Array = X.rechunk({1: -1}).map_blocks(
-        _answer_of_chunk,
-        shared,
-        answer=answer,
-        read=read,
-        dtype=dtype,
-        chunks=(X.chunks[0], *((width,) for width in columns)),
-        drop_axis=None if columns else 1,
-        meta=np.empty((0,) * (1 + len(columns)), dtype),
-    )
-    return mapped
 
 
 def _answer_of_chunk(

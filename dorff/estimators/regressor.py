@@ -17,7 +17,7 @@ import dorff.estimators.arrays as arrays
 from dorff.errors import InputError
 from dorff.estimators.array_sums import ArraySums, Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, unwrap, with_rows
-from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once, unchanged
+from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once
 from dorff.estimators.parameters import left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
@@ -264,7 +264,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             return self._mapped(X, first_column, (), views=views)
         p, q = self.model_.p, self.model_.p if self.model_.observe is None else len(self.model_.observe)
         if not return_std:
-            return self._mapped(X, unchanged, (p,), views=views)
+            return self._mapped(X, np.asarray, (p,), views=views)
         answer = partial(_mean_and_std, noise=noise, views=views)
         both = self._answered(X, self.posterior_model_, answer, (p + (q if noise else p),), views=views)
         mean, std = both[:, :p], both[:, p:]
@@ -317,9 +317,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             raise InputError(f"missing must be 'refuse' or 'partial', not {self.missing!r}")
         of_fits = [AUTO, *(name for name in CRITERIA.names if name != "kfold")]
         if self.criterion not in of_fits:
-            raise InputError(
-                f"criterion must be {' or '.join(map(repr, of_fits))} (or give cv), not {self.criterion!r}"
-            )
+            names = " or ".join(map(repr, of_fits))
+            raise InputError(f"criterion must be {names} (or give cv), not {self.criterion!r}")
         if self.precision not in PRECISIONS:
             raise InputError(f"precision must be 'double' or 'mixed', not {self.precision!r}")
 
@@ -331,11 +330,21 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             yield "criterion", "there is one ridge, and nothing to choose"
 
     def _observation(self, q: int) -> FloatArray | None:
+        """C (q, p), of which the q targets are values; None where they are those of f."""
         if isinstance(self.kernel, MultiView):
             if self.observe is not None:
                 raise InputError("observe: with a MultiView kernel it is the mean of the views; leave observe out")
             return self._average(q)
-        return None if self.observe is None else arrays.observed_by(self.observe, q)
+        if self.observe is None:
+            return None
+        try:
+            C = np.asarray(self.observe, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"observe must be a matrix of numbers, not {self.observe!r}") from None
+        if C.ndim != 2 or len(C) != q or C.shape[1] < 1 or not np.isfinite(C).all() or not C.any():
+            wanted = f"finite, not all zero, with a row for each of the {q} targets"
+            raise InputError(f"observe must be {wanted}; got shape {C.shape}")
+        return C
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Any]:
         """What scikit-learn demands of X and y, without reading what lies in Zarr or Dask."""

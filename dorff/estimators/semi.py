@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
-import scipy.sparse
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing
@@ -26,8 +25,7 @@ ManifoldLike: TypeAlias = "float | Sequence[float] | Manifold | Sequence[Manifol
 
 
 def terms_of(manifold: Any, graph: Any) -> tuple[Manifold, ...]:
-    """The terms that `manifold=` and `graph=` say; none where there is no manifold. InputError where they are no
-    weights, no terms, or do not go together."""
+    """The terms that `manifold=` and `graph=` say. InputError where they are none, or do not go together."""
     if manifold is None:
         if graph is not None:
             raise InputError("graph: is what a manifold term is made of; give its weight too, manifold=1e-3, say")
@@ -46,25 +44,14 @@ def terms_of(manifold: Any, graph: Any) -> tuple[Manifold, ...]:
     return (Manifold(of, weight=manifold),)
 
 
-def check_trials(terms: Sequence[Manifold], ridges: Sequence[float], *, held_out: bool) -> None:
-    """InputError for several trials that nothing is there to compare by."""
-    trials = len(ridges) * int(np.prod([len(term.weights) for term in terms]))
-    if terms and trials > 1 and not held_out:
-        raise InputError(
-            f"manifold: {trials} combinations of ridge and weights can only be compared by k-fold of the labelled "
-            "rows; give cv=5, say, criterion='loo', or one ridge and one weight"
-        )
-
-
 def in_memory_where(terms: Sequence[Manifold], X: Any, y: Any) -> tuple[Any, Any]:
     """Inputs and targets as they are, but where there are terms y in memory. InputError for X that then is not."""
     if not terms:
         return X, y
     if isinstance(X, StoredRows | da.Array):
-        raise InputError(
-            "manifold: an estimator has all rows of X in memory to find neighbours among (sparse X is not supported); "
-            "give a NumPy array (X[:], X.toarray()), or use a job (dorff fit), whose graphs are of rows on disk"
-        )
+        problem = "an estimator has all rows of X in memory to find neighbours among (sparse X is not supported)"
+        remedy = "give a NumPy array (X[:], X.toarray()), or use a job (dorff fit), whose graphs are of rows on disk"
+        raise InputError(f"manifold: {problem}; {remedy}")
     if isinstance(y, StoredRows | StoredLabels | da.Array):
         y = np.asarray(y[:]).reshape((-1,) if y.ndim == 1 else (len(y), -1))
     return X, y
@@ -78,10 +65,8 @@ def with_targets(Y: FloatArray, *, partial: bool) -> Flags:
         raise InputError(f"y is NaN in all of its {len(Y)} rows: all are unlabelled; give targets of some")
     if not partial and not np.all(there[seen]):
         row = int(np.flatnonzero(seen & ~there.all(axis=1))[0])
-        raise InputError(
-            f"y, row {row} has NaN beside other targets; give missing='partial' to fit to what there is (a row is "
-            "unlabelled where all are NaN)"
-        )
+        remedy = "give missing='partial' to fit to what there is (a row is unlabelled where all are NaN)"
+        raise InputError(f"y, row {row} has NaN beside other targets; {remedy}")
     return seen
 
 
@@ -96,8 +81,7 @@ def columns_read(kernel: OperatorKernel, views: Views, d: int) -> Flags:
 
 @dataclass(frozen=True, eq=False)
 class Penalties:
-    """The manifold terms of one fit, T of each over all rows: `penalties` of weight 1, the `weights` of each to try,
-    and how many rows are `unlabelled`."""
+    """Manifold terms of a fit: `penalties` of weight 1, `weights` of each to try, how many rows are `unlabelled`."""
 
     penalties: tuple[Penalty, ...]
     weights: tuple[tuple[float, ...], ...]
@@ -116,30 +100,25 @@ class Penalties:
 
     def settings(self, setting: Setting) -> list[Setting]:
         """`setting` with the penalties, for each of `combinations`; a weight of zero is none."""
-        return [replace(setting, penalties=self._weighted(weights)) for weights in self.combinations]
-
-    def _weighted(self, weights: tuple[float, ...]) -> tuple[Penalty, ...]:
-        pairs = zip(self.penalties, weights, strict=True)
-        return tuple(replace(penalty, weight=penalty.weight * weight) for penalty, weight in pairs if weight > 0)
+        weighed = (
+            tuple(replace(one, weight=one.weight * weight) for one, weight in zip(self.penalties, weights, strict=True))
+            for weights in self.combinations
+        )
+        return [replace(setting, penalties=tuple(one for one in several if one.weight > 0)) for several in weighed]
 
 
 def _penalty(term: Manifold, drawing: Drawing, X: FloatArray) -> Penalty:
-    """Of weight 1, over the rows X (n, d). InputError for a view, or views, that the kernel has not."""
-    kernel = drawing.setting.kernel
+    """Of weight 1, over the rows X (n, d). InputError for views that the kernel has not, and a graph of other rows."""
+    kernel, n = drawing.setting.kernel, len(X)
     if (term.between or term.view is not None) and not isinstance(kernel, MultiView):
         raise InputError("manifold: view and between are of the views of a MultiView kernel; leave them out")
     inputs, views = of_views(term, kernel)
-    columns, graph = features_of(kernel, views, drawing.setting.density), _found(term.graph, len(X))
+    columns, graph = features_of(kernel, views, drawing.setting.density), term.graph
+    if isinstance(graph, Given) and graph.path is not None:
+        source = given_source(graph.path, n)
+        edges = source.read(0, source.count)
+        check_edges(*edges, n=n)
+        graph = adjacency(*both_ways(*undirected(*edges, both=source.kind == "csr")), (n, n))
+    elif isinstance(graph, Given):
+        graph = checked(graph.source, n)
     return penalty(term, in_memory(drawing.features, X, graph, term, inputs=inputs, columns=columns), views)
-
-
-def _found(graph: Graph, n: int) -> Graph | scipy.sparse.csr_array:
-    """A graph of n rows that the user gives as its weights; others as they are. InputError where it is not one."""
-    if not isinstance(graph, Given):
-        return graph
-    if graph.path is None:
-        return checked(graph.source, n)
-    source = given_source(graph.path, n)
-    edges = source.read(0, source.count)
-    check_edges(*edges, n=n)
-    return adjacency(*both_ways(*undirected(*edges, both=source.kind == "csr")), (n, n))

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dorff import store
 from dorff.engine import SerialEngine
 from dorff.errors import DorffError, GateError, InputError, QuarantineError
 from dorff.fit.fit_report import FitReport
@@ -18,7 +17,7 @@ from dorff.solvers import R2
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import Job, Publish
 from dorff.storage.location import locate
-from dorff.store import Lease, append_history, forget, lease_beside, load_model, read_history
+from dorff.store import Lease, append_history, forget, lease_beside, load_model, models, prune_versions, read_history
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ def publish(
     Whatever happens, and wherever this is killed, `current` names a whole version: the old one or the new one. Raises
     GateError where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails: then
     the new version is removed. `lease` is that of `root`: what publishes that were killed left there is removed."""
-    store.discard_unnumbered(root, lease)
-    version = store.write_version(model, root)
+    models.discard_unnumbered(root, lease)
+    version = models.write_version(model, root)
     try:
         old = _current(root)
         try:
@@ -60,16 +59,16 @@ def publish(
             raise _refused(root, verdict.reasons, {**record, **line}, old, lease)
         with lease.fenced():
             _mend_history(root)
-            version = store.number_version(version)
-            store.switch_current(root, version.name)
+            version = models.number_version(version)
+            models.switch_current(root, version.name)
             append_history(root, {**record, **line, "outcome": "published", "version": version.name})
     except BaseException:
         with suppress(DorffError, OSError):  # what went wrong before is said, not what goes wrong here
-            if store.current_version(root) != version.name:
-                store.discard_version(version)
+            if models.current_version(root) != version.name:
+                models.discard_version(version)
         raise
     if rule.keep is not None:
-        store.prune_versions(root, rule.keep)
+        prune_versions(root, rule.keep)
     return version, verdict
 
 
@@ -91,7 +90,7 @@ def _current(root: Path) -> Path | None:
     """The current version; where `current` is damaged or its version gone, the one published last that is there."""
     named = [line["version"] for line in read_history(root) if line["outcome"] == "published"]
     with suppress(InputError):
-        named.append(store.current_version(root))
+        named.append(models.current_version(root))
     return next((root / name for name in reversed(named) if name and (root / name).is_dir()), None)
 
 

@@ -29,7 +29,7 @@ from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.spec.job import Job
 from dorff.spec.registry import Config
-from dorff.storage.files import free_bytes, total_bytes
+from dorff.storage.files import free_bytes
 from dorff.storage.location import is_remote, locate
 
 # Resident bytes of a process before it has data: interpreter, libraries, loops, Dask's own. The most that was measured
@@ -348,7 +348,7 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers and what to do, where this machine's memory or the disk is too small."""
     machine = psutil.virtual_memory().total
     workers = job.cluster.workers if job.cluster.on_this_machine else 1
-    held = total_bytes((directory / "nodes").glob("*.moments"))
+    held = locate(directory / "nodes").bytes_below("*.moments")
     free = free_bytes(locate(job.state)) + held
     each = WORKER_BYTES if job.cluster.on_this_machine and not job.cluster.in_driver else 0
     fitting = [

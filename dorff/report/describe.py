@@ -126,14 +126,22 @@ class Subject:
         varied, known_box = list(range(model.d)), False
         if low is not None and high is not None and np.all(low <= high):
             varied, known_box = [i for i in varied if low[i] < high[i]] or varied, True
-            low, high = _widened(low, high)
+            # Every side is longer than nothing, so that a constant column can be drawn.
+            flat = high - low <= 1e-12 * np.maximum(np.abs(low), np.abs(high))
+            half = np.where(flat, np.maximum(0.5 * np.abs(low), 0.5), 0.0)
+            low, high = low - half, high + half
         else:
-            low, high = _around(model)
+            phi, centre, scale = model.feature_map.phi, model.feature_map.center, model.feature_map.scale
+            rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
+            reach = 4.0 * scale / np.where(rms > 0, rms, 1.0)
+            low, high = centre - reach, centre + reach
         rows, at, place = observations, (low + high) / 2, "in the middle of their range"
         if rows is None and model.held is not None:
             rows = model.held.X, model.held.Y
         if rows is not None:
-            nearest = _typical(rows[0])
+            spread = rows[0].std(axis=0)
+            apart = (rows[0] - np.median(rows[0], axis=0)) / np.where(spread > 0, spread, 1.0)
+            nearest = int(np.argmin((apart**2).sum(axis=1)))
             at, place = rows[0][nearest], "as in the row nearest to the medians"
             if observations is None and model.held is not None:
                 place += f" (row {model.held.numbers[nearest]:,} of the data)"
@@ -159,8 +167,7 @@ class Subject:
         return np.linspace(*ends, count), False
 
     def along(self, i: int, values: FloatArray) -> FloatArray:
-        """The centre (n, d) with input i at these values (n,). Where it is a dummy, one of columns of which every row
-        has a 1 in one, the others follow."""
+        """The centre (n, d) with input i at these values (n,); where it is one of several dummies the others follow."""
         grid = np.tile(self.centre, (len(values), 1))
         grid[:, i] = values
         for columns in self._dummies:
@@ -169,21 +176,6 @@ class Subject:
                 grid[np.ix_(values == 1, others)] = 0.0
                 grid[np.flatnonzero(grid[:, columns].sum(axis=1) == 0), others[0]] = 1.0
         return grid
-
-
-def _around(model: Model) -> tuple[FloatArray, FloatArray]:
-    features = model.feature_map
-    phi = features.phi
-    rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
-    reach = 4.0 * features.scale / np.where(rms > 0, rms, 1.0)
-    return features.center - reach, features.center + reach
-
-
-def _typical(X: FloatArray) -> int:
-    """The row of X (n, d) nearest to the medians, every column over its standard deviation."""
-    spread = X.std(axis=0)
-    apart = (X - np.median(X, axis=0)) / np.where(spread > 0, spread, 1.0)
-    return int(np.argmin((apart**2).sum(axis=1)))
 
 
 def _dummies(X: FloatArray) -> list[range]:
@@ -222,13 +214,6 @@ def _bounds(values: object, count: int) -> FloatArray | None:
     return places if np.isfinite(places).all() else None
 
 
-def _widened(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The box with every side longer than nothing, so that a constant column can be drawn."""
-    flat = high - low <= 1e-12 * np.maximum(np.abs(low), np.abs(high))
-    half = np.where(flat, np.maximum(0.5 * np.abs(low), 0.5), 0.0)
-    return low - half, high + half
-
-
 class KernelTerm(NamedTuple):
     """One term of the kernel: its share of tr k(0), its name, its formula, its scalar kernel, and papers on them."""
 
@@ -240,7 +225,6 @@ class KernelTerm(NamedTuple):
 
 
 def kernel_title(kernel: kernels.OperatorKernel) -> str:
-    """The kernel's name in a few words."""
     if isinstance(kernel, kernels.MultiView):
         return f"The mean of {kernel.V} views"
     terms = [term for weight, term in kernel.terms() if weight > 0]
@@ -258,9 +242,12 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
         for weight, term in kernel.terms():
             if weight > 0:
                 traces.append(weight * term.trace(len(columns), model.p))
-                measure = _measure(term, model, len(columns))
-                formula, scalar = f"{weight:.4g} {_formula(term)}", _scalar(term, unit) + measure
-                places.append((view + _name(term), formula, scalar, _source(term)))
+                formula, scalar = f"{weight:.4g} {_formula(term)}", _scalar(term, unit)
+                if isinstance(term, kernels.CurlFree | kernels.DivergenceFree):  # of the law of its frequencies
+                    scalar += f"; {frequencies.from_config(model.sampler).measure(term, len(columns))} measure"
+                entries = KERNELS.get(kind_of(term.config())), SCALARS.get(kind_of(term.scalar.config()))
+                sources = dict.fromkeys(entry.source for entry in entries if entry is not None and entry.source)
+                places.append((view + _name(term), formula, scalar, "; ".join(sources)))
     shares = np.array(traces) / sum(traces)
     return [KernelTerm(float(share), *words) for share, words in zip(shares, places, strict=True)]
 
@@ -298,36 +285,22 @@ def _formula(term: kernels.BaseKernel) -> str:
     return KERNELS.formula(term.config())
 
 
-def _source(term: kernels.BaseKernel) -> str:
-    entries = KERNELS.get(kind_of(term.config())), SCALARS.get(kind_of(term.scalar.config()))
-    return "; ".join(dict.fromkeys(entry.source for entry in entries if entry is not None and entry.source))
-
-
 def _brief(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(_brief(one) for one in value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _measure(term: kernels.BaseKernel, model: Model, d: int) -> str:
-    """The law that a vector field's frequencies were drawn from, of d inputs."""
-    if not isinstance(term, kernels.CurlFree | kernels.DivergenceFree):
-        return ""
-    return f"; {frequencies.from_config(model.sampler).measure(term, d)} measure"
-
-
 def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:
-    if not isinstance(term.scalar, kernels.Gaussian):
-        known = {name: value for name, value in term.scalar.config().items() if name != "type"}
-        words = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in known.items())
-        return f"k₀ = {SCALARS.formula(term.scalar.config())}{f'; {words}' if words else ''}"
-    value = term.scalar.lengthscale
-    lengths = f"{value:.6g}" if isinstance(value, float) else ", ".join(f"{one:.6g}" for one in value)
-    return f"k₀ = {SCALARS.formula(term.scalar.config())}, s = {lengths}{f' {unit}' if unit else ''}"
+    config = term.scalar.config()
+    if isinstance(term.scalar, kernels.Gaussian):
+        lengths = f"{_brief(config['lengthscale'])}{f' {unit}' if unit else ''}"
+        return f"k₀ = {SCALARS.formula(config)}, s = {lengths}"
+    words = ", ".join(f"{name.replace('_', ' ')} {_brief(one)}" for name, one in config.items() if name != "type")
+    return f"k₀ = {SCALARS.formula(config)}{f'; {words}' if words else ''}"
 
 
 def frequencies_text(model: Model) -> str:
-    """Where the frequencies came from."""
     if not isinstance(model.feature_map.phi, Projected):
         return f"none: {model.feature_map.phi.kind}, seed {model.seed}"
     options = dict(mapping(model.sampler))

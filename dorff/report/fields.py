@@ -12,7 +12,7 @@ from matplotlib.quiver import Quiver
 from scipy.spatial import cKDTree
 
 from dorff.kernels import FloatArray, Spectral
-from dorff.report.describe import ColumnLabel, Observations, Rate, Subject, common_unit, rate
+from dorff.report.describe import Observations, Rate, Subject, common_unit, rate
 from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png, shades
 
 ARROWS: Final = 26  # along the longer side
@@ -32,9 +32,14 @@ class Plane:
     i: int
     j: int
 
+    @cached_property
+    def box(self) -> tuple[FloatArray, FloatArray]:
+        """Its corners, (2,) both."""
+        return self.subject.low[[self.i, self.j]], self.subject.high[[self.i, self.j]]
+
     def points(self, longest: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Coordinates (a,), (b,) and inputs (b * a, d), row by row; cells about square, `longest` along a side."""
-        low, high = self.subject.low[[self.i, self.j]], self.subject.high[[self.i, self.j]]
+        low, high = self.box
         sides = high - low if self.square else np.ones(2)
         counts = np.maximum(np.round(longest * sides / sides.max()).astype(int), 4)
         half = (high - low) / counts / 2
@@ -46,36 +51,28 @@ class Plane:
     @cached_property
     def square(self) -> bool:
         """Whether a unit is as long along x as along y: equal units, and sides that are not too unlike."""
-        sides = (self.subject.high - self.subject.low)[[self.i, self.j]]
-        return self.x.unit == self.y.unit and float(sides.max() / sides.min()) < 6
+        sides = self.box[1] - self.box[0]
+        units = {self.subject.inputs[place].unit for place in (self.i, self.j)}
+        return len(units) == 1 and float(sides.max() / sides.min()) < 6
 
     def height(self, width: float) -> float:
         """The height of a figure whose axes are about `width` inches wide."""
-        sides = (self.subject.high - self.subject.low)[[self.i, self.j]]
+        sides = self.box[1] - self.box[0]
         return float(np.clip(width * (sides[1] / sides[0] if self.square else 0.8), 2.5, 10.0)) + 1.0
 
     @property
-    def extent(self) -> tuple[float, float, float, float]:
-        low, high = self.subject.low, self.subject.high
-        return float(low[self.i]), float(high[self.i]), float(low[self.j]), float(high[self.j])
-
-    @property
-    def x(self) -> ColumnLabel:
-        return self.subject.inputs[self.i]
-
-    @property
-    def y(self) -> ColumnLabel:
-        return self.subject.inputs[self.j]
+    def extent(self) -> Any:
+        """Its ends along x and along y, as matplotlib wants them."""
+        return tuple(np.column_stack(self.box).ravel().tolist())
 
     def prepare(self, axes: Axes, *, title: str | None = None) -> None:
         axes.axis(self.extent)
         if self.square:
             axes.set_aspect("equal")
-        label_axes(axes, self.x, self.y, title=title)
+        label_axes(axes, self.subject.inputs[self.i], self.subject.inputs[self.j], title=title)
 
 
 def planes(subject: Subject) -> list[Plane]:
-    """Every plane of two inputs that vary."""
     return [Plane(subject, i, j) for i, j in combinations(subject.varied, 2)]
 
 
@@ -94,14 +91,7 @@ def field_plot(subject: Subject, whole: bool) -> bytes:
     unit = common_unit(subject.targets)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, extend="max")
     bar.set_label(f"length of the vectors{f' ({unit})' if unit else ''}", color=INK)
-    _arrows(axes, plane, doubt, unit)
-    plane.prepare(axes)
-    return png(figure)
-
-
-def _arrows(axes: Axes, plane: Plane, doubt: "_Doubt", unit: str | None) -> None:
-    """Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes."""
-    subject = plane.subject
+    # Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes.
     _, _, grid = plane.points(ARROWS)
     vectors, near = subject.model.predict(grid), doubt.of(grid) < FAR
     reference = max(_top(np.linalg.norm(vectors[near], axis=1)), 1e-300)
@@ -112,6 +102,8 @@ def _arrows(axes: Axes, plane: Plane, doubt: "_Doubt", unit: str | None) -> None
         X, Y = _thinned(subject.data, subject)
         axes.plot(*subject.data[0].T, ".", ms=1.6, color=ACCENT, alpha=0.6)
         _key(axes.quiver(*X.T, *Y.T, color=ACCENT, alpha=0.9, **style), reference, unit, 0.32, "observed", ACCENT)
+    plane.prepare(axes)
+    return png(figure)
 
 
 def derivative_plots(subject: Subject, whole: bool) -> bytes:
@@ -330,5 +322,4 @@ def _reach(subject: Subject) -> FloatArray | None:
     if len(spectral) < len(scalars):
         return None
     stretches = np.array([1.0 / scalar.stretch(subject.model.d) for scalar in spectral])
-    reach: FloatArray = stretches.max(axis=0) * subject.model.feature_map.scale
-    return reach
+    return np.asarray(stretches.max(axis=0) * subject.model.feature_map.scale)

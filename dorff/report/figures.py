@@ -1,6 +1,4 @@
-"""What every figure shares (canvas, size, colours, text that any font can draw), and plots for models of any shape:
-predictions of held-out rows against what was observed, their residuals, and each output along the inputs. How kernel
-and ridge were chosen: scores against the ridge, a line a candidate, of a fit or of a grid of trials."""
+"""What every figure shares; plots of held-out rows, of outputs along inputs, and of scores against the ridge."""
 
 import io
 import math
@@ -31,6 +29,16 @@ ACCENT: Final = "#d9480f"
 LINES: Final = ("#1c5d99", "#d9480f", "#2b8a3e", "#8e44ad", "#b08900", "#0b7285", "#a61e4d", "#5c677d")
 LONGEST_NAME: Final = 40
 DPI: Final = 130
+MOST_INPUTS: Final = 4
+MOST_OUTPUTS: Final = 4
+MOST_GROUPS: Final = 12
+POINTS: Final = 200
+BAND: Final = float(ndtri(0.975))
+MOST_LINES: Final = 8
+_ERROR: Final = Criterion("error", "root mean squared error", root, in_units=True)
+T = TypeVar("T", bound=Hashable)
+Point = tuple[float, float]
+STYLES: Final = ("-", "--", "-.", ":")
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -41,7 +49,6 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": None})
     return buffer.getvalue()
@@ -71,13 +78,6 @@ def label_axes(axes: Axes, x: ColumnLabel, y: ColumnLabel | str, *, title: str |
         side.set_color(FAINT)
 
 
-MOST_INPUTS: Final = 4
-MOST_OUTPUTS: Final = 4
-MOST_GROUPS: Final = 12
-POINTS: Final = 200
-BAND: Final = float(ndtri(0.975))
-
-
 def observed_plot(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
     """What the model says of held-out rows against what was observed: a panel for each of the first few targets."""
     count = min(len(targets), MOST_OUTPUTS)
@@ -95,8 +95,7 @@ def observed_plot(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
 
 
 def residual_plots(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
-    """Residuals of held-out rows along the file, by group where rows have any, and against the normal law: a row of
-    panels for each of the first few targets."""
+    """Residuals of held-out rows along the file, by group, and against the normal law: a row for each target."""
     count, across = min(len(targets), MOST_OUTPUTS), 2 if held.groups is None else 3
     figure = new_figure(4.4 * across, 2.9 * count + 0.4)
     for j, panels in enumerate(figure.subplots(count, across, squeeze=False)):
@@ -190,23 +189,16 @@ def _near(axes: Axes, subject: Subject, i: int, j: int) -> None:
 
 
 def shades(X: FloatArray, subject: Subject, along: Sequence[int]) -> FloatArray:
-    """How dark rows X (n, d) are, (n,): 1, but paler the more are nearer to the centre by inputs that are not `along`
-    the axes, over their standard deviations."""
+    """How dark rows X (n, d) are, (n,): 1, but paler the more are nearer to the centre, not `along` axes, scaled."""
     spread = X.std(axis=0)
     apart = np.delete((X - subject.centre) / np.where(spread > 0, spread, 1.0), along, axis=1)
     distance = (apart**2).sum(axis=1)
     return np.asarray(np.exp(-4.0 * np.searchsorted(np.sort(distance), distance) / len(X)))
 
 
-MOST_LINES: Final = 8
-
-_ERROR: Final = Criterion("error", "root mean squared error", root, in_units=True)
-
-
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel that was tried: what to call it, and its (ridge, mean squared error) pairs; or, by `held_out`, pairs of
-    a ridge and 1 - R2 on held-out rows."""
+    """A kernel that was tried: its name, and (ridge, mean squared error) pairs or, `held_out`, (ridge, 1 - R2)."""
 
     label: str
     scores: tuple[tuple[float, float], ...]
@@ -254,12 +246,8 @@ def kernel_name(names: object, number: object) -> str:
     return str(sequence(names)[place]) if 0 <= place < len(sequence(names)) else f"kernel {place + 1}"
 
 
-def measure(candidates: Sequence[Candidate]) -> str:
+def criterion(candidates: Sequence[Candidate]) -> Criterion:
     """What the roots of the scores are."""
-    return _criterion(candidates).axis
-
-
-def _criterion(candidates: Sequence[Candidate]) -> Criterion:
     return criterion_of("kfold") if any(one.held_out for one in candidates) else _ERROR
 
 
@@ -270,12 +258,7 @@ def choice_plot(candidates: Sequence[Candidate], subject: Subject) -> bytes | No
         return None
     trials = [(one.label, 0, ridge, value) for one in drawn for ridge, value in one.scores]
     ridge, root = drawn[0].best
-    return trial_plot(trials, _criterion(drawn), (ridge, root**2), common_unit(subject.targets))
-
-
-T = TypeVar("T", bound=Hashable)
-Point = tuple[float, float]
-STYLES: Final = ("-", "--", "-.", ":")
+    return trial_plot(trials, criterion(drawn), (ridge, root**2), common_unit(subject.targets))
 
 
 def trial_plot(
@@ -308,7 +291,11 @@ def trial_plot(
     label_axes(axes, ColumnLabel("ridge"), criterion.axis + (f" ({unit})" if unit and criterion.in_units else ""))
     axes.margins(y=0.12)
     axes.grid(color=FAINT, alpha=0.3, lw=0.6)
-    _legend(axes, colours, styles)
+    lines = [Line2D([], [], color=colour, lw=2.2, label=drawable(kernel)) for kernel, colour in colours.items()]
+    if len(styles) > 1:
+        lines += [Line2D([], [], color=INK, ls=style, lw=1.4, label=f"m = {m:,}") for m, style in styles.items()]
+    place = (1.01, 0.5)
+    axes.legend(handles=lines, loc="center left", bbox_to_anchor=place, frameon=False, fontsize=9, labelcolor=INK)
     return png(figure)
 
 
@@ -329,12 +316,3 @@ def _scale(axes: Axes, ridges: Sequence[float]) -> None:
         axes.set_xscale("log")
     else:
         axes.set_xscale("symlog", linthresh=min((one for one in ridges if one > 0), default=1.0))
-
-
-def _legend(axes: Axes, colours: Mapping[str, str], styles: Mapping[int, str]) -> None:
-    """A line for each kernel and, where there are several, for each m."""
-    lines = [Line2D([], [], color=colour, lw=2.2, label=drawable(kernel)) for kernel, colour in colours.items()]
-    if len(styles) > 1:
-        lines += [Line2D([], [], color=INK, ls=style, lw=1.4, label=f"m = {m:,}") for m, style in styles.items()]
-    place = (1.01, 0.5)
-    axes.legend(handles=lines, loc="center left", bbox_to_anchor=place, frameon=False, fontsize=9, labelcolor=INK)

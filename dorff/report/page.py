@@ -1,5 +1,4 @@
-"""One self-contained HTML page about a model: no scripts, nothing fetched, plots inlined. The templates beside this
-file say it; here is what they say it of."""
+"""One self-contained HTML page about a model, no scripts, nothing fetched: what the templates here say it of."""
 
 import base64
 import math
@@ -23,6 +22,7 @@ from dorff.storage.location import locate
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
 LEVELS: Final = (0.5, 0.8, 0.95)
+_OF_HELD: Final = (("observed", figures.observed_plot), ("residuals", figures.residual_plots))
 _FIGURES: Final = ("r2", "rmse", "rmse_mean", "r2_linear", "r2_train")
 
 
@@ -45,11 +45,9 @@ class Figure(NamedTuple):
 def write_report(
     model_path: Path, out: Path | None = None, *, observations: Observations | None = None, title: str | None = None
 ) -> Path:
-    """Write the page of the model at `model_path` (its root or a version), and return where.
-
-    `out` left out means `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are drawn;
-    left out, rows that the model keeps are, which its fit held out. InputError where there is no model, or the page
-    cannot be written."""
+    """Write the page of the model at `model_path` (its root or a version), and return where. `out` left out means
+    `report-<version>.html` in the model's root. `observations`, X (n, d) and Y (n, p), are drawn; left out, rows that
+    the model keeps are, which its fit held out. InputError where there is no model, or the page cannot be written."""
     version = resolve_model(locate(model_path))
     model = load_model(version, held=True)
     observations = None if observations is None else _checked(observations, model)
@@ -61,7 +59,6 @@ def write_report(
 
 
 def render(model: Model, version: Path, *, observations: Observations | None = None, title: str | None = None) -> str:
-    """The page as text."""
     subject, report = Subject.of(model, observations), mapping(model.info.get("report"))
     tried = sorted(figures.from_info(model.info), key=lambda one: one.best[1])
     moved = figures.effects(subject)
@@ -77,11 +74,11 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         quality=Quality.of(model, subject),
         coverage=_coverage(model),
         levels=LEVELS,
-        judged=_judged(model, subject),
+        judged=[Figure(name, plot(model.held, subject.fitted)) for name, plot in _OF_HELD if model.held is not None],
         figures=list(_figures(subject, observations is not None, moved)),
         choice=None if (png := figures.choice_plot(tried, subject)) is None else Figure("choice", png),
         tried=tried,
-        measure=figures.measure(tried),
+        measure=figures.criterion(tried).axis,
         named=partial(figures.kernel_name, model.info.get("kernels")),
         terms=describe.kernel_terms(model),
         effects=moved,
@@ -102,10 +99,8 @@ def _checked(observations: Observations, model: Model) -> Observations | None:
     """Those without NaN, None where there are none."""
     X, Y = (np.asarray(part, dtype=np.float64) for part in observations)
     if X.shape != (len(X), model.d) or Y.shape != (len(X), model.p):
-        raise InputError(
-            f"observations: must be X (n, {model.d}) and Y (n, {model.p}) as the model was fitted; "
-            f"got shapes {X.shape} and {Y.shape}"
-        )
+        problem = f"must be X (n, {model.d}) and Y (n, {model.p}) as the model was fitted"
+        raise InputError(f"observations: {problem}; got shapes {X.shape} and {Y.shape}")
     good = np.isfinite(X).all(axis=1) & np.isfinite(Y).all(axis=1)
     return (X[good], Y[good]) if good.any() else None
 
@@ -133,13 +128,6 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
             yield Figure("slices", figures.curve_plots(subject, sorted(inputs[: figures.MOST_INPUTS])))
         if len(over) == 2:
             yield Figure("maps", map_plots(subject, *over))
-
-
-def _judged(model: Model, subject: Subject) -> list[Figure]:
-    if model.held is None:
-        return []
-    parts = {"observed": figures.observed_plot, "residuals": figures.residual_plots}
-    return [Figure(name, plot(model.held, subject.fitted)) for name, plot in parts.items()]
 
 
 def _real(value: object) -> float | None:

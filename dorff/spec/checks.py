@@ -24,6 +24,8 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 RANGE = ("from", "to", "count")  # of a list of numbers
 AUTO = "auto"  # dorff chooses, and says what and why
 WORDS = ("median", "tune", "tune each", AUTO)  # for a length-scale
+N = TypeVar("N", int, float)
+ADDRESS = r"(?!https?:)[a-z]+://\S+:\d+(/\S*)?|inproc://\S+"
 
 
 class Refusal(ValueError):
@@ -55,7 +57,6 @@ class KnownNames:
     default: str | None = None
 
     def name(self, value: object, *, key: str | None = None) -> object:
-        """`value`, if it is built."""
         built = ", ".join(self.built)
         if value in self.later:
             raise Refusal(f"asks for '{value}', which is known but not built yet; use one of: {built}", key=key)
@@ -99,10 +100,8 @@ def path(value: object, info: ValidationInfo) -> Path:
 
 def _no_secret(text: str) -> None:
     if carries_secret(text):
-        raise Refusal(
-            "holds a password or a signed query, which plans, logs and models would keep; take it out (credentials "
-            "belong in files or in the environment)"
-        )
+        remedy = "take it out (credentials belong in files or in the environment)"
+        raise Refusal(f"holds a password or a signed query, which plans, logs and models would keep; {remedy}")
 
 
 def _real(value: object) -> float:
@@ -125,13 +124,9 @@ not_negative = partial(number, least=0.0)
 
 
 def share(value: object) -> float:
-    """A number between 0 and 1, neither of them."""
     if not 0.0 < _real(value) < 1.0:
         raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")
     return _real(value)
-
-
-N = TypeVar("N", int, float)
 
 
 def _one_or_more(value: object, check: Callable[[object], N]) -> N | tuple[N, ...]:
@@ -140,11 +135,6 @@ def _one_or_more(value: object, check: Callable[[object], N]) -> N | tuple[N, ..
     if not value:
         raise Refusal("must be a number or a list of numbers, came an empty list; add a number")
     return tuple(map(check, value))
-
-
-def ridge(value: object) -> str | float | tuple[float, ...]:
-    """`auto`, or numbers as `penalties`."""
-    return AUTO if value == AUTO else penalties(value)
 
 
 def penalties(value: object) -> float | tuple[float, ...]:
@@ -168,14 +158,12 @@ def _of_range(value: dict[str, object], key: str) -> float:
 
 
 def counted(value: object) -> int:
-    """A whole number of 2 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 2:
         raise Refusal(f"must be a whole number of 2 or more, came {show(value)}; correct it")
     return value
 
 
 def counts(value: object) -> str | int | tuple[int, ...]:
-    """A whole number of 2 or more, or a list of such, or `auto`."""
     if value == AUTO:
         return AUTO
     numbers = _one_or_more(value, counted)
@@ -235,11 +223,6 @@ _ONE = "add a view, or write the kernel of the only one itself"
 views = _listed(2, "{inputs, kernel}, two at least", _ONE)
 
 
-def targets(value: object) -> object:
-    """Names of arrays, or a mapping for `ClassTargets` to read."""
-    return value if isinstance(value, dict | BaseModel) else arrays(value)
-
-
 def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:
     """`none`, `balanced`, or a weight for each label, as pairs; a label is text, a number as it is written."""
     if not isinstance(value, dict | tuple):
@@ -252,7 +235,6 @@ def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:
 
 
 def kernels(value: object) -> object:
-    """A kernel, or a list of at least one, as a tuple."""
     if not isinstance(value, list | tuple):
         return value
     if not value:
@@ -296,12 +278,10 @@ def measure(value: object) -> object:
 
 
 def switch(value: object) -> object:
-    """Yes, no, or `auto`."""
     return value if isinstance(value, bool) else KnownNames((AUTO, "true", "false")).name(value)
 
 
 def degree(value: object) -> tuple[int, int]:
-    """The radial and the spherical degree of a quadrature rule."""
     for known in ((1, 1), (1, 3), (3, 3)):
         if isinstance(value, list | tuple) and tuple(value) == known and not any(isinstance(v, bool) for v in value):
             return known
@@ -319,11 +299,7 @@ def memory(value: object) -> int:
     return value
 
 
-ADDRESS = r"(?!https?:)[a-z]+://\S+:\d+(/\S*)?|inproc://\S+"
-
-
 def address(value: object) -> str:
-    """The address of a Dask scheduler."""
     if isinstance(value, str):
         _no_secret(value)
     if not isinstance(value, str) or not re.fullmatch(ADDRESS, value):

@@ -1,11 +1,9 @@
 """What `cluster` of a job may say: where the tasks run. Each type has a word in the registry."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -17,6 +15,14 @@ from dorff.storage.location import is_remote
 _TEXT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"}
 _BYTES = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TEXT]})
 Bytes = Annotated[int, BeforeValidator(checks.memory), _BYTES]
+_WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
+_Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+_Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+_Taint = Annotated[str, Field(pattern="^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
+_PLAIN = Idle(
+    lambda one, _: "" if one.encrypted else f"{one.address} is not encrypted (write tls://HOST:PORT)", refused=True
+)
+_ENCRYPTED = Idle(lambda one, _: f"{one.address} is encrypted" if one.encrypted else "", refused=True)
 
 
 class ClusterSpec(Part):
@@ -43,9 +49,8 @@ class ClusterSpec(Part):
         """Seconds after which a worker ends, to save what it has."""
         return math.inf
 
-    def of_work(self, seconds: float) -> ClusterSpec:
-        """Where tasks run that take one core so many seconds, at a usual core's speed: there, unless it has another
-        place for small ones."""
+    def of_work(self, seconds: float) -> "ClusterSpec":
+        """Where tasks run that take a usual core so many seconds: there, unless it has another place for small ones."""
         return self
 
 
@@ -60,7 +65,7 @@ class LocalCluster(ClusterSpec):
     host: str = "127.0.0.1"
     small_jobs: Literal["driver", "workers"] = "driver"
 
-    def of_work(self, seconds: float) -> ClusterSpec:
+    def of_work(self, seconds: float) -> "ClusterSpec":
         """The driver for what it has done before workers are there, by itself."""
         small = self.small_jobs == "driver" and seconds <= self.START
         return SerialCluster(memory=self.memory) if small else self
@@ -83,14 +88,6 @@ class TLS(Part):
     key: FilePath
 
 
-def _plain(cluster: RemoteCluster, _: Any) -> str:
-    return "" if cluster.encrypted else f"{cluster.address} is not encrypted (write tls://HOST:PORT)"
-
-
-def _encrypted(cluster: RemoteCluster, _: Any) -> str:
-    return f"{cluster.address} is encrypted" if cluster.encrypted else ""
-
-
 class RemoteCluster(ClusterSpec):
     """A Dask cluster that runs already, planned as one worker; a fit asks how much memory the workers have.
     Off loopback its address begins with tls:// and `tls` names our credentials; tcp:// lets everybody in who can reach
@@ -103,16 +100,13 @@ class RemoteCluster(ClusterSpec):
     address: Annotated[
         str, BeforeValidator(checks.address), WithJsonSchema({"type": "string", "pattern": f"^({checks.ADDRESS})$"})
     ]
-    tls: Annotated[TLS | None, Idle(_plain, refused=True)] = None
-    plain_tcp: Annotated[bool, Idle(_encrypted, refused=True)] = False
+    tls: Annotated[TLS | None, _PLAIN] = None
+    plain_tcp: Annotated[bool, _ENCRYPTED] = False
 
     @property
     def encrypted(self) -> bool:
         """Whether who listens on the way learns nothing, by TLS or because all is in one process."""
         return self.address.startswith(("tls://", "wss://", "inproc://"))
-
-
-_WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
 
 
 def _walltime(value: object) -> str:
@@ -135,9 +129,8 @@ def _directive(value: str) -> str:
         long = option[2:].partition("=")[0] if option.startswith("--") else ""
         for key, names in _OWN.items():  # sbatch takes the beginning of a long name for it
             if any(option[:2] == f"-{name}" or (long and name.startswith(long)) for name in names.split()):
-                raise checks.Refusal(
-                    f"has {option}, which dorff sets; {f'use cluster.{key}' if key else 'take it out'}"
-                )
+                remedy = f"use cluster.{key}" if key else "take it out"
+                raise checks.Refusal(f"has {option}, which dorff sets; {remedy}")
     return value
 
 
@@ -187,11 +180,6 @@ class MPICluster(ClusterSpec):
     type: Literal["mpi"]
     memory: Bytes = 4 * 2**30
     interface: _Word = ""
-
-
-_Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
-_Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-_Taint = Annotated[str, Field(pattern="^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
 
 
 class KubernetesCluster(ClusterSpec):

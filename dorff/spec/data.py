@@ -1,5 +1,4 @@
-"""The data of a job: the store and the arrays its rows are read from; and what `manifold` may say: terms
-weight <f, (L (x) Q) f> that make f smooth along a graph of all rows."""
+"""What `data` of a job may say, and `manifold`: weight <f, (L (x) Q) f>, f smooth along a graph of all rows."""
 
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -9,6 +8,15 @@ from dorff.spec import checks
 from dorff.spec.checks import KnownNames
 from dorff.spec.part import ArrayName, Box, FilePath, Idle, Names, OneOf, OneOrMore, Part, Penalties, Positive, ViewName
 from dorff.spec.registry import GRAPHS, OUTPUTS, Keyed, Word
+
+_WEIGHTS = KnownNames(("heat", "binary"))
+_LAPLACIANS = KnownNames(("unnormalised", "normalised"))
+_POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
+Graph = Annotated[Part, Word(GRAPHS, default="knn")]
+Coupling = Annotated[str | Part, Keyed(OUTPUTS, only=("identity", "matrix", "graph"))]
+_APART: Final = Idle(
+    lambda graph, _: "inside a leaf new rows never change old edges" if graph.within == "leaf" else "", refused=True
+)
 
 
 class ClassTargets(Part):
@@ -20,7 +28,7 @@ class ClassTargets(Part):
 Targets = Annotated[
     Annotated[Names, Tag("<arrays>")] | Annotated[ClassTargets, Tag("<classes>")],
     Discriminator(lambda value: "<arrays>" if isinstance(value, str | tuple) else "<classes>"),
-    BeforeValidator(checks.targets),
+    BeforeValidator(lambda value: value if isinstance(value, dict | Part) else checks.arrays(value)),
 ]
 
 
@@ -70,16 +78,9 @@ class Data(Part):
     @model_validator(mode="after")
     def _labelled_says_which(self) -> Self:
         if self.labelled is not None and self.nan != "unlabelled":
-            raise checks.Refusal(
-                f"must be unlabelled where labelled names the column that tells such rows, came {self.nan}; drop it",
-                key="nan",
-            )
+            problem = f"must be unlabelled where labelled names the column that tells such rows, came {self.nan}"
+            raise checks.Refusal(f"{problem}; drop it", key="nan")
         return self
-
-
-_WEIGHTS = KnownNames(("heat", "binary"))
-_LAPLACIANS = KnownNames(("unnormalised", "normalised"))
-_POWERS: Final = WithJsonSchema({"anyOf": [{"const": 1}, {"type": "integer", "minimum": 2, "multipleOf": 2}]})
 
 
 def _edge_weights(value: object) -> object:
@@ -88,23 +89,16 @@ def _edge_weights(value: object) -> object:
 
 def _laplacian(value: object) -> object:
     if isinstance(value, str) and value.replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
-        raise checks.Refusal(
-            f"must not be {value}, whose matrix is neither symmetric nor positive, and so no penalty; use one of: "
-            f"{', '.join(_LAPLACIANS.built)}"
-        )
+        problem = f"must not be {value}, whose matrix is neither symmetric nor positive, and so no penalty"
+        raise checks.Refusal(f"{problem}; use one of: {', '.join(_LAPLACIANS.built)}")
     return _LAPLACIANS.name(value)
 
 
 def _power(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and (value == 1 or (value > 1 and value % 2 == 0)):
         return value
-    raise checks.Refusal(
-        f"must be 1, or even (L^2, L^4 ... are sums of squares), came {checks.show(value)}; correct it"
-    )
-
-
-def _apart(graph: "KnnSpec", _: Any) -> str:
-    return "inside a leaf new rows never change old edges" if graph.within == "leaf" else ""
+    wanted = "1, or even (L^2, L^4 ... are sums of squares)"
+    raise checks.Refusal(f"must be {wanted}, came {checks.show(value)}; correct it")
 
 
 class KnnSpec(Part):
@@ -119,7 +113,7 @@ class KnnSpec(Part):
     neighbours: Annotated[int, Field(ge=1)] = 10
     weights: Annotated[Literal["heat", "binary"] | Positive, BeforeValidator(_edge_weights)] = "heat"
     within: Annotated[str, OneOf("data", "leaf")] = "data"
-    append: Annotated[str, OneOf("rebuild", "link"), Idle(_apart, refused=True)] = "rebuild"
+    append: Annotated[str, OneOf("rebuild", "link"), _APART] = "rebuild"
 
 
 class GivenSpec(Part):
@@ -133,10 +127,6 @@ class IdentitySpec(Part):
     """No graph: L is the identity, over all rows."""
 
     type: Literal["identity"]
-
-
-Graph = Annotated[Part, Word(GRAPHS, default="knn")]
-Coupling = Annotated[str | Part, Keyed(OUTPUTS, only=("identity", "matrix", "graph"))]
 
 
 def _graphless(term: "ManifoldSpec", _: Any) -> str:
@@ -193,10 +183,8 @@ class ManifoldSpec(Part):
     @model_validator(mode="after")
     def _graph_or_between(self) -> Self:
         if self.between and not isinstance(self.graph, IdentitySpec):
-            raise checks.Refusal(
-                "compares the views of each row with one another, and has no graph; leave graph out, or between",
-                key="between",
-            )
+            problem = "compares the views of each row with one another, and has no graph"
+            raise checks.Refusal(f"{problem}; leave graph out, or between", key="between")
         return self
 
 

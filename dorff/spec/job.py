@@ -19,6 +19,13 @@ STREAMING_RIDGE: Final = 1e-6
 MOST_FEATURES: Final = 4096  # of `auto`
 
 Sampler = Annotated[Typed, Word(SAMPLERS, default="orthogonal")]
+_LABELS: Final = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
+ClassWeight = Annotated[
+    Literal["none", "balanced"] | tuple[tuple[str, float], ...],
+    BeforeValidator(checks.class_weight),
+    PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
+    WithJsonSchema({"anyOf": [{"enum": ["none", "balanced"]}, _LABELS]}),
+]
 
 
 class Features(Part):
@@ -45,7 +52,6 @@ class Features(Part):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels of `drawn_for`."""
         given = self.drawn_for
         return given if isinstance(given, tuple) else () if given is None else (given,)
 
@@ -60,15 +66,6 @@ class Folds(Part):
 
     count: Annotated[int, Field(ge=2)] = 5
     by: FoldsBy = "auto"
-
-
-_LABELS: Final = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
-ClassWeight = Annotated[
-    Literal["none", "balanced"] | tuple[tuple[str, float], ...],
-    BeforeValidator(checks.class_weight),
-    PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
-    WithJsonSchema({"anyOf": [{"enum": ["none", "balanced"]}, _LABELS]}),
-]
 
 
 def _compares(solve: "Solve", job: "Job") -> str:
@@ -196,7 +193,6 @@ class Job(Part):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel asked for, in the order given."""
         return self.kernel if isinstance(self.kernel, tuple) else (self.kernel,)
 
     @property
@@ -229,29 +225,19 @@ class Job(Part):
         return self.criterion == "kfold" or self.holds_out
 
     @model_validator(mode="after")
-    def _a_place_each(self) -> Self:
+    def _put_in_order(self) -> Self:
+        """Puts in what follows from other keys, so that what is written says so too; refuses what does not agree."""
         given = (self.data.store, self.data.unlabelled, self.publish.holdout, self.state, self.model)
         places = [place for place in given if place is not None]
         if len(set(places)) < len(places):
-            raise checks.Refusal(
-                "must give data.store, data.unlabelled, publish.holdout, state and model a place each; two are the "
-                "same, move one"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _unsaid(self) -> Self:
-        """Puts in what follows from other keys: what was read says so, and so does what is written of it."""
+            each = "data.store, data.unlabelled, publish.holdout, state and model"
+            raise checks.Refusal(f"must give {each} a place each; two are the same, move one")
         first, folds = self.kernels[0], self.solve.folds
         if isinstance(first, MultiViewSpec) and "inputs" not in self.data.model_fields_set:
             object.__setattr__(self, "data", self.data.model_copy(update={"inputs": first.arrays}))
         if self.deals and self.data.nan == "unlabelled" and "by" not in folds.model_fields_set:
             dealt = self.solve.model_copy(update={"folds": folds.model_copy(update={"by": "rows"})})
             object.__setattr__(self, "solve", dealt)
-        return self
-
-    @model_validator(mode="after")
-    def _parts_agree(self) -> Self:
         _check_views(self)
         _check_manifold(self)
         if self.solve.conformal and self.solve.posterior is False:
@@ -301,18 +287,14 @@ def _check_views(job: "Job") -> None:
         return
     seen = {tuple((view.name, view.arrays) for view in kernel.views) for kernel in viewed}
     if len(viewed) < len(kernels) or len(seen) > 1:
-        raise checks.Refusal(
-            "has kernels of other views, or of none, beside one of views, and one pass cannot serve them; give all "
-            "kernels (those of features.drawn_for too) the same views, or write a job for each",
-            key="kernel",
-        )
+        problem = "has kernels of other views, or of none, beside one of views, and one pass cannot serve them"
+        remedy = "give all kernels (those of features.drawn_for too) the same views, or write a job for each"
+        raise checks.Refusal(f"{problem}; {remedy}", key="kernel")
     given = (job.data.inputs,) if isinstance(job.data.inputs, str) else job.data.inputs
     if sorted(given) != sorted(viewed[0].arrays):
-        raise checks.Refusal(
-            f"must be the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once, came "
-            f"{', '.join(given)}; leave it out, and they are",
-            key="data.inputs",
-        )
+        wanted = f"the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once"
+        problem = f"must be {wanted}, came {', '.join(given)}"
+        raise checks.Refusal(f"{problem}; leave it out, and they are", key="data.inputs")
 
 
 def _check_manifold(job: "Job") -> None:
@@ -326,23 +308,16 @@ def _check_manifold(job: "Job") -> None:
             key = f"manifold[{number}].view" if len(job.manifold) > 1 else "manifold.view"
             checks.KnownNames(names).name(term.view, key=key)
     if solve.route in _ITERATIVE:
-        raise checks.Refusal(
-            f"is {solve.route}, which has no manifold terms; set it to auto, or leave manifold out", key="solve.route"
-        )
+        remedy = "set it to auto, or leave manifold out"
+        raise checks.Refusal(f"is {solve.route}, which has no manifold terms; {remedy}", key="solve.route")
     if solve.ridge_per_output:
-        raise checks.Refusal(
-            "solves for each output alone, which manifold terms do not allow; leave it out, or manifold",
-            key="solve.ridge_per_output",
-        )
+        problem = "solves for each output alone, which manifold terms do not allow"
+        raise checks.Refusal(f"{problem}; leave it out, or manifold", key="solve.ridge_per_output")
     outputs = [one.output for one in job.kernels if isinstance(one, DecomposableSpec)]
     if any(output == "learned" or isinstance(output, LearnedOutputSpec) for output in outputs):
-        raise checks.Refusal(
-            "is learned, which manifold terms do not allow; give a matrix, or covariance, or leave manifold out",
-            key="kernel.output",
-        )
+        remedy = "give a matrix, or covariance, or leave manifold out"
+        raise checks.Refusal(f"is learned, which manifold terms do not allow; {remedy}", key="kernel.output")
     if job.trials > 1 and job.criterion not in HELD_OUT:
-        raise checks.Refusal(
-            f"is {job.criterion}, which cannot choose among {job.trials} trials with manifold terms (it knows nothing "
-            "of unlabelled rows); set solve.select: kfold, or ask for one ridge, weight, kernel and count",
-            key="solve.select",
-        )
+        problem = f"is {job.criterion}, which cannot choose among {job.trials} trials with manifold terms"
+        remedy = "set solve.select: kfold, or ask for one ridge, weight, kernel and count"
+        raise checks.Refusal(f"{problem} (it knows nothing of unlabelled rows); {remedy}", key="solve.select")

@@ -10,6 +10,7 @@ from dorff.spec.part import GAUSSIAN, Idle, Names, NotNegative, Part, Positive, 
 from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word, kind_of
 
 Scalar = Annotated[Typed, Word(SCALARS, default="gaussian", later=("skeleton",))]
+Output = Annotated[str | Part, Keyed(OUTPUTS)]
 
 
 class MatrixOutput(Part):
@@ -35,9 +36,6 @@ class LearnedOutputSpec(Part):
     """An output matrix learned from the moments, with a trace or a Frobenius penalty."""
 
     learned: Literal["trace", "frobenius"] = "trace"
-
-
-Output = Annotated[str | Part, Keyed(OUTPUTS)]
 
 
 class DecomposableSpec(Typed):
@@ -114,7 +112,6 @@ class ViewSpec(Part):
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """The arrays that it sees, in the order given."""
         return self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)
 
 
@@ -128,9 +125,8 @@ class MultiViewSpec(Typed):
         names = [view.name for view in self.views]
         for number, name in enumerate(names):
             if name in names[:number]:
-                raise checks.Refusal(
-                    f"has two views that are called {checks.show(name)}; give each a name of its own", key="views"
-                )
+                remedy = "give each a name of its own"
+                raise checks.Refusal(f"has two views that are called {checks.show(name)}; {remedy}", key="views")
         return self
 
     @property
@@ -143,15 +139,11 @@ def _kernel(value: object) -> object:
     """Refuses words that are kernels elsewhere with the place where they belong."""
     kind = kind_of(value)
     if isinstance(kind, str) and kind in SCALARS.names and kind not in KERNELS.names:
-        raise checks.Refusal(
-            f"'{kind}' is a scalar kernel; write {{type: decomposable, scalar: {{type: {kind}, ...}}}}", key="type"
-        )
+        remedy = f"write {{type: decomposable, scalar: {{type: {kind}, ...}}}}"
+        raise checks.Refusal(f"'{kind}' is a scalar kernel; {remedy}", key="type")
     if kind in ("spectral_density", "from_signature"):
-        raise checks.Refusal(
-            f"asks for '{kind}', which is made of a Python function, and a job file cannot hold one; "
-            "use dorff.ORFFRegressor(kernel=...)",
-            key="type",
-        )
+        problem = f"asks for '{kind}', which is made of a Python function, and a job file cannot hold one"
+        raise checks.Refusal(f"{problem}; use dorff.ORFFRegressor(kernel=...)", key="type")
     return value
 
 

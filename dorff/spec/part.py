@@ -11,6 +11,61 @@ from pydantic_core import core_schema
 
 from dorff.spec import checks
 
+_WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
+_ROWS: Final = {"type": "array", "minItems": 1, "items": {"type": "array", "items": {"type": "number"}, "minItems": 1}}
+_NAME: Final = {"type": "string", "minLength": 1}  # or path
+_NAMES: Final = {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1, "uniqueItems": True}]}
+_NUMBERS: Final = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
+_COUNT: Final = {"type": "integer", "minimum": 2}
+_NOT_NEGATIVE: Final = {"type": "number", "minimum": 0}
+_ENDS: Final = {"from": _NUMBERS["items"], "to": _NUMBERS["items"], "count": _COUNT}
+_RANGE: Final = {"type": "object", "properties": _ENDS, "required": [*_ENDS], "additionalProperties": False}
+_AUTO: Final = {"const": checks.AUTO}
+_GIVEN: Final = [_NOT_NEGATIVE, {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}, _RANGE]
+_OR_AUTO: Final = WithJsonSchema({"anyOf": [*_GIVEN, _AUTO]})
+FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_NAME)]
+ArrayName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of an array"))]
+#: The name of an array, or several, stacked.
+Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays), WithJsonSchema(_NAMES)]
+_MATRIX = WithJsonSchema({"anyOf": [_NAME, _ROWS]})
+#: A matrix: the file that holds it, or its rows.
+Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN, _MATRIX]
+Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.square), _WRITTEN, _MATRIX]
+_PAIR: Final = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+_PAIRS = WithJsonSchema({"type": "array", "minItems": 1, "items": _PAIR})
+#: The least and the largest value of each input.
+Box = Annotated[tuple[tuple[float, float], ...], BeforeValidator(checks.box), _PAIRS]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(checks.positive)]
+NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)]
+#: A number, several, or {from, to, count}.
+Penalties = Annotated[float | tuple[float, ...], BeforeValidator(checks.penalties), WithJsonSchema({"anyOf": _GIVEN})]
+#: The same, or auto.
+Ridges = Annotated[
+    float | tuple[float, ...] | Literal["auto"],
+    BeforeValidator(lambda value: value if value == checks.AUTO else checks.penalties(value)),
+    _OR_AUTO,
+]
+#: A whole number of 2 or more, several, or auto.
+Counts = Annotated[
+    int | tuple[int, ...] | Literal["auto"],
+    BeforeValidator(checks.counts),
+    WithJsonSchema({"anyOf": [_COUNT, {"type": "array", "items": _COUNT, "minItems": 1, "uniqueItems": True}, _AUTO]}),
+]
+#: The largest error of sums that are not exact, relative to what is summed.
+Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.positive)]
+#: A number between 0 and 1.
+Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
+ViewName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of a view"))]
+FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("leaves, rows or the name of a column"))]
+#: Radial and spherical degree of a quadrature rule.
+Degrees = Annotated[tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})]
+#: A number, one an input, or how it is found.
+Lengthscale = Annotated[
+    float | tuple[float, ...] | Literal["median", "tune", "tune each", "auto"],
+    BeforeValidator(checks.lengthscale),
+    WithJsonSchema({"anyOf": [_NUMBERS["items"], _NUMBERS, {"enum": [*checks.WORDS]}, {"const": {"tune": "each"}}]}),
+]
+
 
 @dataclass(frozen=True)
 class Idle:
@@ -73,70 +128,6 @@ class OneOrMore:
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
         several = handler(schema)
         return {"anyOf": [several["items"], several]}
-
-
-_WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
-
-_ROWS: Final = {"type": "array", "minItems": 1, "items": {"type": "array", "items": {"type": "number"}, "minItems": 1}}
-_NAME: Final = {"type": "string", "minLength": 1}  # or path
-_NAMES: Final = {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1, "uniqueItems": True}]}
-_NUMBERS: Final = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
-_COUNT: Final = {"type": "integer", "minimum": 2}
-_NOT_NEGATIVE: Final = {"type": "number", "minimum": 0}
-_ENDS: Final = {"from": _NUMBERS["items"], "to": _NUMBERS["items"], "count": _COUNT}
-_RANGE: Final = {"type": "object", "properties": _ENDS, "required": [*_ENDS], "additionalProperties": False}
-_AUTO: Final = {"const": checks.AUTO}
-_GIVEN: Final = [_NOT_NEGATIVE, {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}, _RANGE]
-_OR_AUTO: Final = WithJsonSchema({"anyOf": [*_GIVEN, _AUTO]})
-
-FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_NAME)]
-ArrayName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of an array"))]
-#: The name of an array, or several, stacked.
-Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays), WithJsonSchema(_NAMES)]
-_MATRIX = WithJsonSchema({"anyOf": [_NAME, _ROWS]})
-#: A matrix: the file that holds it, or its rows.
-Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN, _MATRIX]
-Square = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.square), _WRITTEN, _MATRIX]
-
-#: The least and the largest value of each input.
-Box = Annotated[
-    tuple[tuple[float, float], ...],
-    BeforeValidator(checks.box),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "minItems": 1,
-            "items": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
-        }
-    ),
-]
-
-Positive = Annotated[float, Field(gt=0), BeforeValidator(checks.positive)]
-NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)]
-#: A number, several, or {from, to, count}.
-Penalties = Annotated[float | tuple[float, ...], BeforeValidator(checks.penalties), WithJsonSchema({"anyOf": _GIVEN})]
-#: The same, or auto.
-Ridges = Annotated[float | tuple[float, ...] | Literal["auto"], BeforeValidator(checks.ridge), _OR_AUTO]
-#: A whole number of 2 or more, several, or auto.
-Counts = Annotated[
-    int | tuple[int, ...] | Literal["auto"],
-    BeforeValidator(checks.counts),
-    WithJsonSchema({"anyOf": [_COUNT, {"type": "array", "items": _COUNT, "minItems": 1, "uniqueItems": True}, _AUTO]}),
-]
-#: The largest error of sums that are not exact, relative to what is summed.
-Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.positive)]
-#: A number between 0 and 1.
-Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
-ViewName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of a view"))]
-FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("leaves, rows or the name of a column"))]
-#: Radial and spherical degree of a quadrature rule.
-Degrees = Annotated[tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})]
-#: A number, one an input, or how it is found.
-Lengthscale = Annotated[
-    float | tuple[float, ...] | Literal["median", "tune", "tune each", "auto"],
-    BeforeValidator(checks.lengthscale),
-    WithJsonSchema({"anyOf": [_NUMBERS["items"], _NUMBERS, {"enum": [*checks.WORDS]}, {"const": {"tune": "each"}}]}),
-]
 
 
 class LengthscaleSpec(Typed):

@@ -4,7 +4,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,13 +81,15 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
 
     Raises InputError, one sentence, for whatever is wrong with the file."""
     source = Path(path)
-    within = None if root is None else _folder(Path(root))
+    if root is not None and not Path(root).is_dir():
+        raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")
+    context = {"folder": source.resolve().parent, "root": None if root is None else Path(root).resolve()}
     raw = _read(source)
     if not isinstance(raw, dict):
         keys = ", ".join(Job.model_fields)
         raise InputError(f"{source}: must be a mapping with the keys {keys}, came {show(raw)}; write them")
     try:
-        return Job.model_validate(raw, context={"folder": source.resolve().parent, "root": within})
+        return Job.model_validate(raw, context=context)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         places = list(dict.fromkeys(_where(one, raw) for one in others))
@@ -111,37 +113,26 @@ def job_schema() -> Config:
         return {key: put_words(item) for key, item in node.items() if not own or key != "words"} | own
 
     def refer(entry: Entry, registry: Registry) -> Config:
+        """To the schema of a word's options, which is added to `definitions`, and those of their parts."""
         name = f"{registry.kind}.{entry.name}"
         if name not in definitions:
             definitions[name] = {}  # a word's options may hold the word itself
-            definitions[name] = _of_options(entry, definitions, put_words)
+            schema = entry.options.model_json_schema()
+            for part, own in schema.pop("$defs", {}).items():
+                if part not in definitions:
+                    definitions[part] = {}
+                    definitions[part] = put_words(own)
+            help_text = schema.get("description") if entry.options.__doc__ != Typed.__doc__ else None
+            says = [text for text in (entry.formula, help_text, entry.source) if text]
+            if "type" in schema["properties"]:
+                schema["properties"]["type"] = {"const": entry.name}
+            schema["required"] = [key for key in schema.get("required", []) if key != "type"]
+            definitions[name] = put_words({**schema, "title": entry.name, "description": "\n\n".join(says)})
         return {"$ref": f"#/$defs/{name}"}
 
     schema = Job.model_json_schema()
     parts = schema.pop("$defs", {})
     return {"$schema": DIALECT, "title": "A dorff job", **put_words(schema), "$defs": put_words(parts) | definitions}
-
-
-def _of_options(entry: Entry, definitions: Config, put_words: Callable[[Any], Any]) -> Config:
-    """The schema of a word's options; those of their parts are added to `definitions`."""
-    schema = entry.options.model_json_schema()
-    for name, part in schema.pop("$defs", {}).items():
-        if name not in definitions:
-            definitions[name] = {}
-            definitions[name] = put_words(part)
-    help_text = schema.get("description") if entry.options.__doc__ != Typed.__doc__ else None
-    says = [text for text in (entry.formula, help_text, entry.source) if text]
-    if "type" in schema["properties"]:
-        schema["properties"]["type"] = {"const": entry.name}
-    schema["required"] = [name for name in schema.get("required", []) if name != "type"]
-    found: Config = put_words({**schema, "title": entry.name, "description": "\n\n".join(says)})
-    return found
-
-
-def _folder(root: Path) -> Path:
-    if not root.is_dir():
-        raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")
-    return root.resolve()
 
 
 def _read(source: Path) -> object:

@@ -45,27 +45,26 @@ class Entry:
 
 
 class Registry:
-    """The entries of one kind. Importing the modules `home` adds those of dorff itself."""
+    """The entries of one kind. Importing the module `home` adds those of dorff itself."""
 
-    def __init__(self, kind: str, *home: str) -> None:
+    def __init__(self, kind: str, home: str) -> None:
         self.kind = kind
         self.group: Final = f"dorff.{kind}"
         self._home = home
         self._entries: dict[str, Entry] = {}
 
     def add(self, *entries: Entry) -> None:
-        """Makes words of dorff known."""
         self._entries |= {entry.name: entry for entry in entries}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every word, dorff's first; other packages are not imported for it."""
-        self._import_home()
+        importlib.import_module(self._home)
         return tuple(dict.fromkeys([*self._entries, *sorted(_entry_points(self.group, tuple(sys.path)).names)]))
 
     def get(self, name: object) -> Entry | None:
         """The entry of a word; None where no installed package has it. InputError where its package is broken."""
-        self._import_home()
+        importlib.import_module(self._home)
         if not isinstance(name, str):
             return None
         if name not in self._entries:
@@ -96,10 +95,6 @@ class Registry:
         entry = self.get(kind_of(config))
         return entry.formula if entry is not None and entry.formula else "K"
 
-    def _import_home(self) -> None:
-        for module in self._home:
-            importlib.import_module(module)
-
 
 Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the schema of a word's options
 
@@ -121,7 +116,6 @@ class Word:
         return tuple(name for name in self.registry.names if name not in (*self.without, *keys))
 
     def read(self, value: object, info: ValidationInfo) -> Part:
-        """The options of the value's word, checked."""
         if isinstance(value, Part):
             return value
         if value in self.names:
@@ -144,7 +138,6 @@ class Word:
         return {"words": self}  # in whose place `job_schema` puts `schema`
 
     def schema(self, refer: Refer) -> Config:
-        """The JSON Schema of the mappings that may stand here; only the default may leave out its `type`."""
         typed = [
             {**refer(one, self.registry), **({} if one.name == self.default else {"required": ["type"]})}
             for one in self.registry.entries(self.names)
@@ -164,21 +157,15 @@ class Keyed:
         if isinstance(value, Part):
             return value
         if isinstance(value, dict) and value:
-            return self._mapping(value, info)
+            if (keyed := _keyed(self.registry, value, self.only)) is not None:
+                return keyed.options.model_validate(value, context=info.context)
+            keys, key = [entry.name for entry in self._keyed()], next(iter(value))
+            raise Refusal(f"is not a known key; {nearest(key, keys)}use one of: {', '.join(keys)}", key=str(key))
         entry = _entry(self.registry, value, key=None) if not self.only or value in self.only else None
         if entry is not None and entry.alone:
             return entry.name
-        alone, keyed = self._alone(), [entry.written for entry in self._keyed()]
-        KnownNames((*alone, *keyed)).name(value)
+        KnownNames((*self._alone(), *(entry.written for entry in self._keyed()))).name(value)
         raise Refusal(f"needs a value, came {show(value)}; write it as a mapping")
-
-    def _mapping(self, value: dict[str, Any], info: ValidationInfo) -> Part:
-        if (keyed := _keyed(self.registry, value, self.only)) is not None:
-            return keyed.options.model_validate(value, context=info.context)
-        keys = [entry.name for entry in self._keyed()]
-        key = next(iter(value))
-        hint = nearest(key, keys)
-        raise Refusal(f"is not a known key; {hint}use one of: {', '.join(keys)}", key=str(key))
 
     def _alone(self) -> list[str]:
         return [entry.name for entry in self.registry.entries(self.only) if entry.alone]
@@ -193,7 +180,6 @@ class Keyed:
         return {"words": self}
 
     def schema(self, refer: Refer) -> Config:
-        """The JSON Schema of what may stand here."""
         return {"anyOf": [{"enum": self._alone()}, *_of_keys(self.registry, refer, self.only)]}
 
 

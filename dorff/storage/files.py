@@ -49,9 +49,8 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool) -> None:
-    """Write a file beside its place and move it there in one step; nobody ever sees a part of it.
-
-    `sync` waits for the disk. Files with a checksum that can be made again do without: reading tells a torn one."""
+    """Write a file beside its place and move it there in one step; nobody ever sees a part of it. `sync` waits for the
+    disk. Files with a checksum that can be made again do without: reading tells a torn one."""
     with space_on(path):
         if locate(path).folders:
             make_directory(path.parent, sync=sync)
@@ -61,8 +60,7 @@ def write_atomic(path: Path, chunks: Iterable[bytes | memoryview], *, sync: bool
 
 
 def remove_torn(directory: Path, *, older: float = 3600.0) -> None:
-    """Remove what writers of dorff that were killed left half-done, `older` seconds ago or more: nobody is writing it
-    any longer. Hidden files of others stay."""
+    """Remove what killed writers of dorff left half-done `older` seconds ago or more; hidden files of others stay."""
     for path in unfinished(directory):
         with suppress(FileNotFoundError):  # another process tidies too
             if time.time() - path.lstat().st_mtime > older:
@@ -77,10 +75,8 @@ def unfinished(directory: Path, begin: str = ".") -> list[Path]:
 
 def identity(path: Path, names: int = 3) -> str:
     """What a file that is kept is, as the last `names` of its path say: a hash of the plan, sweep, term or graph that
-    it is of, and which part of that.
-
-    It is under the file's checksum: one in another's place (a copy, a restore, a write gone astray) is whole, and yet
-    as good as damaged, because it would be counted for what it is not."""
+    it is of, and which part of that. It is under the file's checksum: one in another's place (a copy, a restore, a
+    write gone astray) is whole, and yet as good as damaged, because it would be counted for what it is not."""
     return "/".join(path.parts[-names:])
 
 
@@ -100,7 +96,6 @@ def unseal(line: bytes, of: str = "") -> Record | None:
 
 
 def write_record(path: Path, record: Mapping[str, Any], *, sync: bool) -> None:
-    """Write a record, sealed as what it is."""
     write_atomic(path, [seal(record, identity(path))], sync=sync)
 
 
@@ -148,15 +143,6 @@ def free_bytes(path: Path) -> int:
     while locate(path).folders and not path.exists():
         path = path.parent
     return locate(path).free_bytes()
-
-
-def total_bytes(files: Iterable[Path]) -> int:
-    """The size of files together; one that another process deletes meanwhile counts as none."""
-    total = 0
-    for file in files:
-        with suppress(FileNotFoundError):
-            total += file.stat().st_size
-    return total
 
 
 def check_confined(folder: Path) -> None:

@@ -24,10 +24,9 @@ _BUFFER: Final = 2**20  # bytes of a file that are written at a time: sums come 
 
 
 class Location(PosixPath):
-    """A path with what `pathlib` lacks: whole files, locks, durability, free space, and Zarr.
-
-    Here a path of the operating system. Another storage is a subclass, which overrides these methods and those of
-    `pathlib` that touch files; its errors are those of local files (FileNotFoundError, FileExistsError and so on)."""
+    """A path with what `pathlib` lacks: whole files, locks, durability, free space, and Zarr. Here a path of the
+    operating system. Another storage is a subclass, which overrides these methods and those of `pathlib` that touch
+    files; its errors are those of local files (FileNotFoundError, FileExistsError and so on)."""
 
     __slots__ = ()
     folders: ClassVar[bool] = True  # whether a file needs a folder that is there
@@ -46,9 +45,8 @@ class Location(PosixPath):
     @contextmanager
     def writing(self, *, sync: bool, new: bool = False) -> Iterator[BinaryIO]:
         """A file to write, which appears at this path, whole, when the block ends without an error; over what is there
-        or, `new`, FileExistsError where something is.
-
-        `sync` waits until it would outlive a power cut. Its folder is there."""
+        or, `new`, FileExistsError where something is. `sync` waits until it would outlive a power cut. Its folder is
+        there."""
         temporary = self.with_name(f".{self.name}.{uuid.uuid4().hex}")  # no other writer's
         try:
             with temporary.open("wb", buffering=_BUFFER) as file:
@@ -114,7 +112,6 @@ class Location(PosixPath):
     @contextmanager
     def locked(self, seconds: float, *, folder: bool = False) -> Iterator[Callable[[], bool]]:
         """Hold the lock of a file (made where there is none), or of a `folder`, for one process and thread at a time.
-
         Waits for `seconds`, then raises BlockingIOError. Yields a function: is what was locked still at this path?"""
         handle = os.open(self, os.O_RDONLY) if folder else self._handle(os.O_RDWR | os.O_CREAT)
         try:
@@ -182,10 +179,10 @@ class Location(PosixPath):
         mounts = [one for one in psutil.disk_partitions(all=True) if self.is_relative_to(one.mountpoint)]
         return max(mounts, key=lambda one: len(one.mountpoint)).fstype in _LOCAL
 
-    def bytes_below(self) -> int:
-        """The size of the files below; one that another process deletes meanwhile counts as none."""
+    def bytes_below(self, pattern: str = "*") -> int:
+        """The size of the files below of such names; one that another process deletes meanwhile counts as none."""
         total = 0
-        for path in self.rglob("*"):
+        for path in self.rglob(pattern):
             with suppress(FileNotFoundError):
                 total += 0 if path.is_dir() else path.lstat().st_size
         return total

@@ -118,7 +118,6 @@ class ObjectLocation(Location):
         return any(meta["path"] == f"{self.key}/{_MARKER}" and meta["size"] for meta in metas[:64])
 
     def names(self) -> list[str]:
-        """What is in the folder."""
         there = self._ask("list", lambda store: store.list_with_delimiter(self.key or None))
         paths = [*there["common_prefixes"], *(meta["path"] for meta in there["objects"])]
         if (not paths and self.key) or self._moving(there["objects"]):
@@ -131,8 +130,8 @@ class ObjectLocation(Location):
         sizes = {meta["path"][start:]: meta["size"] for page in self.listed() for meta in page}
         return {path: size for path, size in sizes.items() if not _HIDDEN.fullmatch(path.rpartition("/")[2])}
 
-    def bytes_below(self) -> int:
-        return sum(self.below().values())
+    def bytes_below(self, pattern: str = "*") -> int:
+        return sum(size for path, size in self.below().items() if _matches(path, pattern))
 
     def iterdir(self) -> Generator[Self]:
         yield from (self / name for name in self.names())
@@ -252,11 +251,10 @@ class ObjectLocation(Location):
             self._delete([key for key in keys if key != first])
 
     def rename(self, target: str | os.PathLike[str]) -> Self:
-        """Move a file, or a folder, by copies that the storage makes, of 5 GB an object at most.
-
-        A folder's own zarr.json is copied last and deleted first. Until all is copied the target has a marker that is
-        not empty, and is not there for anybody: who moves something there after this was killed begins anew. The lock
-        of the target keeps others out meanwhile; where it is lost, the move ends (UnansweredError)."""
+        """Move a file, or a folder, by copies that the storage makes, of 5 GB an object at most. A folder's own
+        zarr.json is copied last and deleted first. Until all is copied the target has a marker that is not empty, and
+        is not there for anybody: who moves something there after this was killed begins anew. The lock of the target
+        keeps others out meanwhile; where it is lost, the move ends (UnansweredError)."""
         to = cast(Self, locate(target))
         if self.is_file():
             self._copy("", to)

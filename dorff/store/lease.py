@@ -1,7 +1,5 @@
 """A lease: of several runs that want to change one thing, one may; fenced, so that a late one cannot."""
 
-from __future__ import annotations
-
 import math
 import os
 import socket
@@ -28,7 +26,6 @@ _PATIENCE: Final = 10.0  # seconds to wait for the lock, which is held for milli
 @dataclass(frozen=True)
 class Holder:
     """Who holds a lease, as its file says: a process of a machine that was started once, for `seconds` at a time.
-
     `nonce` tells this holding from every other."""
 
     host: str
@@ -40,7 +37,7 @@ class Holder:
     nonce: str
 
     @classmethod
-    def this_process(cls, seconds: float) -> Holder:
+    def this_process(cls, seconds: float) -> "Holder":
         pid = os.getpid()
         return cls(*_machine(), pid, _birth(pid) or "", seconds, uuid.uuid4().hex)
 
@@ -74,11 +71,10 @@ class Lease:
         self._thread.start()
 
     @classmethod
-    def take(cls, path: Path, *, seconds: float = 60.0) -> Lease:
-        """Take the lease, valid for `seconds` after each renewal; LeaseError names who holds it and until when.
-
-        Free is: released, damaged, not renewed for its seconds, or of a process of this host that is gone. A lease
-        from the future is of a clock that was set back, and free too: where that is wrong, its holder is fenced."""
+    def take(cls, path: Path, *, seconds: float = 60.0) -> "Lease":
+        """Take the lease, valid for `seconds` after each renewal; LeaseError names who holds it and until when. Free
+        is: released, damaged, not renewed for its seconds, or of a process of this host that is gone. A lease from the
+        future is of a clock that was set back, and free too: where that is wrong, its holder is fenced."""
         if not 0 < seconds < math.inf:
             raise InputError(f"seconds: a lease lasts for more than 0, got {seconds}; 60 is usual")
         holder = Holder.this_process(seconds)
@@ -169,23 +165,22 @@ def forget(path: Path) -> None:
         if holder is None or not holder.holds(now - changed):
             for token in _files(path):
                 _file(path, token).unlink(missing_ok=True)
-            _lock(path).unlink()
+            path.with_name(f"{path.name}.lock").unlink()
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[float]:
     """The lock beside a lease, for one process and thread at a time; yields the file system's time (s)."""
-    lock = locate(_lock(path))
+    lock = locate(path.with_name(f"{path.name}.lock"))
     while True:
         with ExitStack() as held:
             try:
                 is_there = held.enter_context(lock.locked(_PATIENCE))
             except BlockingIOError as error:
                 who = _newest(path)[1]
-                raise LeaseError(
-                    f"{path}: locked for more than {_PATIENCE:g} s by {who or 'a process'}, which was paused while it "
-                    "published; let it go on or end it, then run again"
-                ) from error
+                problem = f"locked for more than {_PATIENCE:g} s by {who or 'a process'}"
+                remedy = "let it go on or end it, then run again"
+                raise LeaseError(f"{path}: {problem}, which was paused while it published; {remedy}") from error
             if is_there():  # not removed by `forget` meanwhile
                 lock.renew()
                 yield lock.lstat().st_mtime
@@ -214,10 +209,6 @@ def _files(path: Path) -> set[int]:
 
 def _file(path: Path, token: int) -> Path:
     return path.with_name(f"{path.name}.{token:06d}")
-
-
-def _lock(path: Path) -> Path:
-    return path.with_name(f"{path.name}.lock")
 
 
 def _machine() -> tuple[str, str, str]:

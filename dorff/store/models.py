@@ -1,5 +1,4 @@
-"""Published models: a Zarr group a version, no pickle, no code; `current` names the newest. A model is made of its
-arrays and words as they lie in files, which anybody may have written."""
+"""Published models: a Zarr group a version, no pickle, no code; `current` names the newest. Read without trust."""
 
 import errno
 import hashlib
@@ -45,9 +44,8 @@ UNREADABLE: Final = (
 
 
 def save_model(model: Model, root: Path) -> Path:
-    """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory.
-
-    Takes no lease: where fits publish to the same root, hold its lease meanwhile."""
+    """Write a new version under `root`, then switch `current` to it in one step; returns the version's directory. Takes
+    no lease: where fits publish to the same root, hold its lease meanwhile."""
     version = number_version(write_version(model, root))
     switch_current(root, version.name)
     return version
@@ -69,8 +67,7 @@ def write_version(model: Model, root: Path) -> Path:
 
 
 def _discard(version: Path) -> None:
-    """Remove a version that is not to be; Zarr's threads may still write arrays, and make its folder again: it takes
-    several tries, and has to be gone twice."""
+    """Remove a version that is not to be, until it is gone twice: Zarr's threads may make its folder again."""
     gone = 0
     for _ in range(20):
         files.rmtree(version, ignore_errors=True)
@@ -114,15 +111,13 @@ def content(version: Path) -> str:
 
 
 def discard_version(version: Path) -> None:
-    """Remove a version that nobody is to see."""
     with files.space_on(version):
         files.remove_tree(version)
 
 
 def discard_unnumbered(root: Path, lease: Lease) -> None:
-    """Remove the versions that got no number because their writers were killed; `lease` is that of `root`.
-
-    Who holds it has written none yet, so all are of others, that had it before."""
+    """Remove the versions that got no number because their writers were killed; `lease` is that of `root`. Who holds it
+    has written none yet, so all are of others, that had it before."""
     with lease.fenced():
         for version in files.unfinished(root, ".new-"):
             with suppress(FileNotFoundError):  # its writer, who lost the lease, removes it too
@@ -156,23 +151,19 @@ def _current(root: Path) -> tuple[str, str | None] | None:
     text = raw[:-9].decode("ascii", "replace")
     parts = _CURRENT.fullmatch(text)
     if parts is None or raw != f"{text} {zlib.crc32(text.encode()):08x}".encode():
-        raise InputError(
-            f"{path}: is damaged: it should name a version such as v000001, with a checksum; give one of "
-            "the versions themselves, or publish again"
-        )
+        remedy = "give one of the versions themselves, or publish again"
+        raise InputError(f"{path}: is damaged: it should name a version such as v000001, with a checksum; {remedy}")
     return parts[1], parts[2]
 
 
 def versions(root: Path) -> list[Path]:
     """Every version there is, oldest first."""
     with files.reading(root):
-        return sorted(
-            (path for path in root.glob("v*") if _VERSION.fullmatch(path.name) and path.exists()), key=_number
-        )
+        there = (path for path in root.glob("v*") if _VERSION.fullmatch(path.name) and path.exists())
+        return sorted(there, key=_number)
 
 
 def _number(version: Path) -> int:
-    """7 of v000007."""
     return int(version.name[1:])
 
 
@@ -200,7 +191,6 @@ def _write(model: Model, path: Path) -> None:
 
 
 def _chunks(shape: Sequence[int]) -> tuple[int, ...]:
-    """One chunk, the whole array."""
     return tuple(max(1, size) for size in shape)
 
 
@@ -234,19 +224,18 @@ def resolve_model(path: Path) -> Path:
     # Pruned meanwhile, or damaged: whoever loads it says so.
     with suppress(FileNotFoundError), files.reading(version):
         if named is not None and named[0] == version.name and named[1] not in (None, content(version)[:16]):
+            problem = f"is not the one that {version.parent / 'current'} was written for, but another version's"
             raise InputError(
-                f"{version}: zarr.json is not the one that {version.parent / 'current'} was written for, but another "
-                "version's, or changed since; put the right folder back, or publish again"
+                f"{version}: zarr.json {problem}, or changed since; put the right folder back, or publish again"
             )
     return version
 
 
 def load_model(path: str | Path, *, posterior: bool = True, held: bool = False) -> Model:
-    """The model at `path`: a model's root (its current version) or one version. Its posterior, where it has one, can
-    be many times as large as the rest; without `posterior` it stays where it is, as held-out rows do without `held`.
-
-    Runs no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree,
-    IncompleteError where the disk fails."""
+    """The model at `path`: a model's root (its current version) or one version. Its posterior, where it has one, can be
+    many times as large as the rest; without `posterior` it stays where it is, as held-out rows do without `held`. Runs
+    no code from the files. Raises InputError where a file is missing or damaged, or shapes disagree, IncompleteError
+    where the disk fails."""
     version = resolve_model(locate(path))
     left = (*(() if posterior else ("posterior_",)), *(() if held else ("held_",)))
     try:
@@ -282,22 +271,18 @@ def _read(version: Path, left: tuple[str, ...]) -> tuple[Mapping[str, Any], Arra
         raise InputError(f"{version}: the model's description is damaged or of another version of dorff")
     description = json.loads(text)
     shapes = {name: tuple(shape) for name, shape in description["shapes"].items() if not name.startswith(left)}
-    _refuse_absurd(shapes, version)
+    # Before anything is read, let alone allocated: files can be hollow, so that their sizes prove little.
+    if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
+        raise InputError(f"{version}: claims arrays of sizes that are no whole numbers; publish it again")
+    claimed = sum(8 * math.prod(shape) for shape in shapes.values())
+    if claimed > psutil.virtual_memory().total:
+        raise InputError(f"{version}: claims to hold up to {claimed:.3g} bytes, more than this machine; publish again")
     dtypes = description["dtypes"]
     arrays = {name: _load_array(group, name, shape, dtypes[name], version) for name, shape in shapes.items()}
     for name, value in arrays.items():
         if _checksum(value) != description["crc32"][name]:
             raise InputError(f"{version}: array {name} is damaged, or another's; publish it again")
     return description, arrays
-
-
-def _refuse_absurd(shapes: Mapping[str, tuple[int, ...]], version: Path) -> None:
-    """Before anything is read, let alone allocated: files can be hollow, so that their sizes prove little."""
-    if any(type(size) is not int or size < 0 for shape in shapes.values() for size in shape):
-        raise InputError(f"{version}: claims arrays of sizes that are no whole numbers; publish it again")
-    claimed = sum(8 * math.prod(shape) for shape in shapes.values())
-    if claimed > psutil.virtual_memory().total:
-        raise InputError(f"{version}: claims to hold up to {claimed:.3g} bytes, more than this machine; publish again")
 
 
 def _load_array(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: str, version: Path) -> npt.NDArray[Any]:
@@ -318,7 +303,6 @@ def _checksum(value: npt.NDArray[Any]) -> int:
 
 def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
     """The model of these arrays, by name, and of these words: `kernel`, `sampler`, `seed`, `features` and `info`.
-
     InputError where they do not fit each other, something is not finite, or an array is nobody's. Runs no code that
     they name, and allocates little more than they have."""
     try:
@@ -330,7 +314,10 @@ def build_model(arrays: Arrays, words: Mapping[str, Any]) -> Model:
 
 
 def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
-    _check_words(words)
+    for key, kind in {"kernel": Mapping, "sampler": Mapping, "info": Mapping, "seed": int}.items():
+        if not isinstance(words[key], kind) or isinstance(words[key], bool):
+            wanted = "a whole number" if kind is int else "a mapping"
+            raise InputError(f"{key} should be {wanted}, got {type(words[key]).__name__}")
     m, _ = arrays["coefficients"].shape
     roots, r, inside = arrays["root"].shape
     kernel = kernels.from_config(words["kernel"])
@@ -353,27 +340,15 @@ def _built(arrays: Arrays, words: Mapping[str, Any]) -> Model:
         raise InputError(f"{features.m} features have coefficients {(m, r)}, or a target's scale is not above 0")
     if weights.views is not None and q != inside:
         raise InputError(f"views of {inside} outputs have {q} targets")
-    known = {
-        *expected,
-        *(["views"] if weights.views is not None else []),
-        *feature_arrays(features),
-        *(name for part in (posterior, held) if part for name in part.arrays()),
-    }
-    if arrays.keys() - known:
-        raise InputError(f"array {min(arrays.keys() - known)} is no part of such a model")
-    return Model(
+    model = Model(
         feature_map=features, operator_weights=weights,
         coefficients=arrays["coefficients"], intercept=arrays["intercept"], target_scale=arrays["target_scale"],
         kernel=kernel, sampler=words["sampler"], seed=words["seed"], info=words["info"], observe=arrays.get("observe"),
         posterior=posterior, held=held,
     )  # fmt: skip
-
-
-def _check_words(words: Mapping[str, Any]) -> None:
-    for key, kind in {"kernel": Mapping, "sampler": Mapping, "info": Mapping, "seed": int}.items():
-        if not isinstance(words[key], kind) or isinstance(words[key], bool):
-            wanted = "a whole number" if kind is int else "a mapping"
-            raise InputError(f"{key} should be {wanted}, got {type(words[key]).__name__}")
+    if others := arrays.keys() - model_arrays(model).keys():
+        raise InputError(f"array {min(others)} is no part of such a model")
+    return model
 
 
 def _weights(arrays: Arrays, kernel: kernels.OperatorKernel, features: FeatureMap) -> OperatorWeights:

@@ -1,5 +1,4 @@
-"""Sums as checksummed files: a file a tree node, a section a fold and pattern; written and merged by pieces. Archives
-of arrays are read without trust: what one claims is compared with its bytes before memory is taken."""
+"""Sums as checksummed files: a file a tree node, a section a fold and pattern; merged by pieces, read without trust."""
 
 import io
 import json
@@ -29,6 +28,8 @@ _TYPES: Final = {
 }  # fmt: skip
 S = TypeVar("S", bound=Sums)
 _Section = dict[str, Any]  # kind, length, fold, observed, m, q, n, y0 and unit
+_HEADERS: Final = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_KINDS: Final = "fiub"  # numbers and booleans: no objects, which would be pickled
 
 
 class _DamagedError(Exception):
@@ -39,10 +40,9 @@ _USELESS: Final = (FileNotFoundError, _DamagedError)
 
 
 def save_moments(path: Path, folds: Mapping[Part, Described]) -> None:
-    """Write the sums of each fold that has rows, and of each pattern of targets, whatever their kind.
-
-    Layout: magic, the JSON header's length and checksum, the header (the file's `identity`, and what its sections
-    are), and a fold's numbers and their checksum in turn. Nothing is copied out of accumulators."""
+    """Write the sums of each fold that has rows, and of each pattern of targets, whatever their kind. Layout: magic,
+    the JSON header's length and checksum, the header (the file's `identity`, and what its sections are), and a fold's
+    numbers and their checksum in turn. Nothing is copied out of accumulators."""
     parts = sorted(folds.items(), key=lambda item: item[0])
     sections = [(_section(part, sums, sums.kind, sums.length), sums.pieces()) for part, sums in parts]
     write_atomic(path, _encoded(path, sections), sync=False)
@@ -221,15 +221,10 @@ def _decoded(file: BinaryIO, pieces: Iterable[FloatArray]) -> Iterator[FloatArra
         raise _DamagedError
 
 
-_HEADERS: Final = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_KINDS: Final = "fiub"  # numbers and booleans: no objects, which would be pickled
-
-
 def read_npz(raw: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The arrays in the bytes of an archive as `np.savez` writes it, by name.
-
-    ValueError for any other archive: members that are packed, named twice, or not plain arrays of numbers whose
-    header, shape and size agree. Nothing larger than `raw` is allocated, and nothing is unpickled."""
+    """The arrays in the bytes of an archive as `np.savez` writes it, by name. ValueError for any other archive: members
+    that are packed, named twice, or not plain arrays of numbers whose header, shape and size agree. Nothing larger than
+    `raw` is allocated, and nothing is unpickled."""
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             members = archive.infolist()

@@ -1,5 +1,4 @@
-"""Receipts, the only truth about which leaves are done; checkpoints of those that were stopped; a model's history; and
-old versions and moments, removed when asked."""
+"""Receipts, the only truth about which leaves are done; checkpoints; a model's history; what is old, removed."""
 
 from __future__ import annotations
 
@@ -22,6 +21,9 @@ from dorff.store.lease import LEASE, Lease, forget, lease_beside, lease_state, l
 from dorff.store.models import older_versions
 from dorff.store.moments import load_held, save_held
 
+HISTORY: Final = "history.jsonl"
+GIVEN_UP: Final = 30 * 86_400.0  # seconds that what belongs to no job any more is kept for
+
 
 def _count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
@@ -43,11 +45,10 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class LeafRecord(ABC):
-    """What is kept of a leaf: which rows, what was in them, what became of them.
-
-    `stamp` is of the files that held the rows (size and time; cheap to ask again). `low` and `high` (d,) bound the
-    inputs of the rows used; `rows_unlabelled` have no target, `rows_read` are those read from the store. Seconds are
-    wall time in the leaf, and in its BLAS `syrk` calls."""
+    """What is kept of a leaf: which rows, what was in them, what became of them. `stamp` is of the files that held the
+    rows (size and time; cheap to ask again). `low` and `high` (d,) bound the inputs of the rows used; `rows_unlabelled`
+    have no target, `rows_read` are those read from the store. Seconds are wall time in the leaf, and in its BLAS `syrk`
+    calls."""
 
     plan: str
     number: int
@@ -65,8 +66,7 @@ class LeafRecord(ABC):
 
     @classmethod
     def load(cls, directory: Path, number: int) -> Self | None:
-        """What was kept of a leaf, or None where there is none, a byte of it changed, or it is another leaf's or
-        plan's: the leaf is to be done again."""
+        """What was kept of a leaf; None where it is to be done again: nothing was, a byte changed, it is another's."""
         try:
             body = files.read_record(_path(directory, number))
             if body is None:
@@ -90,11 +90,9 @@ def _path(directory: Path, number: int) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt(LeafRecord):
-    """A finished leaf.
-
-    `digest` is of the rows' values as read; `key` names the leaf's moments by all that determines them: plan, rows and
-    digest. `rows_dropped` are neither used nor unlabelled, those of weight 0 too. `facts` are whole numbers that a
-    leaf which is no sum hands on."""
+    """A finished leaf. `digest` is of the rows' values as read; `key` names the leaf's moments by all that determines
+    them: plan, rows and digest. `rows_dropped` are neither used nor unlabelled, those of weight 0 too. `facts` are
+    whole numbers that a leaf which is no sum hands on."""
 
     digest: str
     rows_dropped: int = 0
@@ -116,10 +114,8 @@ class Receipt(LeafRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(LeafRecord):
-    """A leaf whose rows start..row-1 are summed, of start..stop-1; `checksums` go on to its receipt's digest. For the
-    same plan, rows and stamp alone.
-
-    Two files: the sums, named by what they are of; and a text that names them, written last."""
+    """A leaf of which start..row-1 are summed, for the same plan, rows and stamp; `checksums` become the digest. Two
+    files: the sums, named by what they are of; and a text that names them, written last."""
 
     row: int
     checksums: tuple[int, ...] = ()
@@ -137,8 +133,7 @@ class Checkpoint(LeafRecord):
                 path.unlink(missing_ok=True)
 
     def restore(self, directory: Path, of: Callable[[Part], Adder]) -> bool:
-        """Read the sums into the empty adders that `of` gives, to the bit. False where they are absent, damaged or
-        of another shape: the adders then hold rubbish."""
+        """Read the sums into the empty adders of `of`, to the bit; False where that failed, and they hold rubbish."""
         return load_held(self._sums(directory), of)
 
     def receipt(self) -> Receipt:
@@ -161,9 +156,6 @@ class Checkpoint(LeafRecord):
         return directory / f"{self.number:06d}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]}.sums"
 
 
-HISTORY: Final = "history.jsonl"
-
-
 def append_history(root: Path, record: Mapping[str, Any]) -> None:
     """Add a line to the history of the model at `root`, and wait for the disk."""
     path = root / HISTORY
@@ -183,9 +175,6 @@ def read_history(root: Path) -> list[dict[str, Any]]:
     return [record for line in lines if (record := files.unseal(line)) is not None]
 
 
-GIVEN_UP: Final = 30 * 86_400.0  # seconds that what belongs to no job any more is kept for
-
-
 def remove_given_up(folder: Path) -> None:
     """Remove what nobody has written to in a folder for a month."""
     for path in folder.glob("*"):
@@ -196,7 +185,6 @@ def remove_given_up(folder: Path) -> None:
 
 def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     """Remove all versions of a model but the last `keep` up to the current one; returns what is (or would be) gone.
-
     Never the current one, nor a newer one, which may become current. A reader that opened one is promised no more."""
     _at_least_one(keep)
     with files.space_on(root):
@@ -213,7 +201,6 @@ def prune_versions(root: Path, keep: int, *, dry_run: bool = False) -> list[Path
 
 def prune_state(state: Path, keep: int, *, dry_run: bool = False) -> list[Path]:
     """Remove all plans of a state directory but the `keep` used last; returns the directories gone (or that would be).
-
     What is removed can be made again, by reading the rows again. A plan that a run holds the lease of stays."""
     _at_least_one(keep)
     plans = sorted({file.parent for file in state.glob("*/plan.json")}, key=last_used, reverse=True)

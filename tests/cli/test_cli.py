@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ def test_inspect_names_an_array_that_cannot_be_used(tmp_path: Path) -> None:
 def failing(error: BaseException, *, goes_on: bool = False) -> int:
     """The exit code of a command that raises this."""
 
-    @guarded(goes_on=goes_on)
+    @partial(guarded, goes_on=goes_on)
     def command() -> None:
         raise error
 
@@ -363,7 +364,7 @@ def test_what_a_library_makes_of_a_signal_is_a_stop(
         def shown(self, _: int) -> int:
             raise KeyboardInterrupt
 
-    @guarded(goes_on=True)
+    @partial(guarded, goes_on=True)
     def command() -> None:
         Interrupted(value=1).model_dump()
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import zarr
 
-from dorff.data import Fault, ingest, open_dataset, verify
+from dorff.data import ingest, open_dataset, verify
+from dorff.data.array_files import Fault
 from dorff.errors import InputError
 
 N, SHARD, UNIT = 3500, 1024, 256

@@ -11,7 +11,8 @@ import pytest
 import xarray as xr
 import zarr
 
-from dorff.data import Classes, Dataset, Fault, ingest, open_dataset, trim, verify
+from dorff.data import Classes, Dataset, ingest, open_dataset, trim, verify
+from dorff.data.array_files import Fault
 from dorff.data.metadata import has_seal, parse
 from dorff.errors import InputError
 

@@ -27,9 +27,9 @@ from places import PYTHONPATH
 from processes import LOOPBACK, scheduler, until, worker
 
 from dorff.data import ingest
-from dorff.engine import Engine, Task, credentials, local_cluster, open_engine
+from dorff.engine import Engine, Task, open_engine
 from dorff.engine.base import _bytes
-from dorff.engine.clusters import security_for
+from dorff.engine.clusters import credentials, local_cluster, security_for
 from dorff.engine.worker import own_versions, refuse_others
 from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.spec import cluster as spec

@@ -20,7 +20,9 @@ from distributed import Client
 
 from dorff.cli.bench import bench, even_rows, write_random
 from dorff.data import ingest, open_dataset, shard_and_unit_rows
-from dorff.engine import DaskEngine, SerialEngine, local_cluster
+from dorff.engine import SerialEngine
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.errors import InputError
 from dorff.fit import fit, run_pass
 from dorff.kernels.scalar import FloatArray

@@ -17,8 +17,10 @@ from typing import Any, cast
 import pytest
 from distributed import Client, Worker
 
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, dask, local_cluster, stopping_on_signals
+from dorff.engine import Engine, SerialEngine, Task, dask, stopping_on_signals
 from dorff.engine.base import Stop
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.engine.worker import Leaving
 from dorff.errors import CorruptError, DorffError, IncompleteError, InputError, QuarantineError, StoppedError
 from dorff.errors.stopping import clear_stop, stop_requested

@@ -10,7 +10,9 @@ from command_line import call, field, write_csv, write_job
 from dask.distributed import Client
 
 from dorff.data import ingest, open_dataset
-from dorff.engine import DaskEngine, SerialEngine, local_cluster
+from dorff.engine import SerialEngine
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray

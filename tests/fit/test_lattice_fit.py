@@ -10,6 +10,7 @@ import zarr
 
 from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, kernels
 from dorff.data import ingest, open_dataset
+from dorff.data.layout import commit
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, StoppedError
 from dorff.fit import FitReport, fit
@@ -210,8 +211,7 @@ def test_the_box_is_told_by_ingest_or_by_a_first_look_at_the_inputs(tmp_path: Pa
     assert told is not None and np.array_equal(told, seen)
     assert np.array_equal(seen, [np.nanmin(X, axis=0), np.nanmax(X, axis=0)])
     assert fitted(tmp_path, data={"nan": "drop"}).rows_used == 899
-    attributes = zarr.open_group(str(tmp_path / "data.zarr")).attrs
-    attributes["dorff"] = {**attributes["dorff"], "ranges": {"x": "elsewhere"}}  # type: ignore[dict-item]
+    commit(tmp_path / "data.zarr", {"ranges": {"x": "elsewhere"}})
     assert lattice.told_box(open_dataset(tmp_path / "data.zarr")) is None
     write(tmp_path / "empty.zarr", x=np.full((300, 2), np.nan), y=np.zeros((300, 2)))
     with pytest.raises(InputError, match=r"inputs that are not finite; give data\.box"):

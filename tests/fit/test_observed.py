@@ -9,11 +9,11 @@ from cases import every_kernel, kfold_errors, plain_map, rows, weights_of
 
 from dorff import frequencies, kernels
 from dorff.errors import InputError
-from dorff.moments import MOST_PATTERNS, by_fold, pooled
+from dorff.moments import MOST_PATTERNS, by_fold, merge_folds, pooled
 from dorff.passes import BlockSums
 from dorff.solvers import Problem, Setting, choose, solve, squared_error, target_covariance
 from dorff.solvers.direct import SpectralSolver
-from dorff.store import load_moments, merge_folds, merge_moments, save_moments
+from dorff.store import load_moments, merge_moments, save_moments
 
 N, D = 40, 12
 RNG = np.random.default_rng(3)

@@ -23,7 +23,9 @@ from places import PATHS
 from quick import slow
 
 from dorff.cli.fitting import plan
-from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
+from dorff.engine import Engine, SerialEngine
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.errors import IncompleteError, InputError
 from dorff.fit import expected_passes, fit, run_pass, settings, streaming
 from dorff.fit.streaming import TOLERANCE, Streamed, fit_streaming, sample_of

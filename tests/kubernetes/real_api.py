@@ -25,7 +25,8 @@ from manifests import KUBERNETES, Document, build, identity, load, put
 from test_kubernetes import environment
 from test_manifests import PLANTED
 
-from dorff.engine import credentials, kubernetes
+from dorff.engine import kubernetes
+from dorff.engine.clusters import credentials
 from dorff.spec.reader import load_job
 
 #: What Kubernetes 1.20 has by another version, and the fields that it does not have.

@@ -20,7 +20,7 @@ from table import Trial
 
 from dorff import load_model
 from dorff.data import ingest
-from dorff.engine import credentials
+from dorff.engine.clusters import credentials
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 USER = 10001

@@ -25,7 +25,8 @@ from table import Trial
 
 from dorff import load_model
 from dorff.data import ingest
-from dorff.engine import Task, credentials, kubernetes, open_engine
+from dorff.engine import Task, kubernetes, open_engine
+from dorff.engine.clusters import credentials
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.spec.cluster import KubernetesCluster
 

@@ -26,8 +26,10 @@ from pass_specs import constants_of, spec_of
 
 from dorff.data import Dataset, open_dataset
 from dorff.data.edges import write_graph
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
+from dorff.engine import Engine, SerialEngine, Task
 from dorff.engine.base import Done
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.errors import IncompleteError, InputError, LeaseError
 from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
 from dorff.kernels.scalar import FloatArray

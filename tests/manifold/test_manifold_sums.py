@@ -22,8 +22,10 @@ from scipy import sparse
 
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.edges import open_graph, write_graph
-from dorff.engine import DaskEngine, Engine, SerialEngine, local_cluster
+from dorff.engine import Engine, SerialEngine
 from dorff.engine.base import forget_spare
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.features import FeatureMap

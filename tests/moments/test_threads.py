@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dorff.engine import DaskEngine, Engine, SerialEngine, Task, local_cluster
+from dorff.engine import Engine, SerialEngine, Task
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.moments.blas import pin
 from dorff.store import load_model
 

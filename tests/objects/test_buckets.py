@@ -26,7 +26,8 @@ from test_bucket_faults import done, ended, job, started, wait_for
 from dorff.cli.metrics import of_fit
 from dorff.cli.sentences import fit_text
 from dorff.data import ingest, open_dataset, verify
-from dorff.engine import DaskEngine, Engine
+from dorff.engine import Engine
+from dorff.engine.dask import DaskEngine
 from dorff.errors import InputError
 from dorff.fit import fit
 from dorff.plan import make_plan

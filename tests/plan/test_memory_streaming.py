@@ -14,7 +14,9 @@ import zarr
 from cases import traced
 from distributed import Client
 
-from dorff.engine import DaskEngine, SerialEngine, local_cluster
+from dorff.engine import SerialEngine
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.fit import settings
 from dorff.fit.streaming import fit_streaming, sample_of
 from dorff.kernels.scalar import FloatArray

@@ -15,7 +15,9 @@ from distributed import Client
 
 from dorff import frequencies, kernels
 from dorff.data import ingest, open_dataset, trim, verify
-from dorff.engine import DaskEngine, SerialEngine, local_cluster
+from dorff.engine import SerialEngine
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
 from dorff.errors import InputError, LeaseError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model

@@ -13,19 +13,9 @@ from test_store import small_model
 
 from dorff.errors import InputError
 from dorff.storage.files import remove_torn, seal
-from dorff.store import (
-    Lease,
-    lease_beside,
-    load_model,
-    number_version,
-    prune_state,
-    prune_versions,
-    save_model,
-    switch_current,
-    versions,
-    write_version,
-)
+from dorff.store import Lease, lease_beside, load_model, prune_state, prune_versions, save_model, versions
 from dorff.store import lease as leases
+from dorff.store.models import number_version, switch_current, write_version
 
 H = "0123456789abcdef" * 2
 

@@ -16,17 +16,8 @@ from dorff.errors import GateError, InputError, LeaseError
 from dorff.fit.publish import Verdict, publish
 from dorff.model import Model
 from dorff.spec.job import Publish
-from dorff.store import (
-    LEASE,
-    Lease,
-    current_version,
-    load_model,
-    read_history,
-    save_model,
-    switch_current,
-    write_version,
-)
-from dorff.store.models import _discard
+from dorff.store import LEASE, Lease, current_version, load_model, read_history, save_model
+from dorff.store.models import _discard, switch_current, write_version
 
 RULE = Publish()
 

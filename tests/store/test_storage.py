@@ -24,7 +24,7 @@ from dorff.predict import score
 from dorff.spec.job import Job
 from dorff.spec.reader import load_job
 from dorff.storage import location
-from dorff.storage.files import remove_tree, total_bytes, unfinished, write_atomic
+from dorff.storage.files import remove_tree, unfinished, write_atomic
 from dorff.storage.location import SCHEMES, Location, is_remote, locate
 from dorff.store import (
     Lease,
@@ -36,15 +36,13 @@ from dorff.store import (
     load_model,
     load_moments,
     merge_moments,
-    number_version,
     prune_versions,
     read_history,
     save_model,
     save_moments,
-    switch_current,
     versions,
-    write_version,
 )
+from dorff.store.models import number_version, switch_current, write_version
 
 
 @pytest.fixture(params=["local", "memory", pytest.param("gateway", marks=pytest.mark.process)])
@@ -195,17 +193,19 @@ def test_a_whole_fit_and_another_of_appended_rows(home: Location, tmp_path: Path
     assert lease_state(home / "model" / "lease") is None
 
 
-def test_a_file_that_is_deleted_meanwhile_has_no_bytes(tmp_path: Path) -> None:
+def test_a_file_that_is_deleted_meanwhile_has_no_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when `dorff plan` counts the sums of a fit that runs, which are merged and deleted all the time."""
     for name in "abc":
         (tmp_path / name).write_bytes(b"12345")
 
-    def files() -> Iterator[Path]:
+    def files(*_: object) -> Iterator[Path]:
         yield tmp_path / "a"
         (tmp_path / "b").unlink()
         yield from (tmp_path / "b", tmp_path / "c")
 
-    assert total_bytes(files()) == 10
+    assert locate(tmp_path).bytes_below("[ac]") == 10
+    monkeypatch.setattr(Location, "rglob", files)
+    assert locate(tmp_path).bytes_below() == 10
 
 
 def test_a_storage_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

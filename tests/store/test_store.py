@@ -23,32 +23,28 @@ from dorff import kernels
 from dorff.errors import IncompleteError, InputError
 from dorff.model import Model
 from dorff.model.weights import OperatorWeights
-from dorff.moments import Moments, Products, Triangle
+from dorff.moments import Moments, Products, Triangle, merge_folds
 from dorff.storage.files import seal
 from dorff.store import (
     Receipt,
     append_history,
     current_version,
-    discard_version,
     load_model,
     load_moments,
     load_sums,
-    merge_folds,
     merge_moments,
-    number_version,
     prune_versions,
     read_history,
     resolve_model,
     save_model,
     save_moments,
     space_on,
-    switch_current,
     undamaged,
     unseal,
     versions,
     write_atomic,
-    write_version,
 )
+from dorff.store.models import discard_version, number_version, switch_current, write_version
 
 
 def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:
