@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, Product, ScalarMap, numbers
-from dorff.features.trigonometric import Polynomial, fast
+from dorff.features.trigonometric import Trigonometric, fast
 from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.nonstationary import FUNCTIONS
@@ -194,17 +194,19 @@ class Projected(ScalarMap):
             slopes = (slopes - split.slope) / split.gain
         return slopes * (self.weights * w[:D])
 
-    def _polynomial(self, W: FloatArray) -> Polynomial | None:
+    def _polynomial(self, W: FloatArray) -> Trigonometric | None:
         """Of features on a lattice, for coefficients W (m, C)."""
         modes, plain = self.projection, self.phi is None and not self.centre_column
         if not isinstance(modes, Modes) or not plain or not fast(modes, W.shape[1]):
             return None
-        return Polynomial.of(modes, np.concatenate([self.weights, self.weights])[:, None] * W)
+        return Trigonometric.of(modes, np.concatenate([self.weights, self.weights])[:, None] * W)
 
     def product(self, W: FloatArray) -> Product | None:
         return self._polynomial(W)
 
     def slopes(self, W: FloatArray) -> Product | None:
+        if not isinstance(self.projection, Modes):
+            return None
         D, (m, p) = self.projection.D, W.shape
         each = [np.concatenate([W[D:], -W[:D]]) * np.concatenate([w, w])[:, None] for w in self.omega.T]
         polynomial = self._polynomial(np.stack(each, axis=2).reshape(m, p * self.d))

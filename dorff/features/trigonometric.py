@@ -20,7 +20,7 @@ TOLERANCE: Final = 1e-13
 
 
 @dataclass(frozen=True, eq=False)
-class Polynomial:
+class Trigonometric:
     """sum_a cos(omega_a . x) V_a + sin(omega_a . x) V_(D + a) at x (n, d): (n, C), for the modes omega of a lattice.
 
     Its values are on a `grid` of period 2 pi / step along the `axes` that vary; the error is 1e-13 of the sum of all
