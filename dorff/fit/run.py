@@ -232,9 +232,14 @@ def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | Non
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
     distance, auto, weighed = given_distance(plan, fitted), solve.ridge == AUTO, solve.class_weight != "none"
-    more = warnings_of(
-        fitted, quality, auto=auto, distance=distance, held=held, weighed=weighed, conformal=solve.conformal
+    more = list(
+        warnings_of(
+            fitted, quality, auto=auto, distance=distance, held=held, weighed=weighed, conformal=solve.conformal
+        )
     )
+    if (reached := plan.kernel_error(fitted.fit.kernel)) is not None and reached > 2 * plan.own.sampler["error"]:
+        asked_for = f"{plan.own.sampler['error']:g} was asked for; raise features.count"
+        more.append(f"the lattice's {fitted.choice.m} features may be off the kernel by {reached:.1g}, {asked_for}")
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 
@@ -289,6 +294,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
+        kernel_error=plan.kernel_error(choice.fit.kernel),
     )
 
 

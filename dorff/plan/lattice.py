@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, log, prod
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,7 +14,8 @@ from dorff.data import Dataset, RowBlock
 from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe
-from dorff.kernels import FloatArray
+from dorff.kernels import FloatArray, OperatorKernel
+from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
 from dorff.moments.exponentials import TensorExponentials, exponentials
 from dorff.moments.lattice import grid_of
@@ -181,6 +182,23 @@ def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
         same = np.array_equal(drawn.density[0], constants.density[0]) if drawn.density and constants.density else False
         own = replace(own, drawn=None, fitted=None, tuned=None, distances=constants.distances if same else None)
     return replace(frozen, constants=own)
+
+
+def kernel_error(kernel: OperatorKernel, density: Density, *, error: float, constant: bool) -> float:
+    """How far features on a lattice may be from the kernel, whose output matrices are written out, on the box, over
+    k(x, x): what its copies are asked to come to, and the weight of all frequencies that are left out. That of zero is
+    none of these where a free intercept has its place (not `constant`)."""
+    omega, log_density, _ = density
+    weights = operator_weights(kernel, 2 * len(omega), density)
+    trace = kernel.trace(omega.shape[-1], weights.shape[2])
+    kept = float(weights.sizes[: len(omega)].sum())
+    if not constant:
+        zero = (
+            np.zeros((1, *omega.shape[1:])) if omega.ndim == 2 else (omega[:1] - omega[:1].mean(axis=1, keepdims=True))
+        )
+        alone = operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None))
+        kept += float(alone.sizes[0])
+    return max(0.0, 1.0 - kept / trace) + 0.5 * error
 
 
 class LatticeCosts(NamedTuple):

@@ -218,6 +218,14 @@ class Plan(_Draft):
         density = self.frozen().constants.density
         return check_targets(targets, sources, recipe=recipe, density=density, seed=self.spec.seed)
 
+    def kernel_error(self, kernel: kernels.OperatorKernel) -> float | None:
+        """How far features of a lattice may be from a kernel with its output matrices; None of other features."""
+        density = self.frozen().constants.density if self.recipe.on_lattice else None
+        if density is None or density[2] is not None:
+            return None
+        error = self.own.sampler["error"]
+        return lattice.kernel_error(kernel, density, error=error, constant=not self.job.solve.intercept)
+
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
         status = self.frozen().constants.tuned

@@ -134,6 +134,44 @@ def test_a_fit_is_that_of_gram_sums_of_its_features(way: str, sea: Path, monkeyp
         assert np.abs(deviations[0] - deviations[1]).max() < 1e-4 * deviations[1].max()
 
 
+VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},
+                                         {"name": "size", "inputs": "size", "kernel": EACH}]}  # fmt: skip
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "manifold": {"manifold": {"graph": {"type": "knn", "neighbours": 4}, "weight": 1e-4}, "kernel": EACH},
+    "views": {"kernel": VIEWS},
+    "mixed": {"features": {"precision": "mixed"}},
+    "streaming": {"solve": {"route": "streaming"}},
+}
+
+
+@pytest.mark.parametrize("way", OTHERWISE)
+def test_what_has_no_sums_of_exponentials_goes_by_its_features(way: str, sea: Path) -> None:
+    X, _ = flow()
+    write(sea / "data.zarr", append=False, x=X, y=flow()[1], size=X[:, :1] * X[:, 1:])
+    plan = make_plan(job(sea, **OTHERWISE[way]))
+    found = fitted(sea, **OTHERWISE[way])
+    assert plan.spec.sums == "gram" and found.rows_used == N
+    at, wanted = flow(300, seed=9)
+    if way == "views":
+        at = np.column_stack([at, at[:, 0] * at[:, 1]])
+    error = np.sqrt(np.mean((values(sea, "model", at) - wanted) ** 2))
+    assert error < 0.07, error  # the noise is 0.05
+
+
+def test_a_system_that_lost_its_digits_is_solved_by_the_features_qr(sea: Path) -> None:
+    """Of sums of exponentials as of Gram sums; once for each kernel that they serve."""
+    first = fitted(sea, "first", solve={"ridge": 1e-15})
+    assert first.rung.startswith("qr") and first.passes == 2 and first.digits > 3
+    other = fitted(
+        sea, "other", solve={"ridge": 1e-15}, kernel={**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.6}}
+    )
+    assert other.rung.startswith("qr") and other.leaves_computed == first.leaves_computed / 2  # the second pass alone
+    own = fitted(sea, "own", solve={"ridge": 1e-15}, kernel={**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.6}},
+                 state="own's")  # fmt: skip
+    at, _ = flow(100, seed=9)
+    assert np.abs(values(sea, "other", at) - values(sea, "own", at)).max() < 0.1 and own.digits > 3
+
+
 def test_the_sums_answer_other_kernels_without_a_row_read(sea: Path) -> None:
     """Of other length-scales, one an input, of other families and matrices, for fields; as from an own state."""
     first = fitted(sea, "first")
@@ -251,6 +289,17 @@ def test_a_leaf_that_was_stopped_goes_on_to_the_same_bits(sea: Path, monkeypatch
     assert fitted(sea, "stopped", state="stopped's").leaves_computed <= whole.leaves_computed
     first, second = (load_model(sea / name) for name in ("whole", "stopped"))
     assert np.array_equal(first.coefficients, second.coefficients)
+
+
+def test_the_error_of_the_kernel_is_reported(sea: Path) -> None:
+    """About what was asked for; where the ceiling is too low for that, what was reached, and a warning."""
+    enough, fewer = fitted(sea, "enough"), fitted(sea, "fewer", features={"count": 60}, state="fewer's")
+    assert enough.kernel_error is not None and 3e-4 < enough.kernel_error < 1.3e-3
+    assert not any("lattice" in one for one in enough.warnings)
+    assert fewer.m == 60 and fewer.kernel_error is not None and fewer.kernel_error > 5e-3
+    assert [one for one in fewer.warnings if "the lattice's 60 features may be off the kernel by" in one]
+    other = fitted(sea, "other", features={"sampler": {"type": "orthogonal"}})
+    assert other.kernel_error is None
 
 
 def test_a_plan_says_what_there_will_be(sea: Path) -> None:
