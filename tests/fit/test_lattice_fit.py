@@ -82,7 +82,14 @@ def sea(tmp_path: Path) -> Path:
     rng = np.random.default_rng(3)
     holes = np.where(rng.random(Y.shape) < 0.2, np.nan, Y)
     codes = (Y[:, 0] > 0).astype(np.int64) + (Y[:, 1] > 1)
-    columns = {"weights": rng.uniform(0.2, 2.0, N), "groups": np.arange(N) // 50, "classes": codes}
+    walk, three = np.column_stack([X, np.full(N, 7.0)]), np.column_stack([Y, np.sin(X[:, 0])])
+    columns = {
+        "walk": walk,
+        "three": three,
+        "weights": rng.uniform(0.2, 2.0, N),
+        "groups": np.arange(N) // 50,
+        "classes": codes,
+    }
     write(tmp_path / "data.zarr", x=X, y=Y, holes=holes, **columns)
     return tmp_path
 
@@ -104,6 +111,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "standardised": {"solve": {"standardize": True}},
     "tuned": {"kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "tune"}}},
     "one length-scale each": {"kernel": {**EACH, "scalar": {"type": "gaussian", "lengthscale": [0.3, 0.9]}}},
+    "constant input": {"data": {"inputs": "walk", "targets": "three"}, "kernel": {"type": "curl_free", "scalar": GAUSS}},
     "posterior": {"solve": {"posterior": True, "conformal": True}},
     "conjugate gradients": {"solve": {"route": "cg"}},
     "iterated matrix": {"kernel": MIXED,
@@ -126,6 +134,7 @@ def test_a_fit_is_that_of_gram_sums_of_its_features(way: str, sea: Path, monkeyp
         patched.setattr(lattice, "summable", lambda job, recipe: False)
         twin = fitted(sea, "by gram", **{**parts, "state": "elsewhere"})
     X, _ = flow(200, seed=9)
+    X = np.column_stack([X, np.full(200, 7.0)]) if way == "constant input" else X
     found, wanted = (values(sea, name, X) for name in ("by exponentials", "by gram"))
     assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
     assert (here.m, here.kernel, here.ridge) == (twin.m, twin.kernel, twin.ridge) and here.rows_used == twin.rows_used
@@ -139,7 +148,7 @@ VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kerne
 OTHERWISE: dict[str, dict[str, Any]] = {
     "manifold": {"manifold": {"graph": {"type": "knn", "neighbours": 4}, "weight": 1e-4}, "kernel": EACH},
     "views": {"kernel": VIEWS},
-    "mixed": {"features": {"precision": "mixed"}},
+    "mixed": {"features": {"precision": "mixed"}, "publish": {"digits": 1.0}},
     "streaming": {"solve": {"route": "streaming"}},
 }
 
@@ -162,12 +171,10 @@ def test_a_system_that_lost_its_digits_is_solved_by_the_features_qr(sea: Path) -
     """Of sums of exponentials as of Gram sums; once for each kernel that they serve."""
     first = fitted(sea, "first", solve={"ridge": 1e-15})
     assert first.rung.startswith("qr") and first.passes == 2 and first.digits > 3
-    other = fitted(
-        sea, "other", solve={"ridge": 1e-15}, kernel={**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.6}}
-    )
+    kernel = {**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.6}}
+    other = fitted(sea, "other", solve={"ridge": 1e-15}, kernel=kernel)
     assert other.rung.startswith("qr") and other.leaves_computed == first.leaves_computed / 2  # the second pass alone
-    own = fitted(sea, "own", solve={"ridge": 1e-15}, kernel={**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.6}},
-                 state="own's")  # fmt: skip
+    own = fitted(sea, "own", solve={"ridge": 1e-15}, kernel=kernel, state="own's")
     at, _ = flow(100, seed=9)
     assert np.abs(values(sea, "other", at) - values(sea, "own", at)).max() < 0.1 and own.digits > 3
 
@@ -262,6 +269,7 @@ def test_appended_rows_keep_the_box(sea: Path) -> None:
     X, Y = flow(600, seed=5)
     X = np.clip(X, flow()[0].min(axis=0), flow()[0].max(axis=0))
     more = {"holes": Y, "weights": np.ones(600), "groups": np.arange(600), "classes": np.zeros(600, np.int64)}
+    more |= {"walk": np.zeros((600, 3)), "three": np.zeros((600, 3))}
     write(sea / "data.zarr", append=True, x=X, y=Y, **more)
     found = fitted(sea)
     assert found.rows_used == N + 600 and found.leaves_reused > 0 and found.leaves_computed < first.leaves_computed
