@@ -367,9 +367,11 @@ def _read(directory: Path, text: bytes) -> tuple[PassSpec, FrozenConstants]:
 
 
 def _check_arrays(arrays: Arrays, features: FeatureMap) -> None:
-    """y0 (q,), class_weight (q,), log_density (D,) and serves (T, D): all but the first may be missing."""
-    q, D = arrays["y0"].size, features.phi.projection.D if isinstance(features.phi, Projected) else 0
-    shapes = {"y0": (q,), "class_weight": (q,), "log_density": (D,)}
+    """y0 (q,), class_weight (q,), log_density (D,) or of a law that sees n each (D, n), and serves (T, D): all but the
+    first may be missing."""
+    law = features.phi.law_omega if isinstance(features.phi, Projected) else np.empty((0, 0))
+    q, D = arrays["y0"].size, len(law)
+    shapes: dict[str, tuple[int, ...]] = {"y0": (q,), "class_weight": (q,), "log_density": law.shape[:-1]}
     given = {name: arrays[name] for name in shapes if name in arrays}
     fit = all(value.shape == shapes[name] and value.dtype == np.float64 for name, value in given.items())
     fit = fit and all(bool(np.isfinite(value).all()) for value in given.values())
