@@ -178,7 +178,7 @@ class GridExponentials(Exponentials):
             rest = np.moveaxis(out[0], axis, 0).copy()
             rest[:W] += rest[N:]
             out[0] = np.moveaxis(np.roll(rest[:N], -left, axis=0), 0, axis)
-        transformed = np.conj(rfftn(out[0], axes=range(d), workers=1))
+        transformed = rfftn(out[0], axes=range(d), workers=1)
         corrections = [transform_of(self._width, N, K) for N, K in zip(self._points, self.twice, strict=True)]
         return [
             self._kept(transformed[..., channel], corrections, self.extents if channel else self.twice)
@@ -191,7 +191,7 @@ class GridExponentials(Exponentials):
             k = np.arange(0 if last else -K, K + 1)
             shape = [-1 if number == axis else 1 for number in range(len(extents))]
             values = np.take(values, k % N, axis=axis) / correction[np.abs(k)].reshape(shape)
-        return values
+        return np.conj(values)
 
 
 def exponentials(extents: Extents, q: int, tolerance: float) -> Exponentials:

@@ -12,6 +12,7 @@ import psutil
 
 from dorff import __version__, solvers
 from dorff.data import Dataset
+from dorff.data.dataset import OPENING_BYTES
 from dorff.errors import DoesNotFitError, InputError
 from dorff.features import Recipe
 from dorff.features.lengthscale_search import FEATURES, ROWS
@@ -201,7 +202,8 @@ def _leaf_bytes(
     units = spec.read_rows // dataset.unit_rows
     read = 3 * dataset.unit_bytes() * max(1, units)  # one being read, one waiting, one in use
     parts = patterns * (folds.count if folds.by_rows else 1)
-    if light is not None:
+    if light is not None:  # many units at a time, that are opened once
+        read = 3 * (OPENING_BYTES + max(1, units) * (dataset.unit_bytes() - OPENING_BYTES))
         return parts * light.each + light.once + 8 * recipe.numbers + read, read
     leaf = parts * square
     leaf += 8 * block * (width + 8) + 8 * recipe.numbers + read

@@ -222,9 +222,9 @@ def lattice_costs(recipe: Recipe, q: int) -> LatticeCosts:
         extents, reach = extents_of(modes), tuple((np.abs(modes.modes) // every).max(axis=0)[axes_of(modes)].tolist())
     empty = exponentials(extents, q, recipe.sampler.config()["tolerance"])  # whose memory nobody touches
     held, sums = sum(piece.size for piece in empty.held()), length_of(extents, q)
-    rows = 8 * LATTICE_ROWS * (6 * len(extents) + 6 * (1 + q))
+    rows = 8 * LATTICE_ROWS * (5 * len(extents) + 4 * (1 + q))
     seconds = BESIDE_SUMS + (
         PRODUCT * held if isinstance(empty, TensorExponentials) else WINDOW[len(extents)] * (1 + q) / 3
     )
     points = prod(grid_of(tuple(int(K) for K in reach)))
-    return LatticeCosts(8 * sums, 8 * (held + q * q), 8 * (4 * held + 3 * sums) + rows, seconds, points)
+    return LatticeCosts(8 * sums, 8 * (held + q * q), 8 * (3 * held + 4 * sums) + rows, seconds, points)

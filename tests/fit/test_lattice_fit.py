@@ -209,6 +209,32 @@ def test_the_sums_answer_other_kernels_without_a_row_read(sea: Path) -> None:
         assert fitted(sea, "other", **parts).leaves_computed > 2
 
 
+def test_sums_of_other_rows_or_of_less_care_serve_no_job(sea: Path) -> None:
+    """First rows that were rewritten, sums of fewer digits, words that stood for other kernels."""
+    rough = {"sampler": {"type": "lattice", "error": 1e-3, "tolerance": 1e-6}}
+    kernel = {**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.5}}
+    fitted(sea, "rough", features=rough)
+    assert fitted(sea, "careful", kernel=kernel).leaves_computed > 2
+    assert fitted(sea, "rough too", kernel={**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.6}},
+                  features=rough).leaves_computed == 0  # fmt: skip
+    # Of the same sums: what the model is of, the error too, is in its name.
+    finer = {"sampler": {"type": "lattice", "error": 5e-4}}
+    assert fitted(sea, "careful", kernel=kernel, features=finer).outcome == "published"
+    assert fitted(sea, "careful", kernel=kernel, features=finer).outcome == "unchanged"
+    # A word is resolved by its own search; the number that it came to is served by its sums.
+    words = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "median"}}
+    median = fitted(sea, "median", kernel=words, state="words")
+    assert median.leaves_computed > 2
+    number = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": median.lengthscale[0]}}
+    assert fitted(sea, "number", kernel=number, state="words").leaves_computed == 0
+    tuned = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "tune"}}
+    assert fitted(sea, "tuned", kernel=tuned, state="words").leaves_computed > 2
+    stored = zarr.open_group(str(sea / "data.zarr"), mode="a")["y"]
+    assert isinstance(stored, zarr.Array)
+    stored[0] = [0.0, 1.0]
+    assert fitted(sea, "careful", kernel=kernel, features=finer).leaves_computed > 2
+
+
 def test_a_search_is_over_the_same_sums(sea: Path) -> None:
     """`tune` of twelve kernels and ridges reads rows once, and then none."""
     kernels_ = [{"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.3, 0.5, 0.7)]
