@@ -1,12 +1,17 @@
 """Jobs on a lattice: by sums of exponentials as by Gram sums of the same features; other kernels from the same sums;
 rows outside of the box."""
 
+import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from command_line import DORFF
 
 from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, kernels
 from dorff.data import ingest, open_dataset
@@ -362,3 +367,40 @@ def test_estimators_have_lattices_too() -> None:
     F = gram.transform(X[:40])
     psi = gram.feature_map_  # the features alone do not contain the kernel: see the weights psi
     assert F.shape == (40, psi.m)
+
+
+@pytest.mark.process
+def test_killed_fits_and_workers_give_the_same_bits(tmp_path: Path) -> None:
+    """Of a driver that was killed and one that was not, in one process and by two workers."""
+    n, shard = 2_400_000, 16_384
+    X, Y = flow(n)
+    group = zarr.open_group(str(tmp_path / "data.zarr"), mode="w")
+    for name, array in {"x": X, "y": Y}.items():
+        group.create_array(name, data=array, chunks=(shard, 2), compressors=None)
+    words = {"solve": {"ridge": [1e-6, 1e-4], "select": "kfold", "folds": {"count": 3, "by": "rows"}}}
+    found = {}
+    for name, cluster in (("whole", {"type": "serial"}), ("killed", {"type": "serial"}),
+                          ("workers", {"type": "local", "workers": 2, "small_jobs": "workers"})):  # fmt: skip
+        body = job(tmp_path, name, **words, state=f"{name}'s", cluster=cluster).model_dump(
+            mode="json", exclude_unset=True
+        )
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(body))
+        if name == "killed":
+            receipts = tmp_path / "killed's"
+            child = subprocess.Popen([DORFF, "fit", str(tmp_path / "killed.yaml")], stderr=subprocess.DEVNULL)
+            until = time.monotonic() + 60
+            while not any(receipts.glob("*/receipts/*.json")):
+                assert child.poll() is None and time.monotonic() < until
+                time.sleep(0.01)
+            child.kill()
+            assert child.wait(60) == -signal.SIGKILL
+        done = subprocess.run(
+            [DORFF, "fit", str(tmp_path / f"{name}.yaml"), "--json"], capture_output=True, text=True, timeout=300
+        )
+        report = json.loads(done.stdout)
+        assert report["rows_used"] == n and report["peak_bytes"] <= report["plan_peak_bytes"]
+        found[name] = report, load_model(tmp_path / name).coefficients
+    assert found["killed"][0]["leaves_reused"] > 0 == found["whole"][0]["leaves_reused"]
+    assert found["whole"][0]["leaves_computed"] > 4
+    assert np.array_equal(found["whole"][1], found["killed"][1])
+    assert np.array_equal(found["whole"][1], found["workers"][1])

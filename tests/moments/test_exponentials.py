@@ -148,6 +148,19 @@ def test_moments_that_are_not_written_out_are_the_same(extents: Extents, every: 
     assert both.n == 600 and np.abs(both.full - found.full).max() > 1.0
 
 
+def test_sums_that_were_looked_at_go_on() -> None:
+    """As of a checkpoint: what was finished once is not the sums of later rows."""
+    extents, q = (5, 3), 1
+    Z = rows(extents, q, 300)
+    made = adder(extents, Z[:100], q)
+    before = made.moments()
+    assert made.intact()
+    made.add(Z[100:])
+    assert made.intact() and made.moments().n == 300
+    np.testing.assert_allclose(made.moments().values, adder(extents, Z, q).moments().values, atol=1e-10)
+    assert before.n == 100 and np.array_equal(before.values, adder(extents, Z[:100], q).moments().values)
+
+
 def test_sums_add_and_are_written_by_numbers(tmp_path: Path) -> None:
     extents, q = (5, 3), 2
     Z = rows(extents, q, 500)
