@@ -23,7 +23,7 @@ class FitReport:
 
     `reads` is how often the labelled sums read the rows, `passes` over how many kinds of sums: a second one is the QR
     of the features, others are those of manifold terms. `syrk_share` is the share of the passes' core-seconds that was
-    spent inside BLAS `syrk`, None where nothing was computed. `peak_bytes` is measured, None where the workers are not
+    spent inside BLAS `syrk`, or summing exponentials, None where nothing was computed. `peak_bytes` is measured, None where the workers are not
     on this machine. `kernel` is the number of the chosen one in the job's list, 0 where it names one;
     `effective_sample_size` how many of the m / 2 frequencies stand behind a kernel that they were not drawn for alone.
     `kernel_error` how far the features of a lattice may be from the kernel, over k(x, x).
