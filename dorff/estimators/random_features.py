@@ -16,10 +16,11 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import ends_of, one_thread, sample
 from dorff.estimators.arrays import Flags, StoredRows, finite_in, runs_of, unwrap, with_rows
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
-from dorff.features import FeatureMap, Recipe
+from dorff.features import FeatureMap, Projected, Recipe
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import Model
+from dorff.model.weights import operator_weights
 from dorff.plan import draw_features
 
 M = TypeVar("M")
@@ -69,7 +70,15 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
         with one_thread():
             seed, invariant = seed_of(self.random_state), self._scalar(some[:1]).shift_invariant
             tied = () if self.standardize else None
-            _, recipe, _, features = draw_features(some, None, described, seed, tied=tied, shift_invariant=invariant)
+            kernel, recipe, drawn, features = draw_features(
+                some, None, described, seed, tied=tied, shift_invariant=invariant
+            )
+            if (
+                recipe.on_lattice
+            ):  # whose features do not contain the kernel: psi does, of one scalar kernel a number each
+                phi, gain = features.phi, operator_weights(kernel, features.m, drawn.density).gain
+                assert isinstance(phi, Projected)
+                features = replace(features, phi=replace(phi, weights=phi.weights * gain[: len(phi.weights)]))
         if self.sampler is not None and "sampler" in recipe.idle:
             why = recipe.idle["sampler"]
             warnings.warn(f"sampler={self.sampler!r} has no effect: {why}", UserWarning, stacklevel=2)

@@ -23,10 +23,10 @@ class FitReport:
 
     `reads` is how often the labelled sums read the rows, `passes` over how many kinds of sums: a second one is the QR
     of the features, others are those of manifold terms. `syrk_share` is the share of the passes' core-seconds that was
-    spent inside BLAS `syrk`, or summing exponentials, None where nothing was computed. `peak_bytes` is measured, None where the workers are not
-    on this machine. `kernel` is the number of the chosen one in the job's list, 0 where it names one;
-    `effective_sample_size` how many of the m / 2 frequencies stand behind a kernel that they were not drawn for alone.
-    `kernel_error` how far the features of a lattice may be from the kernel, over k(x, x).
+    spent inside BLAS `syrk`, or summing exponentials, None where nothing was computed. `peak_bytes` is measured, None
+    where the workers are not on this machine. `kernel` is the number of the chosen one in the job's list, 0 where it
+    names one; `effective_sample_size` how many of the m / 2 frequencies stand behind a kernel that they were not drawn
+    for alone; `kernel_error` how far the features of a lattice may be from the kernel, over k(x, x).
     `noise` is the standard deviation of each target's noise, None for classes where it takes more than the fit.
     `folds` counts those that have rows, `held_by` says what they are made of (None for a single one). `lengthscale` is
     that of each term of the chosen kernel, where it has one, and `tuned` what became of the search where the job asked

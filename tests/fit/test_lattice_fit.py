@@ -363,10 +363,13 @@ def test_estimators_have_lattices_too() -> None:
     codes = (Y[:, 0] > 0).astype(int)
     classifier = ORFFClassifier(kernels.Gaussian(0.4), 600, sampler=frequencies.Lattice(1e-2)).fit(X, codes)
     assert classifier.score(X, codes) > 0.9
-    gram = RandomFeatures(kernels.Gaussian(0.4), 600, sampler=frequencies.Lattice(1e-4)).fit(X)
-    F = gram.transform(X[:40])
-    psi = gram.feature_map_  # the features alone do not contain the kernel: see the weights psi
-    assert F.shape == (40, psi.m)
+    for standardize in (False, True):
+        rows = RandomFeatures(
+            kernels.Gaussian(0.4), 600, sampler=frequencies.Lattice(1e-4), standardize=standardize
+        ).fit(X)
+        F, scale = rows.transform(X[:40]), rows.feature_map_.scale
+        exact = kernels.Gaussian(0.4).gram(X[:40] / scale, X[:40] / scale)
+        assert np.abs(F @ F.T - exact).max() < 2e-4
 
 
 @pytest.mark.process
