@@ -28,7 +28,7 @@ from dorff.passes import (
     frozen_hash,
     load_pass,
 )
-from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
+from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
@@ -277,7 +277,7 @@ def _drafted(resolved: Resolved) -> _Draft:
         start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
         dataset = dataset.window(max(dataset.first, start))
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
-    spec = _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves), words, observe)
+    spec = _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves, largest_leaf(width)), words, observe)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
     draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen)
     if not recipe.on_lattice:
@@ -332,8 +332,9 @@ def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | N
     return C
 
 
-def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
-    """Folds where they choose; or one of them against all others, where one is held out for something else."""
+def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int) -> FoldRule:
+    """Folds where they choose; or one of them against all others, where one is held out for something else. Leaves have
+    `largest` rows at most."""
     folds, few = job.solve.folds, len(leaves) < job.solve.folds.count
     by_rows, run = folds.by != "leaves", _RUNS.get(folds.by, GROUPED)
     if job.solve.select == "kfold":
@@ -342,10 +343,10 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
                 f"solve.folds: {folds.count} folds of leaves asked for, but {dataset.path} has only {len(leaves)} "
                 "(a leaf is a run of whole shards); use by: rows, or fewer folds"
             )
-        if not by_rows and (job.data.window or math.inf) < folds.count * LARGEST_LEAF:
+        if not by_rows and (job.data.window or math.inf) < folds.count * largest:
             raise InputError(
-                f"data.window: leaves grow to {LARGEST_LEAF} rows as data do, and {folds.count} folds of leaves are "
-                f"asked for: a window has to be of {folds.count * LARGEST_LEAF} rows at least; use folds.by: rows"
+                f"data.window: leaves grow to {largest} rows as data do, and {folds.count} folds of leaves are "
+                f"asked for: a window has to be of {folds.count * largest} rows at least; use folds.by: rows"
             )
         return FoldRule(folds.count, by_rows, job.features.seed, run=run)
     if not job.holds_out:
