@@ -54,7 +54,7 @@ class Lattice(Sampler):
     `constant`: a frequency of 0 for a fit without a free intercept, which else has its place. `grid` is the step and
     the extents of a lattice that is given (`on`), of which frequencies are every second point, or third ...
 
-    Along an input that does not vary, whose side is 0, the spectrum is integrated: the features do not see it. All
+    Along an input that does not vary, or by next to nothing, the spectrum is integrated: features do not see it. All
     terms of a sum share one lattice, be it concatenated or not."""
 
     error: float = 1e-3
@@ -106,11 +106,10 @@ class Lattice(Sampler):
     def _drawn(self, kernel: OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator) -> Frequencies:
         modes, step = self._lattice(kernel, d, p, count)
         # psi^T psi = mu / rho with the weight 1: rho is that of a lattice of which half is there.
-        sides = np.asarray(self.sides)
         log_density = np.full(modes.D, -math.log(2.0 * np.prod(step)))
         log_density[~np.any(modes.modes, axis=1)] += math.log(2.0)  # 0 is its own negative
         if len(modes.beside) > 1:
-            nodes = np.abs(modes.beside[:, sides == 0])
+            nodes = np.abs(modes.beside[:, modes.extents == 0])
             log_density = log_density[:, None] - np.sum(np.log(_node_step() * nodes), axis=1)
         return Frequencies(modes, np.ones(modes.D), log_density=log_density)
 
@@ -163,7 +162,7 @@ def _modes_of(
     count: int,
     grid: tuple[tuple[float, ...], tuple[int, ...]] | None,
 ) -> tuple[Modes, FloatArray]:
-    d, L = len(sides), np.asarray(sides)
+    d, L = len(sides), _sides(laws, sides, error)
     varied = np.flatnonzero(L > 0)
     if len(varied) > MOST_SIDES or not len(varied):
         raise InputError(
@@ -192,6 +191,14 @@ def _modes_of(
     modes, steps, extents = np.zeros((len(k), d), np.int64), np.ones(d), np.zeros(d, np.int64)
     modes[:, varied], steps[varied], extents[varied] = k * every, given, most
     return Modes(steps, modes, extents, _beside(L, [scalar.stretch(d) for scalar, _ in laws])), step
+
+
+def _sides(laws: Sequence[tuple[Stretched, bool]], sides: Sequence[float], error: float) -> FloatArray:
+    """The sides (d,), 0 where the inputs vary by so little that no kernel changes by a tenth of its error."""
+    L = np.asarray(sides)
+    ends = np.vstack([np.zeros(len(L)), np.diag(L)])
+    moved = np.max([1.0 - scalar.gram(ends[1:], ends[:1])[:, 0] for scalar, _ in laws], axis=0)
+    return np.asarray(np.where(moved > 0.1 * error, L, 0.0))
 
 
 def _generous(widest: IntArray) -> tuple[IntArray, IntArray]:

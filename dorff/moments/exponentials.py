@@ -138,8 +138,8 @@ class GridExponentials(Exponentials):
 
     def __init__(self, extents: Extents, q: int, tolerance: float) -> None:
         super().__init__(extents, q)
-        self.unit = 20.0 * tolerance  # where all rows are in one place; 100 times less where they are spread
         self._width = width_of(tolerance)
+        self.unit = 20.0 * 10.0 ** (1 - self._width)  # of rows in one place; 100 times less where they are spread
         self._coefficients = pieces_of(self._width)
         W = self._coefficients.shape[1]
         points = (max(2 * (2 * K + 1), 2 * self._width) for K in self.twice)

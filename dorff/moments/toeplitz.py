@@ -128,7 +128,8 @@ class ToeplitzAdder(Adder):
         super().__init__(features_of(extents), q, y0, observed=observed, witnesses=2 * (2 + q))
         self.probe = self.probe[: max(q, 1)]
         self._exponentials, self._squares = exponentials(extents, q, tolerance), np.zeros((q, q))
-        self.unit = self._exponentials.unit
+        # Of Z^T Z, whose largest eigenvalue is that of all features together where rows are in one place.
+        self.unit = 0.1 * self._exponentials.unit
         self._phi: FloatArray = 0.7 + 0.45 * np.arange(len(extents), dtype=np.float64)
         self._finished: tuple[int, FloatArray] | None = None
 
@@ -179,7 +180,7 @@ class ToeplitzAdder(Adder):
         T, R, squares = sums.split(self._exponentials.extents)
         probe = self.probe[:q]
         summed = [*(_value(one, self._phi) for one in (T, *R)), float(probe @ squares @ probe)]
-        slack = (self.unit + UNIT * self.n) * self.witness[2 + q :]
+        slack = (self._exponentials.unit + UNIT * self.n) * self.witness[2 + q :]
         return np.array(summed), self.witness[: 2 + q], slack * np.append(np.ones(1 + q), 4.0)
 
     def pieces(self) -> Iterator[FloatArray]:

@@ -187,7 +187,7 @@ class BlockSums(TargetSums):
 # A leaf's rows: about 0.8 s of `syrk` for the first, within bounds; overheads are a few hundredths of that.
 LEAF_FLOPS: Final = 4e10
 SMALLEST_LEAF, LARGE_FIRST_LEAF, LARGEST_LEAF = 2**14, 2**17, 2**18
-LIGHT_LEAF, LARGEST_LIGHT = 2**18, 2**22  # where a row costs the same whatever the features
+LIGHT_LEAF, LARGEST_LIGHT = 2**20, 2**23  # where a row costs the same whatever the features
 GROW_AGAIN: Final = 4096  # from this number on, so that 10^12 rows are some 2 10^5 leaves
 
 

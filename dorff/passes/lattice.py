@@ -1,6 +1,7 @@
 """Rows added to sums of exponentials, of features whose frequencies lie on a lattice."""
 
 import time
+from functools import lru_cache
 from math import pi
 from typing import Final
 
@@ -10,7 +11,7 @@ from dorff import moments
 from dorff.features import FeatureMap, Projected
 from dorff.frequencies import Modes
 from dorff.moments import FloatArray, LatticeMoments, Toeplitz, ToeplitzAdder
-from dorff.moments.exponentials import Extents
+from dorff.moments.exponentials import Extents, GridExponentials
 from dorff.passes.blocks import TargetSums
 
 LATTICE_ROWS: Final = 2**16  # that are added at a time
@@ -34,10 +35,7 @@ class LatticeSums(TargetSums):
         self._axes, self.extents = axes_of(modes), extents_of(modes)
         self._center = features.center[self._axes]
         self._step = (modes.step / features.scale)[self._axes]
-        few = self.empty((0, ""))  # loops and BLAS are loaded while there is memory for them
-        self._add_block(few, np.zeros((2, features.d)), np.zeros((2, len(y0))), None)
-        few.compared()
-        self.syrk_seconds = 0.0
+        load(len(self._axes))  # while there is memory for it
 
     def _add_block(self, sums: moments.Adder, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> None:
         v, began = len(self._axes), time.perf_counter()
@@ -51,6 +49,16 @@ class LatticeSums(TargetSums):
 
     def empty(self, part: moments.Part) -> ToeplitzAdder:
         return ToeplitzAdder(self.extents, len(self._y0), self._y0, tolerance=self._tolerance, observed=part[1])
+
+
+@lru_cache
+def load(v: int) -> None:
+    """Load the loops and BLAS that sums over v inputs need."""
+    few = ToeplitzAdder((1,) * v, 1, np.zeros(1), tolerance=1e-2)
+    few.add(np.zeros((2, v + 2)))
+    few.compared()
+    if v <= 3:
+        GridExponentials((1,) * v, 1, 1e-2).add(np.zeros((2, v)), np.zeros((2, 2)))
 
 
 def modes_of(features: FeatureMap) -> Modes:

@@ -33,6 +33,10 @@ class Preconditioner(ABC):
     def spread(self, a: FloatArray, shift: float) -> float:
         """The condition number of what it is the inverse of, the largest over a (c,)."""
 
+    def condition(self, a: FloatArray, shift: float, worst: float) -> float:
+        """A bound of the systems' own, where that of the preconditioned ones is `worst`."""
+        return worst * self.spread(a, shift)
+
     def slack(self, a: FloatArray, shift: float) -> float:
         """How much larger than the system what it inverts may be, unseen by iterations; 1 where that is not known."""
         return 1.0
@@ -316,7 +320,7 @@ def iterate(
     seen = max((_condition(np.array(one)) for one in steps if one), default=1.0)
     # Small eigenvalues that the iteration did not meet count as well: the residual may lie there.
     worst = max(seen, preconditioner.slack(a, shift))
-    condition = worst * preconditioner.spread(a, shift)
+    condition = preconditioner.condition(a, shift, worst)
     # A residual that small in the preconditioner's norm is an error no larger than this in the system's.
     solution = _solution(system, x, rhs, ridge, condition, errors[-1] * np.sqrt(worst))
     return Iterated(replace(solution, converged=converged), tuple(errors), seen)

@@ -16,14 +16,16 @@ from dorff.solvers.matrixfree import System
 from dorff.solvers.problem import Problem
 from dorff.solvers.system import EPS, IntArray, Size
 
+POWERS: Final = 12
 HEAVY: Final = 3072  # unknowns of the block that is factored
 
 
 class Heavy(Preconditioner):
-    """The inverse of a G_HH + shift for the unknowns H, and of a diag(G) + shift for the others."""
+    """The inverse of a G_HH + shift for the unknowns H, and of a diag(G) + shift for the others; `largest` is about the
+    largest eigenvalue of G."""
 
-    def __init__(self, diagonal: FloatArray, at: IntArray, block: FloatArray) -> None:
-        self._diagonal, self._at, self._block = diagonal, at, block
+    def __init__(self, diagonal: FloatArray, at: IntArray, block: FloatArray, largest: float) -> None:
+        self._diagonal, self._at, self._block, self._largest = diagonal, at, block, largest
         self._factors: dict[tuple[float, float], FloatArray] = {}
         self._top = max(float(np.abs(block).sum(axis=0).max(initial=0.0)), float(diagonal.max()))
 
@@ -47,6 +49,9 @@ class Heavy(Preconditioner):
     def spread(self, a: FloatArray, shift: float) -> float:
         return float(np.max((a * self._top + shift) / shift)) if shift > 0 else np.inf
 
+    def condition(self, a: FloatArray, shift: float, worst: float) -> float:
+        return float(np.max(a * self._largest + shift) / shift) if shift > 0 else np.inf
+
     def slack(self, a: FloatArray, shift: float) -> float:
         light = np.delete(self._diagonal, self._at)
         return float(np.max(a * light.max(initial=0.0) + shift) / shift) if shift > 0 else np.inf
@@ -69,7 +74,16 @@ def heavy(
     inside, block = np.flatnonzero(np.isin(feature, at)), blocks[0].G
     if len(blocks) > 1:  # targets that other rows have: systems of their own
         inside, block = inside[:0], block[:0, :0]
-    return Heavy(_diagonal(system, parts, weights, intercept=intercept), inside, block)
+    return Heavy(_diagonal(system, parts, weights, intercept=intercept), inside, block, _largest(system))
+
+
+def _largest(system: System) -> float:
+    """About the largest eigenvalue of G, and hardly less, by a few of its powers."""
+    x, size = np.random.default_rng(0).standard_normal((system.size, 1)), 0.0
+    for _ in range(POWERS):
+        x = system.apply(x / np.linalg.norm(x), np.zeros(1, int))
+        size = float(np.linalg.norm(x))
+    return 2.0 * size
 
 
 def _diagonal(

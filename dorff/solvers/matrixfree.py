@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dorff.model.weights import OperatorWeights
-from dorff.moments import FloatArray, Moments, Solvable
+from dorff.moments import UNIT, FloatArray, Moments, Solvable
 from dorff.solvers.apart import SplitProblem
 from dorff.solvers.problem import Problem, kept_shift
 from dorff.solvers.system import Block, IntArray, Rows, Size
@@ -18,7 +18,8 @@ Operator = Callable[[FloatArray], Sequence[FloatArray]]
 
 
 class Border(NamedTuple):
-    """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`.
+    """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`;
+    `unit` is the sums' relative rounding error.
 
     They are all that right-hand sides, the intercept, scales and a covariance of the targets need."""
 
@@ -27,6 +28,7 @@ class Border(NamedTuple):
     y0: FloatArray
     columns: FloatArray
     observed: str = ""
+    unit: float = UNIT
 
     @property
     def corner(self) -> Moments:
@@ -51,7 +53,7 @@ def of_moments(parts: Sequence[Solvable]) -> tuple[list[Border], Operator]:
     """The borders of moments, and the product with them; those that are written out are unpacked once, 8 w^2 bytes."""
     operators = [part.operator() for part in parts]
     borders = [
-        Border(part.m, part.n, part.y0, columns, part.observed)
+        Border(part.m, part.n, part.y0, columns, part.observed, part.unit)
         for part, (columns, _) in zip(parts, operators, strict=True)
     ]
     return borders, lambda V: [product(V) for _, product in operators]
@@ -212,7 +214,8 @@ def make_system(
     scale = np.ones(len(borders[0].y0)) if scale is None else scale
     back = kept_shift(borders[0].y0, observe, patterns=len(borders), intercept=intercept)
     seen = [border.rows(scale, back) for border in borders]
-    problem = Problem((), weights, tuple(rows for rows, _ in seen), scale, observe, intercept)
+    unit = max(border.unit for border in borders)
+    problem = Problem((), weights, tuple(rows for rows, _ in seen), scale, observe, intercept, unit=unit)
     R = [one for _, one in seen]
     whole = len(borders) == 1 and bool(borders[0].corner.mask.all())
     split = SplitProblem.of(weights, observe, [], whole=whole) if weights.separable else None

@@ -331,6 +331,17 @@ def test_a_leaf_that_was_stopped_goes_on_to_the_same_bits(sea: Path, monkeypatch
     assert np.array_equal(first.coefficients, second.coefficients)
 
 
+def test_digits_count_the_tolerance_of_the_sums(sea: Path) -> None:
+    """By Cholesky factors and by iterations alike."""
+    for route, way in (("direct", {"qr": False}), ("cg", {})):
+        digits = []
+        for tolerance in (1e-12, 1e-6):
+            parts: dict[str, Any] = {"features": {"sampler": {"type": "lattice", "tolerance": tolerance}}}
+            parts |= {"solve": {"route": route, **way}, "publish": {"digits": 0.0}, "state": f"{route} {tolerance}"}
+            digits.append(fitted(sea, f"{route} of {tolerance}", **parts).digits)
+        assert 5.0 < digits[0] - digits[1] < 7.0 or digits[1] == 0.0, (route, digits)
+
+
 def test_the_error_of_the_kernel_is_reported(sea: Path) -> None:
     """About what was asked for; where the ceiling is too low for that, what was reached, and a warning."""
     enough, fewer = fitted(sea, "enough"), fitted(sea, "fewer", features={"count": 60}, state="fewer's")
@@ -340,6 +351,20 @@ def test_the_error_of_the_kernel_is_reported(sea: Path) -> None:
     assert [one for one in fewer.warnings if "the lattice's 60 features may be off the kernel by" in one]
     other = fitted(sea, "other", features={"sampler": {"type": "orthogonal"}})
     assert other.kernel_error is None
+    # The frequency of zero is no error beside an intercept, however heavy.
+    wide = fitted(sea, "wide", kernel={**EACH, "scalar": {"type": "gaussian", "lengthscale": 3.0}}, state="wide's")
+    assert wide.kernel_error is not None and wide.kernel_error < 1.3e-3
+
+
+def test_frequencies_of_another_kernel_are_weighed_as_they_are(sea: Path) -> None:
+    """Weights of a lattice need no mean of one, whatever kernel it was made for."""
+    kernel = {**EACH, "scalar": {"type": "gaussian", "lengthscale": 0.7}}
+    parts: dict[str, Any] = {"kernel": kernel, "solve": {"ridge": 1e-2}}
+    own = fitted(sea, "own", **parts)
+    other = fitted(sea, "other", **parts, features={"drawn_for": EACH}, state="other's")
+    X, _ = flow(100, seed=9)
+    found, wanted = values(sea, "other", X), values(sea, "own", X)
+    assert other.m > own.m and np.abs(found - wanted).max() < 5e-3 * np.abs(wanted).max()
 
 
 def test_a_plan_says_what_there_will_be(sea: Path) -> None:

@@ -95,6 +95,18 @@ def test_an_input_that_is_constant_is_integrated_out(kernel: kernels.OperatorKer
     assert not phi.omega[:, constant].any() and recipe.m < 2500
 
 
+def test_an_input_that_hardly_varies_is_as_one_that_does_not() -> None:
+    """By less than the kernel's error shows; a rough kernel sees more of it."""
+    counts = {}
+    for side in (0.0, 1e-12, 3e-3, 0.1):
+        got, recipe = errors(kernels.CurlFree(GAUSS), 3, 3, 1e-2, np.array([1.0, 1.0, side]))
+        counts[side] = recipe.m
+        assert got < 2.0
+    assert counts[0.0] == counts[1e-12] == counts[3e-3] < counts[0.1]
+    rough, _ = errors(kernels.Decomposable(ROUGH), 2, 1, 1e-2, np.array([1.0, 3e-3]))
+    assert rough < 2.0
+
+
 def test_views_have_lattices_of_their_own() -> None:
     kernel = kernels.MultiView([((0, 1), kernels.Decomposable(GAUSS)), ((2,), kernels.Decomposable(ROUGH))])
     got, _ = errors(kernel, 3, 2, 1e-3, [1.0, 1.0, 2.0])
