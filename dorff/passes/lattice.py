@@ -68,6 +68,16 @@ def modes_of(features: FeatureMap) -> Modes:
     return phi.projection
 
 
+def alone_of(features: FeatureMap) -> Modes | None:
+    """The lattice that these features alone need; None of those that have none."""
+    modes = features.phi.projection if isinstance(features.phi, Projected) else None
+    if not isinstance(modes, Modes):
+        return None
+    every = np.maximum(np.gcd.reduce(modes.modes, axis=0), 1)
+    k = modes.modes // every
+    return Modes(modes.step * every, k, np.abs(k).max(axis=0), modes.beside)
+
+
 def axes_of(modes: Modes) -> moments.IntArray:
     """The inputs that vary."""
     return np.flatnonzero(modes.extents)

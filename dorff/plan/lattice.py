@@ -21,7 +21,7 @@ from dorff.moments.exponentials import TensorExponentials, exponentials
 from dorff.moments.lattice import grid_of
 from dorff.moments.toeplitz import length_of
 from dorff.passes import Configs, Pass, PassSpec, RowsName, frozen_hash, load_pass
-from dorff.passes.lattice import LATTICE_ROWS, axes_of, extents_of, modes_of
+from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of, modes_of
 from dorff.spec.job import Job
 from dorff.storage.location import locate
 
@@ -182,6 +182,21 @@ def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
         same = np.array_equal(drawn.density[0], constants.density[0]) if drawn.density and constants.density else False
         own = replace(own, drawn=None, fitted=None, tuned=None, distances=constants.distances if same else None)
     return replace(frozen, constants=own)
+
+
+def check_covered(frozen: Pass, configs: Configs, made: Made) -> None:
+    """InputError for a kernel that the frequencies, made for others, are too few or too far apart for."""
+    features, box = frozen.constants.features, box_of(frozen.spec)
+    assert box is not None
+    alone = alone_of(features)
+    for config in configs if alone is not None else ():
+        try:
+            _ = made(_scaled(box, features), [config]).on(alone).m
+        except InputError as error:
+            raise InputError(
+                f"kernel: {config} needs frequencies that lie closer together, or reach further, than those of "
+                "features.drawn_for; list it there too, or leave drawn_for out"
+            ) from error
 
 
 def kernel_error(kernel: OperatorKernel, density: Density, *, error: float, constant: bool) -> float:

@@ -213,6 +213,10 @@ class Plan(_Draft):
         targets = self.fitted()
         if self.drawn_configs is self.kernel_configs and len(targets) == 1:
             return [None]
+        if self.recipe.on_lattice:
+            if self.drawn_configs is not self.kernel_configs:
+                lattice.check_covered(self.frozen(), self.configs(), self.made)
+            return [None] * len(targets)
         sources = self.sources()
         recipe = make_recipe(sources, self.dataset, self.job, self.observe)
         density = self.frozen().constants.density

@@ -361,10 +361,15 @@ def test_frequencies_of_another_kernel_are_weighed_as_they_are(sea: Path) -> Non
     kernel = {**EACH, "scalar": {"type": "gaussian", "lengthscale": 0.7}}
     parts: dict[str, Any] = {"kernel": kernel, "solve": {"ridge": 1e-2}}
     own = fitted(sea, "own", **parts)
-    other = fitted(sea, "other", **parts, features={"drawn_for": EACH}, state="other's")
+    both = [EACH, {**EACH, "scalar": {"type": "gaussian", "lengthscale": 0.9}}]
+    other = fitted(sea, "other", **parts, features={"drawn_for": both}, state="other's")
     X, _ = flow(100, seed=9)
     found, wanted = values(sea, "other", X), values(sea, "own", X)
     assert other.m > own.m and np.abs(found - wanted).max() < 5e-3 * np.abs(wanted).max()
+    for s in (0.1, 0.7):
+        parts["kernel"] = {**EACH, "scalar": {"type": "gaussian", "lengthscale": s}}
+        with pytest.raises(InputError, match=r"needs frequencies that lie closer .* those of features\.drawn_for"):
+            fitted(sea, "uncovered", **parts, features={"drawn_for": EACH}, state="uncovered's")
 
 
 def test_a_plan_says_what_there_will_be(sea: Path) -> None:
