@@ -199,10 +199,9 @@ def _sum(kernel: OperatorKernel, parts: list[dict[str, float]], d: int, p: int) 
     trace = sum(weight * base.trace(d, p) for weight, base in kernel.terms())
     tilted = all(isinstance(base, Decomposable) or measure_of(base) == Measure.TRACE for _, base in kernel.terms())
     if not tilted or kernel.concatenated:
-        raise InputError(
-            "kernel: a sum has constants under its trace measure alone: use measure trace in its curl-free and "
-            "divergence-free terms, and no concatenation; or give Constants your own numbers"
-        )
+        problem = "use measure trace in its curl-free and divergence-free terms, and no concatenation"
+        remedy = "or give Constants your own numbers"
+        raise InputError(f"kernel: a sum has constants under its trace measure alone: {problem}; {remedy}")
     top = _norm(_signature(kernel, np.zeros(d)))
     return {
         "top": top,

@@ -375,9 +375,8 @@ def _sample(
     X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
     Y = Y[:, None] if Y.ndim == 1 else Y
     if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y) or not X.shape[1] or not Y.shape[1]:
-        raise InputError(
-            f"X must be (rows, inputs) and Y (rows, targets) of as many rows; got shapes {X.shape} and {Y.shape}"
-        )
+        came = f"got shapes {X.shape} and {Y.shape}"
+        raise InputError(f"X must be (rows, inputs) and Y (rows, targets) of as many rows; {came}")
     w = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != (len(X),) or np.any(w < 0):
         raise InputError(f"weights must be {len(X)} numbers, one a row, none negative; got shape {w.shape}")

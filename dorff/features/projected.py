@@ -313,9 +313,8 @@ def with_lengthscale(
     InputError for a scalar kernel that has none."""
     for _, base in kernel.terms():
         if not isinstance(base.scalar, Stretched):
-            raise InputError(
-                f"lengthscale: {type(base.scalar).__name__} has none to tune; use a kernel with one, such as gaussian"
-            )
+            remedy = "use a kernel with one, such as gaussian"
+            raise InputError(f"lengthscale: {type(base.scalar).__name__} has none to tune; {remedy}")
     value = float(np.ravel(lengthscale)[0]) if np.size(lengthscale) == 1 else np.asarray(lengthscale).tolist()
 
     def replaced(config: Any) -> Any:

@@ -139,10 +139,9 @@ def sum_terms(
             summary = {key: of if key == "type" else of + part.summary[key] for key, of in total.summary.items()}
             total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], summary)
         if not total.sums.packed.any() and any(term.manifold.weights):
-            raise InputError(
-                f"manifold, term {len(sums) + 1}: its sums are zero: its graph has no edge with a weight above 0, or "
-                "all of them join equal rows; mend the graph (graph.weights, if it is a width), or leave the term out"
-            )
+            problem = "its sums are zero: its graph has no edge with a weight above 0, or all of them join equal rows"
+            remedy = "mend the graph (graph.weights, if it is a width), or leave the term out"
+            raise InputError(f"manifold, term {len(sums) + 1}: {problem}; {remedy}")
         sums.append(total)
     with nullcontext() if lease is None else lease.fenced():
         for folder in (GRAPHS, TERMS):  # of other terms

@@ -183,10 +183,8 @@ def _pass(run: _FitRun) -> tuple[PassResult, int]:
                 terms = sum_terms(plan, running, lambda number: _share(run, number + 1), lease=run.lease)
             if of == [term.stamp() for term in plan.terms]:
                 return replace(passed, terms=terms), running.threads
-    raise IncompleteError(
-        f"{plan.dataset.path}: the rows or graphs of its manifold terms changed each time they had been read; run "
-        "again when nobody writes to them"
-    )
+    problem = f"{plan.dataset.path}: the rows or graphs of its manifold terms changed each time they had been read"
+    raise IncompleteError(f"{problem}; run again when nobody writes to them")
 
 
 def _narrowed(plan: Plan, work: Callable[[], T]) -> T:

@@ -75,15 +75,11 @@ def tune(job: Job, *, engine: Engine | None = None, progress: Told = None, told:
 
 def _with_scores(plan: Plan) -> None:
     if plan.costs.route == "streaming":
-        raise InputError(
-            "solve.route: streaming keeps no sums to choose from; tune with fewer features (features.count), or set "
-            "solve.route: direct or cg"
-        )
+        remedy = "tune with fewer features (features.count), or set solve.route: direct or cg"
+        raise InputError(f"solve.route: streaming keeps no sums to choose from; {remedy}")
     if plan.costs.route == "cg" and plan.job.solve.select != "kfold":
-        raise InputError(
-            f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none; set "
-            "solve.select: kfold, or solve.route: direct"
-        )
+        problem = f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none"
+        raise InputError(f"{problem}; set solve.select: kfold, or solve.route: direct")
     if plan.job.solve.select not in HELD_OUT and any(map(any, plan.weights)):
         raise InputError(
             f"solve.select: {plan.job.solve.select} knows nothing of unlabelled rows, and cannot score a job with "
@@ -162,9 +158,8 @@ def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m:
 def _read(path: Path) -> Folds:
     folds = load_moments(path)
     if folds is None:
-        raise IncompleteError(
-            f"{path}: the folds' moments are gone or damaged; see that every worker sees this folder, then run again"
-        )
+        remedy = "see that every worker sees this folder, then run again"
+        raise IncompleteError(f"{path}: the folds' moments are gone or damaged; {remedy}")
     return folds
 
 

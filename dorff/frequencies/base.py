@@ -248,10 +248,8 @@ def spectrum(scalar: ScalarKernel) -> Spectral:
 def isotropic(law: Spectral, measure: Measure, sampler: str) -> Isotropic:
     """The law where it is rotation-invariant under the measure, else InputError."""
     if not isinstance(law, Isotropic):
-        raise InputError(
-            f"sampler: {sampler} needs a spectrum that no rotation changes; that of {type(law).__name__} is not "
-            "such a one: use iid or qmc"
-        )
+        remedy = f"that of {type(law).__name__} is not such a one: use iid or qmc"
+        raise InputError(f"sampler: {sampler} needs a spectrum that no rotation changes; {remedy}")
     if not law.rotation_invariant(measure):
         raise InputError(
             f"sampler: {sampler} needs a law that no rotation changes; the {measure} measure of unequal length-scales "
@@ -263,10 +261,8 @@ def isotropic(law: Spectral, measure: Measure, sampler: str) -> Isotropic:
 def unbounded(measure: Measure, sampler: str) -> None:
     """InputError for a measure that is not the spectrum itself."""
     if measure != Measure.UNBOUNDED:
-        raise InputError(
-            f"sampler: {sampler} is a rule for a spectrum itself, not for its {measure} measure; leave the kernel's "
-            "measure out or set unbounded, or use iid, orthogonal or qmc"
-        )
+        remedy = "leave the kernel's measure out or set unbounded, or use iid, orthogonal or qmc"
+        raise InputError(f"sampler: {sampler} is a rule for a spectrum itself, not for its {measure} measure; {remedy}")
 
 
 def _mixed(rng: np.random.Generator, parts: Sequence[Frequencies], laws: Sequence[Law], terms: int) -> Frequencies:

@@ -77,9 +77,8 @@ class Quadrature(Sampler):
         idle = ("centre",) if self.degree == (1, 3) else ("mixing", "radii", "centre") if self.degree == (1, 1) else ()
         for name in idle:
             if (value := getattr(self, name)) != choices[name][0]:
-                raise InputError(
-                    f"sampler.{name} has no effect on a rule of degree {self.degree}, came {value!r}; leave it out"
-                )
+                problem = f"sampler.{name} has no effect on a rule of degree {self.degree}, came {value!r}"
+                raise InputError(f"{problem}; leave it out")
 
     @property
     def centred(self) -> bool:

@@ -104,10 +104,9 @@ class QMC(DenseSampler):
         from scipy.stats import qmc  # large, and only this sampler needs it
 
         if self.sequence == "sobol" and law.dims(d, measure) > qmc.Sobol.MAXDIM:
-            raise InputError(
-                f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs "
-                f"{law.dims(d, measure)}; set sequence: halton, or use orthogonal"
-            )
+            problem = f"qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs {law.dims(d, measure)}"
+            remedy = "set sequence: halton, or use orthogonal"
+            raise InputError(f"sampler: {problem}; {remedy}")
 
     def seeded(self, d: int, count: int) -> bool:
         return self.scramble
@@ -155,10 +154,9 @@ class GaussQuadrature(Sampler):
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         if not isinstance(isotropic(law, measure, "gauss_quadrature"), Gaussian):
-            raise InputError(
-                f"sampler: gauss_quadrature has nodes for normal frequencies only, not for those of "
-                f"{type(law).__name__}; use quadrature or orthogonal"
-            )
+            problem = f"gauss_quadrature has nodes for normal frequencies only, not for those of {type(law).__name__}"
+            remedy = "use quadrature or orthogonal"
+            raise InputError(f"sampler: {problem}; {remedy}")
         unbounded(measure, "gauss_quadrature")
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:

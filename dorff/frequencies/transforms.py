@@ -284,10 +284,8 @@ def dealt(kernel: MultiView, count: int) -> list[int]:
     """`count` frequencies dealt out to the views: as many to each, the first ones get what is left over."""
     V = kernel.V
     if count < V:
-        raise InputError(
-            f"n_features gives {count} frequencies, but the kernel's {V} views need at least one each; raise "
-            f"n_features to {2 * V} or more"
-        )
+        problem = f"n_features gives {count} frequencies, but the kernel's {V} views need at least one each"
+        raise InputError(f"{problem}; raise n_features to {2 * V} or more")
     return [count // V + (number < count % V) for number in range(V)]
 
 

@@ -81,10 +81,8 @@ class KNN(RowGraph):
         one_of("graph.within", self.within, ("data", "leaf"))
         one_of("graph.append", self.append, ("rebuild", "link"))
         if self.within == "leaf" and self.append == "link":
-            raise InputError(
-                "graph.append: link is for a graph across leaves; inside a leaf new rows never change old edges; "
-                "leave it out"
-            )
+            problem = "graph.append: link is for a graph across leaves; inside a leaf new rows never change old edges"
+            raise InputError(f"{problem}; leave it out")
 
     def config(self) -> Config:
         return {"type": "knn", **asdict(self)}
@@ -211,10 +209,8 @@ class Manifold:
         if not isinstance(self.between, bool):
             raise InputError(f"manifold.between: wanted true or false, got {self.between!r}; use one of them.")
         if self.between and (not identity or self.view is not None):
-            raise InputError(
-                "manifold.between: the term between views is over all rows and all views; give it the graph of type "
-                "identity and no view, and make the term of a view one of its own."
-            )
+            remedy = "give it the graph of type identity and no view, and make the term of a view one of its own."
+            raise InputError(f"manifold.between: the term between views is over all rows and all views; {remedy}")
         if identity and (self.power != 1 or self.form != "auto" or self.laplacian != "unnormalised"):
             raise InputError("manifold.graph: identity means L = I, without laplacian, power or form; leave them out.")
 
@@ -260,17 +256,14 @@ def positive(Q: npt.ArrayLike) -> FloatArray:
     size = float(np.abs(A).max())
     if not np.allclose(A, A.T, rtol=0.0, atol=1e-10 * size):
         i, j = np.unravel_index(np.argmax(np.abs(A - A.T)), A.shape)
-        raise InputError(
-            f"manifold.outputs: wanted a symmetric matrix, got {A[i, j]} at ({i}, {j}) and {A[j, i]} at ({j}, {i}); "
-            "give (Q + Q.T) / 2."
-        )
+        problem = f"wanted a symmetric matrix, got {A[i, j]} at ({i}, {j}) and {A[j, i]} at ({j}, {i})"
+        remedy = "give (Q + Q.T) / 2."
+        raise InputError(f"manifold.outputs: {problem}; {remedy}")
     A = 0.5 * (A + A.T)
     least = float(np.linalg.eigvalsh(A)[0])
     if least < -1e-10 * size * len(A):
-        raise InputError(
-            f"manifold.outputs: wanted a positive semi-definite matrix, but its least eigenvalue is {least:.3g}; "
-            "a negative one would reward differences."
-        )
+        problem = f"manifold.outputs: wanted a positive semi-definite matrix, but its least eigenvalue is {least:.3g}"
+        raise InputError(f"{problem}; a negative one would reward differences.")
     A.setflags(write=False)
     return A
 
@@ -290,10 +283,8 @@ def _weight(weight: Any) -> float | tuple[float, ...]:
 
 def _check_power(power: Any, form: str) -> None:
     if not isinstance(power, int | np.integer) or isinstance(power, bool) or power < 1 or (power > 1 and power % 2):
-        raise InputError(
-            f"manifold.power: wanted 1 or an even number, got {power!r}; L^2j is summed as (L^j F)^T (L^j F), which "
-            "stays positive, an odd power would not."
-        )
+        remedy = "L^2j is summed as (L^j F)^T (L^j F), which stays positive, an odd power would not."
+        raise InputError(f"manifold.power: wanted 1 or an even number, got {power!r}; {remedy}")
     if power > 1 and form != "auto":
         raise InputError(f"manifold.form: {form!r} is for power 1; L^{power} has (L^j F)^T (L^j F): leave it out.")
 

@@ -73,10 +73,8 @@ def _checked_rows(X: npt.ArrayLike) -> FloatArray:
         raise InputError(f"X: wanted a matrix (rows, inputs), got shape {rows.shape}; reshape it first.")
     if not (rows.max(initial=0.0) < LARGEST and rows.min(initial=0.0) > -LARGEST):
         i, j = np.argwhere(~(np.abs(rows) < LARGEST))[0]
-        raise InputError(
-            f"X: neighbours need finite inputs below {LARGEST:g} in size, got {rows[i, j]} in row {i}, column {j}; "
-            "drop such rows, or mend or scale them."
-        )
+        problem = f"X: neighbours need finite inputs below {LARGEST:g} in size, got {rows[i, j]} in row {i}, column {j}"
+        raise InputError(f"{problem}; drop such rows, or mend or scale them.")
     return rows + 0.0  # of -0 and 0, one: copies are found by their bytes
 
 
@@ -262,10 +260,8 @@ def checked(W: Any, n: int, *, what: str = "graph") -> sp.csr_array:
     if W.dtype.kind not in "biuf":
         raise InputError(f"{what}: wanted real weights, got type {W.dtype}; convert them to float64.")
     if W.shape != (n, n):
-        raise InputError(
-            f"{what}: wanted one node a row, a matrix {n} x {n}, got shape {W.shape}; give the graph of these rows, "
-            "labelled and not, in their order."
-        )
+        remedy = "give the graph of these rows, labelled and not, in their order."
+        raise InputError(f"{what}: wanted one node a row, a matrix {n} x {n}, got shape {W.shape}; {remedy}")
     _check_structure(W, what)
     entries = sp.coo_array(W).astype(np.float64)  # narrow whole numbers would overflow where entries are added
     check_edges(entries.row, entries.col, entries.data, n=n, what=what)  # before sums make NaN of infinities
@@ -292,17 +288,13 @@ def check_edges(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, n: int,
     outside = (tail < 0) | (tail >= n) | (head < 0) | (head >= n)
     if outside.any():
         at = int(np.argmax(outside))
-        raise InputError(
-            f"{what}: wanted nodes from 0 to {n - 1}, one a row, got an edge from {tail[at]} to {head[at]}; "
-            "mend the graph, or give the rows that it is of."
-        )
+        problem = f"{what}: wanted nodes from 0 to {n - 1}, one a row, got an edge from {tail[at]} to {head[at]}"
+        raise InputError(f"{problem}; mend the graph, or give the rows that it is of.")
     wrong = ~(np.isfinite(weight) & (weight >= 0))
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise InputError(
-            f"{what}: wanted finite weights of at least 0, got {weight[at]} between {tail[at]} and {head[at]}; "
-            "mend it, or leave that edge out."
-        )
+        problem = f"{what}: wanted finite weights of at least 0, got {weight[at]} between {tail[at]} and {head[at]}"
+        raise InputError(f"{problem}; mend it, or leave that edge out.")
 
 
 def undirected(

@@ -129,10 +129,8 @@ class MultiView(OperatorKernel):
         if seen[-1] >= d or len(seen) < d:
             unseen = set(range(d)) - set(seen.tolist())
             wrong = f"sees column {seen[-1]}" if seen[-1] >= d else f"leaves out column {min(unseen)}"
-            raise InputError(
-                f"the multi-view kernel {wrong}, but the inputs have {d} columns, numbered from 0; give views "
-                "that see each of them"
-            )
+            problem = f"the multi-view kernel {wrong}, but the inputs have {d} columns, numbered from 0"
+            raise InputError(f"{problem}; give views that see each of them")
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "MultiView":
         self.check_inputs(d)

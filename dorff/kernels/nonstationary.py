@@ -40,10 +40,8 @@ class Polynomial(ScalarKernel):
             raise InputError(f"degree must be a whole number of at least 1, not {degree!r}")
         offset, scale = scalars.positive_number("offset", offset, or_zero=True), scalars.positive_number("scale", scale)
         if degree > MOST_DEGREE or not max(scale, offset, 1.0) < 10.0 ** (300 / degree) / 2:
-            raise InputError(
-                f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64; use a degree of "
-                f"at most {MOST_DEGREE}, and an offset and a scale near 1"
-            )
+            problem = f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64"
+            raise InputError(f"{problem}; use a degree of at most {MOST_DEGREE}, and an offset and a scale near 1")
         vars(self).update(degree=int(degree), offset=offset, scale=scale)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -119,10 +117,8 @@ class Mercer(ScalarKernel):
         """Eigenfunctions number `indices` (s,), counted from zero, at X (n, d): (n, s)."""
         found = np.asarray(self.eigenfunctions(X, indices), dtype=np.float64)
         if found.shape != (len(X), len(indices)):
-            raise InputError(
-                f"eigenfunctions must give one row an input and one column an index, {(len(X), len(indices))}; "
-                f"got shape {found.shape}"
-            )
+            problem = f"eigenfunctions must give one row an input and one column an index, {(len(X), len(indices))}"
+            raise InputError(f"{problem}; got shape {found.shape}")
         return found
 
     def check(self, d: int) -> None:
@@ -139,9 +135,8 @@ class Mercer(ScalarKernel):
     def config(self) -> Config:
         system, count = self.eigenfunctions, len(self.eigenvalues)
         if not isinstance(system, Sines) or self.eigenvalues != tuple(system.eigenvalues(count).tolist()):
-            raise InputError(
-                f"a Mercer kernel of Python functions cannot be stored; use Mercer.named with {' or '.join(SYSTEMS)}"
-            )
+            remedy = f"use Mercer.named with {' or '.join(SYSTEMS)}"
+            raise InputError(f"a Mercer kernel of Python functions cannot be stored; {remedy}")
         return {"type": "mercer", "system": system.name, "count": count}
 
 

@@ -159,10 +159,8 @@ def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKer
     if any(kernel.V > 1 for kernel in candidates):
         raise InputError("a list of kernels is fitted on features that all of them share; fit a multi-view one alone")
     if any(kernel.concatenated for kernel in candidates):
-        raise InputError(
-            "a list of kernels is fitted on features that all of them share, which a concatenated sum does not; "
-            "leave concatenate out, or fit it alone"
-        )
+        problem = "a list of kernels is fitted on features that all of them share, which a concatenated sum does not"
+        raise InputError(f"{problem}; leave concatenate out, or fit it alone")
     shares = [(kernel.trace(d, p), kernel.terms()) for kernel in candidates]
     parts = [(weight / share, base) for share, terms in shares for weight, base in terms if weight > 0]
     odd, alone = _not_shift_invariant(parts)
@@ -258,10 +256,8 @@ class VectorField(BaseKernel):
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         if d != p:
-            raise InputError(
-                f"{type(self).__name__} needs as many targets as inputs (d = p); the data have d = {d} inputs and "
-                f"p = {p} targets: choose other columns, or a decomposable kernel"
-            )
+            remedy = f"the data have d = {d} inputs and p = {p} targets: choose other columns, or a decomposable kernel"
+            raise InputError(f"{type(self).__name__} needs as many targets as inputs (d = p); {remedy}")
         self.scalar.check(d)
         return self
 

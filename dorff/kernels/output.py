@@ -46,9 +46,8 @@ class Output(ABC):
     def check(self, p: int) -> None:
         """Does nothing if A can have p outputs, else raises the InputError that says why not."""
         if self.p not in (None, p):
-            raise InputError(
-                f"the output matrix is {self.p} x {self.p} but there are {p} outputs; give a matrix of {p} rows"
-            )
+            remedy = f"give a matrix of {p} rows"
+            raise InputError(f"the output matrix is {self.p} x {self.p} but there are {p} outputs; {remedy}")
 
     def matrix(self, p: int) -> FloatArray:
         root = self.root(p)
@@ -152,10 +151,8 @@ class Matrix(Output):
         scale = float(np.abs(matrix).max())
         smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else 0.0
         if smallest < -1e-10 * scale or scale == 0:
-            raise InputError(
-                "the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is "
-                f"{smallest:.3g}"
-            )
+            problem = f"its smallest eigenvalue is {smallest:.3g}"
+            raise InputError(f"the output matrix must be positive semi-definite and not zero; {problem}")
         vars(self).update(A=matrix, p=len(matrix))
 
     def root(self, p: int) -> FloatArray:

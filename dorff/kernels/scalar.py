@@ -171,10 +171,8 @@ class Spectral(ScalarKernel):
     def stretch(self, d: int) -> FloatArray:
         """1 / lengthscale for each input, (d,): what turns a frequency of the unit kernel into one of this."""
         if isinstance(self.lengthscale, tuple) and len(self.lengthscale) != d:
-            raise InputError(
-                f"lengthscale has {len(self.lengthscale)} numbers but the inputs have {d} columns; "
-                "give one number, or one per column (to try several, list kernels)"
-            )
+            problem = f"lengthscale has {len(self.lengthscale)} numbers but the inputs have {d} columns"
+            raise InputError(f"{problem}; give one number, or one per column (to try several, list kernels)")
         return np.broadcast_to(1.0 / np.asarray(self.lengthscale, dtype=np.float64), (d,)).copy()
 
     def check(self, d: int) -> None:

@@ -225,10 +225,9 @@ def sampled(
         growth = 2.0 ** (1 / np.count_nonzero(rough))  # twice as many points
         halves = [int(np.ceil(n * growth)) if more else n for n, more in zip(halves, rough, strict=True)]
         if max(halves) > _LONGEST or np.prod([2.0 * n + 1 for n in halves]) * grid.table.shape[-1] > _MOST:
-            raise InputError(
-                f"signature is too rough for its box: on a grid of {grid.shape} points its spectrum still reaches the "
-                "edge; use a smaller box, a smoother signature, or give the grid's `points` and bear with the error"
-            )
+            problem = f"on a grid of {grid.shape} points its spectrum still reaches the edge"
+            remedy = "use a smaller box, a smoother signature, or give the grid's `points` and bear with the error"
+            raise InputError(f"signature is too rough for its box: {problem}; {remedy}")
 
 
 def _halves(points: Points, d: int) -> list[int]:

@@ -30,26 +30,20 @@ class OfFunction(BaseKernel):
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Self:
         if self.p != p:
-            raise InputError(
-                f"{type(self).__name__} has matrices of {self.p} x {self.p}, but there are {p} targets; give a "
-                "function whose matrices have one row per target"
-            )
+            problem = f"{type(self).__name__} has matrices of {self.p} x {self.p}, but there are {p} targets"
+            raise InputError(f"{problem}; give a function whose matrices have one row per target")
         self.scalar.check(d)
         return self
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         if self.signature is None:
-            raise InputError(
-                f"signature: a {type(self).__name__} has exact values only where its signature is given; give it, or "
-                "use random features"
-            )
+            problem = f"signature: a {type(self).__name__} has exact values only where its signature is given"
+            raise InputError(f"{problem}; give it, or use random features")
         return evaluated(self.signature, X[:, None, :] - Z[None, :, :], self.p, "signature")
 
     def config(self) -> Config:
-        raise InputError(
-            f"a {type(self).__name__} kernel of a Python function cannot be stored; use curl_free, divergence_free or "
-            "decomposable kernels and their sums where one will do"
-        )
+        remedy = "use curl_free, divergence_free or decomposable kernels and their sums where one will do"
+        raise InputError(f"a {type(self).__name__} kernel of a Python function cannot be stored; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -124,10 +118,8 @@ def _trace(kernel: SpectralDensity, d: int) -> float:
     omega = kernel.proposal.draw(np.random.default_rng(0), _SAMPLE, d, Measure.UNBOUNDED)
     u = np.sum(kernel.root(omega) ** 2, axis=(1, 2))
     if not np.all(np.isfinite(u)) or not np.any(u):
-        raise InputError(
-            "mu / proposal is zero, or not finite, at the proposal's frequencies; check mu's units (1 / input units), "
-            "or use a proposal with a length-scale near that of mu"
-        )
+        remedy = "check mu's units (1 / input units), or use a proposal with a length-scale near that of mu"
+        raise InputError(f"mu / proposal is zero, or not finite, at the proposal's frequencies; {remedy}")
     effective, tail = float(u.sum() ** 2 / np.sum(u**2)), _tail_index(u)
     if effective < _LEAST * _SAMPLE or tail > _HEAVIEST:
         raise InputError(
@@ -140,10 +132,8 @@ def _trace(kernel: SpectralDensity, d: int) -> float:
         return estimate
     exact = float(np.trace(kernel.gram(np.zeros((1, d)), np.zeros((1, d)))[0, 0]))
     if not abs(exact - estimate) <= 6 * error + 1e-9 * abs(exact):
-        raise InputError(
-            f"signature: its trace at 0 is {exact:.6g}, but mu integrates to {estimate:.6g} +- {error:.2g}; a density "
-            "with respect to d omega has the factor (2 pi)^-d"
-        )
+        problem = f"signature: its trace at 0 is {exact:.6g}, but mu integrates to {estimate:.6g} +- {error:.2g}"
+        raise InputError(f"{problem}; a density with respect to d omega has the factor (2 pi)^-d")
     return exact
 
 

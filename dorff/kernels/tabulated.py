@@ -38,10 +38,8 @@ class Tabulated(Spectral):
         table = np.asarray(masses, dtype=np.float64)
         sides = tuple(float(width) for width in widths)
         if table.ndim == 0 or not all(side % 2 for side in table.shape) or len(sides) != table.ndim:
-            raise InputError(
-                f"masses must be a grid with an odd number of cells along each input and one width for each; got "
-                f"shape {table.shape} and {len(sides)} widths"
-            )
+            problem = "masses must be a grid with an odd number of cells along each input and one width for each"
+            raise InputError(f"{problem}; got shape {table.shape} and {len(sides)} widths")
         if not np.all(np.isfinite(table)) or np.any(table < 0) or not np.any(table):
             raise InputError("masses must be finite, zero or positive, and not all zero")
         if not np.allclose(table, np.flip(table), rtol=1e-6, atol=1e-9 * float(table.max())):

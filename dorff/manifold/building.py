@@ -68,9 +68,8 @@ def build(
             shards, useless = None, True
         if shards is not None:
             return shards
-    raise IncompleteError(
-        f"{dataset.path}: rows, or their graph, changed each time it was built; run again when nobody writes to them"
-    )
+    remedy = "run again when nobody writes to them"
+    raise IncompleteError(f"{dataset.path}: rows, or their graph, changed each time it was built; {remedy}")
 
 
 def _config(
@@ -167,10 +166,8 @@ def _built(spec: GraphSpec, dataset: Dataset, engine: Engine, told: Told, fence:
                 spec.void(task)
                 damaged[task] += 1
                 if damaged[task] > AGAIN:
-                    raise IncompleteError(
-                        f"{spec.path(task)}: missing or damaged again and again; check the disk, and that every "
-                        "worker sees this folder, then run again"
-                    ) from error
+                    remedy = "check the disk, and that every worker sees this folder, then run again"
+                    raise IncompleteError(f"{spec.path(task)}: missing or damaged again and again; {remedy}") from error
 
 
 def _run(

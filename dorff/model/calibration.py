@@ -171,10 +171,8 @@ class Conformal:
         check_level(level)
         at = int(np.searchsorted(LEVELS, level - 1e-12))
         if at == len(LEVELS) or not np.isfinite(self.factors[at]).all():
-            raise InputError(
-                f"level {level:g}: {min(self.rows)} held-out rows, and levels up to {LEVELS[-1]:g}, cannot say; ask "
-                f"for {self.highest:g} or less, or fit to more rows"
-            )
+            problem = f"level {level:g}: {min(self.rows)} held-out rows, and levels up to {LEVELS[-1]:g}, cannot say"
+            raise InputError(f"{problem}; ask for {self.highest:g} or less, or fit to more rows")
         return np.asarray(self.factors[at])
 
     @property

@@ -162,10 +162,8 @@ class LeafRun:
         adders = self.sums.sums.values()
         if not all(adder.intact() for adder in adders):
             Checkpoint.remove(self.place.checkpoints, self.at.number)  # it may hold the same
-            raise CorruptError(
-                f"{what}: the sums are not those of the rows; memory or processor faulty; they are made again, and if "
-                "this comes back test the machine it was done on"
-            )
+            remedy = "they are made again, and if this comes back test the machine it was done on"
+            raise CorruptError(f"{what}: the sums are not those of the rows; memory or processor faulty; {remedy}")
         if any(adder.overflowed() for adder in adders):
             raise InputError(large)
         frozen, receipt = self.frozen, self.now().receipt()

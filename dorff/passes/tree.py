@@ -161,14 +161,10 @@ class Tree:
             if (total := self.total(of)) is not None:
                 return total
         if changed:
-            raise IncompleteError(
-                f"{self._source.path}: what leaf {changed[0]} is of changed each time it had been read; run again "
-                "when nobody writes to it"
-            )
-        raise IncompleteError(
-            f"{self._sums.directory}: sums were missing or damaged, again and again; check the disk, and that every "
-            "worker sees this folder, then run again"
-        )
+            problem = f"{self._source.path}: what leaf {changed[0]} is of changed each time it had been read"
+            raise IncompleteError(f"{problem}; run again when nobody writes to it")
+        remedy = "check the disk, and that every worker sees this folder, then run again"
+        raise IncompleteError(f"{self._sums.directory}: sums were missing or damaged, again and again; {remedy}")
 
     def tidy(self) -> None:
         """Delete what no later fit can use, now that there is a total: sums of rows since rewritten or left behind,

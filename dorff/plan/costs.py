@@ -363,10 +363,9 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
             f"lower features.count (now {costs.m}) or cluster.workers{_by_leaves(job, costs)}{instead}"
         )
     if costs.disk_bytes > free:
-        raise DoesNotFitError(
-            f"{job.state}: the moments need {costs.disk_bytes / MiB:.1f} MiB of disk, {free / MiB:.1f} MiB are free; "
-            f"free some, put `state` on a larger disk{instead}"
-        )
+        problem = f"the moments need {costs.disk_bytes / MiB:.1f} MiB of disk, {free / MiB:.1f} MiB are free"
+        remedy = f"free some, put `state` on a larger disk{instead}"
+        raise DoesNotFitError(f"{job.state}: {problem}; {remedy}")
 
 
 def asked_of_buckets(job: Job, dataset: Dataset, costs: Costs) -> dict[str, int]:

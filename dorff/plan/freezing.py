@@ -93,9 +93,8 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
         used = used[used.whole(partial=plan.job.data.nan == "partial")]
     if not len(used):
         more = "" if read.weights is None else " and weighs more than 0"
-        raise InputError(
-            f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}; mend the data"
-        )
+        problem = f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}"
+        raise InputError(f"{problem}; mend the data")
     return used, named(read)
 
 

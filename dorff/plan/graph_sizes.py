@@ -180,10 +180,8 @@ def given_source(path: str, n: int) -> EdgeSource:
     """A graph that is given, opened. InputError where there is none, or it says itself that it is not of n rows."""
     source = open_graph(path)
     if source.n is not None and source.n != n:
-        raise InputError(
-            f"{source.path}: wanted one node a row, {n}, got a graph of {source.n}; give the graph of these rows, "
-            "labelled and not, in their order."
-        )
+        remedy = "give the graph of these rows, labelled and not, in their order."
+        raise InputError(f"{source.path}: wanted one node a row, {n}, got a graph of {source.n}; {remedy}")
     return source
 
 

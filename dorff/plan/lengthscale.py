@@ -59,15 +59,11 @@ def tunes(config: Config) -> bool | None:
     if not words & {_ONE, _EACH}:
         return None
     if config["type"] == "multi_view":
-        raise InputError(
-            "kernel: length-scales are tuned by the evidence of one kernel, not of several views; give numbers, or "
-            "median, which is of each view's own columns"
-        )
+        problem = "kernel: length-scales are tuned by the evidence of one kernel, not of several views"
+        raise InputError(f"{problem}; give numbers, or median, which is of each view's own columns")
     if len(words) > 1:
-        raise InputError(
-            "kernel: the terms of a sum are tuned together and share a length-scale; write tune, or {tune: each}, "
-            "in all of them, or a number in each"
-        )
+        remedy = "write tune, or {tune: each}, in all of them, or a number in each"
+        raise InputError(f"kernel: the terms of a sum are tuned together and share a length-scale; {remedy}")
     return _EACH in words
 
 

@@ -163,10 +163,9 @@ class Plan(_Draft):
         try:
             refuse_small_machine(self.job, costs, plan.directory)
         except DoesNotFitError as error:
-            raise DoesNotFitError(
-                f"the Gram matrix lost the digits, and a QR of the features does not fit: {error}; or set solve.qr: "
-                "false, for the fit that there is (the rows' sums are kept)"
-            ) from error
+            problem = f"the Gram matrix lost the digits, and a QR of the features does not fit: {error}"
+            remedy = "or set solve.qr: false, for the fit that there is (the rows' sums are kept)"
+            raise DoesNotFitError(f"{problem}; {remedy}") from error
         return plan
 
     @property

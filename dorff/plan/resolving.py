@@ -154,10 +154,8 @@ def open_data(job: Job) -> Dataset:
     if not dataset.rows:
         raise InputError(f"{dataset.path}: has no rows to fit")
     if dataset.labels is not None and dataset.q < 2:
-        raise InputError(
-            f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}; a classifier "
-            "needs rows of two or more"
-        )
+        problem = f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}"
+        raise InputError(f"{problem}; a classifier needs rows of two or more")
     check_disjoint(dataset.inputs, dataset.targets, f"data: {dataset.path}: array")
     if dataset.labels is None:
         check_disjoint(dataset.input_columns, dataset.target_columns, f"data: {dataset.path}: column")
@@ -168,10 +166,8 @@ def open_data(job: Job) -> Dataset:
     if isinstance(job.solve.class_weight, tuple):
         for label, _ in job.solve.class_weight:
             if label not in dataset.target_columns:
-                raise InputError(
-                    f"solve.class_weight: {dataset.path} has no class {label!r}; it has "
-                    f"{', '.join(dataset.target_columns[:8])}"
-                )
+                remedy = f"it has {', '.join(dataset.target_columns[:8])}"
+                raise InputError(f"solve.class_weight: {dataset.path} has no class {label!r}; {remedy}")
     return dataset
 
 

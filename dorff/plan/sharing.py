@@ -42,10 +42,9 @@ def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:
     """InputError where features of the kernels `drawn_for`, whose mixture is the recipe's, can serve no other kernel.
     Looks at what a job says alone, before anything is drawn: `check_targets` says whether they serve it well."""
     if any(kernel.concatenated for kernel in (*targets, *drawn_for)):
-        raise InputError(
-            "features.drawn_for: a concatenated sum has frequencies for each of its terms, which no other kernel can "
-            "use; leave concatenate out of `kernel` and `drawn_for`, or leave drawn_for out"
-        )
+        problem = "a concatenated sum has frequencies for each of its terms, which no other kernel can use"
+        remedy = "leave concatenate out of `kernel` and `drawn_for`, or leave drawn_for out"
+        raise InputError(f"features.drawn_for: {problem}; {remedy}")
     if not isinstance(recipe.scalar, Spectral):
         if any(scalar != recipe.scalar for scalar in _scalars(targets)):
             raise InputError(
@@ -58,10 +57,8 @@ def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:
             "have no density to weigh them by for another; use iid, orthogonal or qmc"
         )
     elif odd := next((scalar for scalar in _scalars(targets) if not isinstance(scalar, Spectral)), None):
-        raise InputError(
-            f"features.drawn_for: are frequencies of a spectrum, which {type(odd).__name__} has none of; leave "
-            "drawn_for out"
-        )
+        problem = f"features.drawn_for: are frequencies of a spectrum, which {type(odd).__name__} has none of"
+        raise InputError(f"{problem}; leave drawn_for out")
 
 
 def check_targets(

@@ -91,10 +91,9 @@ def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, 
         if peak <= machine:
             return workers, WORKER_BYTES + own, peak
     if alone > machine:
-        raise DoesNotFitError(
-            f"the model needs {alone / 2**20:.0f} MiB to be evaluated, this machine has {machine / 2**20:.0f}; use "
-            "a larger one, or leave out what needs the posterior (--std, --bands, --coverage)"
-        )
+        problem = f"the model needs {alone / 2**20:.0f} MiB to be evaluated, this machine has {machine / 2**20:.0f}"
+        remedy = "use a larger one, or leave out what needs the posterior (--std, --bands, --coverage)"
+        raise DoesNotFitError(f"{problem}; {remedy}")
     return 1, alone, alone
 
 
@@ -111,16 +110,12 @@ def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
         names = [names[column] for column in columns]
     given = list(dataset.input_columns)
     if names and given != names and sorted(given) == sorted(names):
-        raise InputError(
-            f"{dataset.path}: its inputs are {', '.join(given)}, but the model was fitted to {', '.join(names)}; "
-            "give them in that order"
-        )
+        problem = f"{dataset.path}: its inputs are {', '.join(given)}, but the model was fitted to {', '.join(names)}"
+        raise InputError(f"{problem}; give them in that order")
     for name, each in model.info.get("data", {}).get("encoding", {}).items():
         if dataset.encoding.get(name, each) != each:
-            raise InputError(
-                f"{dataset.path}: its input {name} is encoded otherwise than the model's; ingest it again, "
-                "with --like and the model"
-            )
+            remedy = "ingest it again, with --like and the model"
+            raise InputError(f"{dataset.path}: its input {name} is encoded otherwise than the model's; {remedy}")
     d = model.d if columns is None else len(columns)
     if dataset.d != d:
         raise InputError(

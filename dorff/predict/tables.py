@@ -50,10 +50,8 @@ class Tables:
         `wanted` is there, the model does not say its columns, `arrays` or views are named of a file, or options are
         given of a data set."""
         if arrays if given.is_file() else options:
-            raise InputError(
-                f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}; leave "
-                f"{'these' if arrays else '--missing and --unknown-zero'} out"
-            )
+            problem = f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}"
+            raise InputError(f"{problem}; leave {'these' if arrays else '--missing and --unknown-zero'} out")
         if (name := ending(str(wanted))) in READERS.names and wanted.suffix not in TABLES:
             raise InputError(f"{wanted}: predictions become a data set, {' or '.join(TABLES)}, no {name}; rename it")
         if not given.is_file() and wanted.suffix not in TABLES:

@@ -183,10 +183,8 @@ def fold_scores(
     output matrix come too. Where f has a free scale, errors are those at the best one. `common` is what other settings
     with the same moments have found already. InputError for fewer than two folds."""
     if len(folds) < 2:
-        raise InputError(
-            f"k-fold needs at least two folds with rows in them; got {len(folds)}; give more rows a target, and deal "
-            "rows to the folds, not leaves or groups (folds.by: rows)"
-        )
+        remedy = "give more rows a target, and deal rows to the folds, not leaves or groups (folds.by: rows)"
+        raise InputError(f"k-fold needs at least two folds with rows in them; got {len(folds)}; {remedy}")
     if per_output:
         _check_apart(folds, setting)
     held_out = _fold_errors(folds, setting, ridges, common or Common())

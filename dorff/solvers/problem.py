@@ -250,10 +250,8 @@ def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> Pattern
 def check_width(k: int) -> None:
     """InputError for a dense system of k unknowns where LAPACK could not count its entries."""
     if k > system.LARGEST_DIRECT:
-        raise InputError(
-            f"features.count: the system has {k} unknowns, LAPACK's 32-bit numbers reach {system.LARGEST_DIRECT}; "
-            "lower the count, or set solve.route: cg, which does not form it"
-        )
+        problem = f"features.count: the system has {k} unknowns, LAPACK's 32-bit numbers reach {system.LARGEST_DIRECT}"
+        raise InputError(f"{problem}; lower the count, or set solve.route: cg, which does not form it")
 
 
 def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm]) -> system.Block:

@@ -243,10 +243,8 @@ class Setting:
     def check_scored(self) -> None:
         """InputError where there are penalties: for GCV, evidence, and outputs with ridges of their own."""
         if self.penalties:
-            raise InputError(
-                "manifold: gcv, evidence and ridge_per_output do not count what a manifold term says; choose by kfold "
-                "(of the labelled rows), with one ridge for all outputs"
-            )
+            problem = "manifold: gcv, evidence and ridge_per_output do not count what a manifold term says"
+            raise InputError(f"{problem}; choose by kfold (of the labelled rows), with one ridge for all outputs")
 
     def weights(self, kernel: OperatorKernel) -> OperatorWeights:
         """psi of a kernel whose output matrices are written out."""
@@ -311,10 +309,8 @@ def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] 
     for weight, base in terms:
         if isinstance(base, Decomposable) and isinstance(base.output, Learned):
             if len(terms) > 1:
-                raise InputError(
-                    "output 'learned' can only be learned where the kernel has no other term; give the matrix, or "
-                    "use covariance"
-                )
+                remedy = "give the matrix, or use covariance"
+                raise InputError(f"output 'learned' can only be learned where the kernel has no other term; {remedy}")
             return weight, base, base.output
     return None
 
@@ -324,10 +320,8 @@ def check_output(kernel: OperatorKernel, observe: FloatArray | None) -> None:
     learned_term(kernel)
     outputs = [base.output for _, base in kernel.terms() if isinstance(base, Decomposable)]
     if observe is not None and any(isinstance(output, Covariance) for output in outputs):
-        raise InputError(
-            "observe: output 'covariance' is that of the targets, which are not the outputs f here but C f; use "
-            "identity, learned or a matrix"
-        )
+        problem = "observe: output 'covariance' is that of the targets, which are not the outputs f here but C f"
+        raise InputError(f"{problem}; use identity, learned or a matrix")
 
 
 def check_apart(kernel: OperatorKernel, observe: FloatArray | None) -> None:
