@@ -1,7 +1,5 @@
-"""What the bounds need to know of a kernel, of the law of its frequencies and of the inputs: among it the variance of
-one random feature's kernel, cos<omega, delta> mu~(omega), as a matrix. And what the proofs are made of: tails of a
-mean of matrices, a net over the differences of inputs, the number of frequencies that a bound asks for; and the psi_1
-Orlicz norm, which says how heavy an exponential tail is."""
+"""What the bounds need to know of a kernel, of its frequencies' law and of the inputs, the variance of one random
+feature's kernel among it; and what the proofs are made of: tails of a mean of matrices, nets, Orlicz norms."""
 
 import math
 from bisect import bisect_left

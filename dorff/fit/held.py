@@ -1,5 +1,4 @@
-"""What held-out rows are for once a kernel and a ridge are chosen: calibrated probabilities, bands that hold, and a
-sample of them to judge the model by."""
+"""What held-out rows are for after a choice: calibrated probabilities, bands that hold, a sample to judge by."""
 
 from collections import Counter
 from collections.abc import Iterator

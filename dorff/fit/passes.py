@@ -1,6 +1,4 @@
-"""One pass over the data, run or gone on with, and what comes of it: its sums, and those of manifold terms; and of a
-choice by them noise, posterior, evidence, a fit without some rows, the model, the same for jobs, streaming and
-estimators."""
+"""One pass over the data, run or gone on with, and what comes of it, the same for jobs, streaming and estimators."""
 
 import hashlib
 import time

@@ -1,5 +1,4 @@
-"""How good a fit is on rows that it has not seen, against predicting the mean and a linear model; and warnings, each
-with a remedy."""
+"""How good a fit is on unseen rows, against the mean and a linear model; and warnings, each with a remedy."""
 
 import math
 from collections.abc import Iterator, Sequence

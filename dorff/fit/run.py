@@ -172,8 +172,7 @@ def _streamed(run: _FitRun) -> Solved:
 
 
 def _pass(run: _FitRun) -> tuple[PassResult, int]:
-    """A pass, and those of manifold terms, on an engine that is closed before anything is solved: its processes hold
-    memory. IncompleteError where what the terms are of changed each time."""
+    """A pass and its manifold terms', on an engine closed before anything is solved: its processes hold memory."""
     plan = run.plan
     with _opened(run) as running:
         for _ in range(ROUNDS):

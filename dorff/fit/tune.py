@@ -102,8 +102,7 @@ def _tuned(plan: Plan, engine: Engine, progress: Told, told: Told) -> TuneResult
 def _grid(
     plan: Plan, folds: Mapping[Part, Solvable], terms: Sequence[Moments], engine: Engine, told: Told
 ) -> list[Trial]:
-    """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
-    largest first, from files of the pass's folds and of the terms' sums."""
+    """Every trial, in order; a task scores one setting at one m, the largest first, from files of the sums."""
     settings_ = range(len(plan.kernel_configs) * len(plan.weights))
     grid = [(m, setting, at) for setting in settings_ for at, m in enumerate(plan.counts or (plan.costs.m,))]
     grid.sort(key=lambda one: -one[0])
@@ -132,8 +131,7 @@ def _grid(
 
 @contextmanager
 def _shared(directory: Path, folds: Mapping[Part, Solvable], name: str = "folds") -> Iterator[Path]:
-    """A file of a pass's folds beside its plan, for the trials of this run: it holds the lease, so what a run that was
-    killed left there is written over."""
+    """A file of a pass's folds for this run's trials: under the lease, what a killed run left is written over."""
     path = directory / f"{name}.moments"
     try:
         save_moments(path, folds)

@@ -1,5 +1,4 @@
-"""Exact nearest neighbours of rows, whatever the number of threads, the chunks, or the rows asked for at once; from
-their lists to symmetric weights W, to degrees and Laplacians; and what a user's graph must be."""
+"""Exact nearest neighbours, whatever the threads or chunks; weights W, degrees, Laplacians; checks of users' graphs."""
 
 from collections import Counter
 from collections.abc import Iterator

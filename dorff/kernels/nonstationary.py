@@ -1,5 +1,4 @@
-"""Kernels that are not shift-invariant: polynomials and kernels given by eigenpairs, which bring their features; and
-E phi(w . x) phi(w . z) over Gaussian w: arc-cosine, and any other phi, if need be by its Hermite series (Mehler)."""
+"""Not shift-invariant: polynomials and given eigenpairs, which bring their features; E phi(w . x) phi(w . z)."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,9 +1,8 @@
 """The last tasks of a graph's building: the edge store, the complete symmetric adjacency of each shard's rows; from
 lists of neighbours, or from edges that the user gives in any order.
 
-Which files that are cut by shard have a part of which shard is turned about some shards at a time: as many names as
-there are files times shards are never held at once, nor are they in one file. Given edges are read in runs of any size
-and dealt to the shards (runs of rows) of both ends, so that each shard can be checked and written by itself."""
+Which parts are of which shard is turned about some shards at a time: as many names as there are files times shards are
+never held at once. Given edges are dealt to the shards of both ends, so that each is checked and written by itself."""
 
 import io
 import zlib
@@ -49,9 +48,7 @@ def sources(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
 
 
 def _naming_shards(layout: Layout, generation: int) -> tuple[Iterator[BuildTask], int]:
-    """The tasks whose files are cut by shard, and the part that says which shards the parts after it are of.
-
-    DamagedError at once for all whose lists were deleted."""
+    """The tasks whose files are cut by shard, and the last part; DamagedError at once for all whose lists are gone."""
     if not isinstance(layout.spec.graph, KNN):
         return (BuildTask("bucket", 0, number) for number in range(layout.spec.config["edge_runs"])), 0
     _require(layout.spec, _lists(layout, generation))

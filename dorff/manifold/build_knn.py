@@ -163,8 +163,7 @@ def _row_at(spec: GraphSpec, runs: IntArray, tasks: Sequence[BuildTask], p: int,
 
 
 def _pieces(older: int, total: int, most: int) -> Iterator[tuple[int, int, int, int]]:
-    """How candidates older..total-1 of a partition are cut: (first that may be listed, first and end of those that
-    list, end of what may be listed). Those before `older` are of earlier generations."""
+    """(First that may be listed, first and end of those that list, end): none before `older` lists anew."""
     windows = -(-(total - older) // (WINDOW * most))
     for window in range(windows):
         start, stop = (older + (total - older) * one // windows for one in (window, window + 1))

@@ -1,5 +1,4 @@
-"""What all tasks of one graph's building have in common, frozen in its folder; its files: of many parts, each read
-alone and with a checksum of its own, and of rows of inputs; and the run, place and shard of a row."""
+"""What all tasks of one graph's building have in common, frozen in its folder; its files; and where a row is."""
 
 import hashlib
 import zlib

@@ -1,6 +1,5 @@
-"""The stages of a build: leaves that leave receipts, as those of a pass do, run by the passes' tree on an engine.
-
-A leaf is a task of its stage, by number. What it makes is no sum, so nothing is merged: each is a root of the tree."""
+"""The stages of a build: leaves that leave receipts, as those of a pass do. What a leaf makes is no sum: nothing is
+merged."""
 
 import hashlib
 import time

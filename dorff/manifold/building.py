@@ -120,9 +120,7 @@ def _open(directory: Path, config: Config, fence: Fence) -> GraphSpec:
 
 
 def _begin(directory: Path, config: Config, fence: Fence) -> GraphSpec:
-    """A new build, in a folder that no process has known before: what it remembers of another is not of this one.
-
-    All others of the same graph are deleted first."""
+    """A new build, in a folder that no process has known before; all others of the same graph are deleted first."""
     editions = _editions(directory, config["name"])
     number = int(editions[-1].name.split("-")[1]) + 1 if editions else 0
     spec = GraphSpec.of(directory / f"{config['name']}-{number:04d}-{uuid.uuid4().hex[:8]}", config)
@@ -210,8 +208,7 @@ def _spans(spec: GraphSpec, dataset: Dataset) -> Iterator[tuple[int, int]]:
 
 
 def _nearest(stages: Stages, spec: GraphSpec, generation: int, deleted: Sequence[int]) -> None:
-    """All stages of a generation of a neighbours' graph. One that was finished needs its lists no more, but for those
-    `deleted` that a damaged shard is made again from."""
+    """All stages of one generation; a finished one needs its lists but for `deleted`, of which damage is made anew."""
     if not generation:
         stages.run("landmarks", 0, [0])
     rows = stages.run("assign", generation, spec.new_runs(generation))

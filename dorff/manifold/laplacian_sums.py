@@ -178,8 +178,7 @@ class GraphSums(RowSums):
                 self._add_rows(self._differences(G, at[block], starts[block.start : block.stop + 1], b, w, self._Z))
 
     def _raised(self, X: FloatArray, scale: Scale, W: sparse.csr_array, levels: list[IntArray]) -> FloatArray:
-        """Rows levels[0] of [F | 1], scaled, after L was taken of them once for each further level, and scaled each
-        time: levels[k] are all rows within k edges."""
+        """Rows levels[0] of [F | 1], scaled, L taken of them once for each further level (all within as many edges)."""
         squared = None if scale is None else scale**2
         if len(levels[-1]) > self._tile:
             return self._far(X, scale, W, levels, squared)
@@ -252,8 +251,7 @@ class GraphSums(RowSums):
         self.syrk_seconds += time.perf_counter() - began
 
     def _add_pair(self, Z: FloatArray, LZ: FloatArray, v: FloatArray, apart: FloatArray) -> None:
-        """Z and LZ, and what both come to along the probe; `apart` (n,) is how far, along it, each row is from those
-        it is joined to: the norm of what cancelled in L Z, as a direction of chance shows it."""
+        """Z and LZ; along the probe what both come to, and how far (n,) rows are from those joined: what cancelled."""
         sums = self.of(_T)
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.sqrt(np.einsum("ij,ij->i", Z, Z)) * (np.sqrt(np.einsum("ij,ij->i", LZ, LZ)) + apart)

@@ -1,5 +1,4 @@
-"""What held-out rows say of a model: one temperature that makes decision values probabilities of classes, and factors
-on standard deviations, so that bands hold what they say; and a sample of such rows, kept to judge the model by."""
+"""What held-out rows say of a model: a temperature for probabilities, factors on deviations, and a kept sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

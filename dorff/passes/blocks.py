@@ -1,5 +1,4 @@
-"""How rows are cut, into leaves, the units of work, and blocks, which are featurized at a time into one buffer and
-added to the sums of their fold and pattern of targets."""
+"""How rows are cut into leaves, the units of work, and into blocks, which are featurized at a time."""
 
 import time
 from abc import ABC, abstractmethod

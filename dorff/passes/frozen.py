@@ -1,6 +1,5 @@
-"""A pass: its spec, which says what it sums in plain values that are known before a row is read and hashed into a
-state's name; and the constants that its first rows told, frozen by the first plan in files that anybody may have
-written."""
+"""A pass: its spec, plain values that name its state; and constants that its first rows told, frozen in files that
+anybody may have written."""
 
 import hashlib
 import io

@@ -241,8 +241,7 @@ def merge_nodes(left: str, right: str, into: str, kind: type[Summand]) -> bool:
 
 
 def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterator[RowBlock]:
-    """Each run of `rows` from the first of `at` on, without the rows before the second, up to the third; the next one
-    is read while this one is worked on."""
+    """Each run of `rows` of (first, first wanted, end); the next one is read while this one is worked on."""
     start, row, stop = at
     cuts = [row, *range(start + ((row - start) // rows + 1) * rows, stop, rows), stop]
     try:

@@ -200,8 +200,7 @@ class Tree:
         return [self._merge(node)] if self._have.issuperset(_children(node)) else tasks
 
     def _fill(self, node: Node) -> list[Task]:
-        """Tasks for the leaves without receipts in a node that may be there; what the level kept has of it may be
-        there too, or is made anew where all of it is to be read."""
+        """Tasks for a node's leaves without receipts; what the level kept of it is read, or made anew."""
         tasks = []
         for child in _children(node):
             unknown = self._unknown(child)
@@ -289,8 +288,7 @@ class Tree:
             yield node
 
     def _is_spare(self, node: Node) -> bool:
-        """Whether what this node is good for can be had without it: from a sum that is kept, which it is in, or from
-        those that it is made of. (Where another level was kept before, some of these are not there.)"""
+        """Whether a kept sum that this node is in, or those that it is made of (if there), serve in its place."""
         if node[0] < self._kept:
             holding = (above for above in self._path_up(_parent(node)) if above[0] <= self._kept)
             return any(not self._unknown(above) and self._path(above).exists() for above in holding)

@@ -269,8 +269,7 @@ def _size(job: Job, kernel: OperatorKernel, m: int, dataset: Dataset, patterns: 
 
 
 def _solve_bytes(job: Job, kernel: OperatorKernel, size: solvers.Size, *, qr: bool) -> int:
-    """Bytes of the driver's direct solve, the folds' sums among them; with the posterior that is kept, and where bands
-    are corrected that of the fit without some rows beside it, and what of these rows is evaluated at a time."""
+    """Bytes of the driver's direct solve: folds' sums, the posterior, and of bands a second fit and rows evaluated."""
     square, solving = 8 * size.k**2, solvers.triangle_bytes(size) if qr else solvers.solve_bytes(size)
     unknowns = _unknowns(job, kernel, size)
     noise, rows = solvers.criterion_of(job.solve.select).noise, leaves_out(job, size.k)

@@ -1,5 +1,4 @@
-"""How a graph across leaves is cut, and what building it takes: bytes of a task, bytes on disk, flops; what a manifold
-term's sums depend on, and what they cost."""
+"""How a graph across leaves is cut, and what building it and a manifold term's sums take."""
 
 import math
 from dataclasses import dataclass
@@ -241,8 +240,7 @@ def _degrees(source: EdgeSource, stamp: str, first: int, n: int, shard_rows: int
 
 
 def _stored(source: EdgeSource) -> int:
-    """The edges that the store may have, each twice: of a list, each entry may be an edge; that it has both directions
-    is not known."""
+    """The edges that the store may have, each twice: a list may not have both directions."""
     return source.count if source.kind == "csr" else 2 * source.count
 
 

@@ -1,5 +1,4 @@
-"""The kernels of a job: its words made objects, its views' arrays made columns, its matrices read from their files;
-and `lengthscale: tune`: the rows that tell, and the kernels with the numbers that they tell."""
+"""The kernels of a job: words made objects, arrays columns, files matrices; and `lengthscale: tune`."""
 
 import json
 import zlib

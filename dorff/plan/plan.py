@@ -17,17 +17,7 @@ from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.kernels import FloatArray, mean_of
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import (
-    Configs,
-    FoldRule,
-    FrozenConstants,
-    Pass,
-    PassSpec,
-    PassSums,
-    Words,
-    frozen_hash,
-    load_pass,
-)
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
 from dorff.passes.blocks import LARGEST_LEAF, Leaf, block_rows, leaf_bounds, window_start
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
@@ -48,8 +38,7 @@ _RUNS: Final = {"rows": 1, "leaves": 1, "blocks": IN_BLOCKS, AUTO: AS_SAMPLED}
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """A plan whose costs are not known yet. `spec` is of the pass that is made, `own` what the job alone would sum as
-    Gram matrices: others only for features on a lattice."""
+    """A plan before its costs: `spec` is of the pass made, `own` of what the job alone would sum as Gram matrices."""
 
     job: Job
     dataset: Dataset
@@ -298,8 +287,7 @@ def _check_kernels(
 
 
 def _begun(job: Job, spec: PassSpec) -> PassSpec:
-    """The same spec with one fold of rows held out, where it was begun so because there were few leaves: that there
-    are more now is no reason to sum all rows anew."""
+    """The same spec with one fold of rows held out, where it was begun so: more leaves are no reason to begin anew."""
     if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not job.holds_out:
         return spec
     by_rows = replace(spec, folds=replace(spec.folds, by_rows=True))

@@ -1,5 +1,4 @@
-"""The data of a job, and what the job leaves to them: each key that it does not name, chosen by the sizes of the data
-before a row is read, with the reason."""
+"""The data of a job, and what the job leaves to them: each key is chosen by their sizes alone, with the reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

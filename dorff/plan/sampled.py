@@ -1,5 +1,4 @@
-"""What some thousand rows tell before the pass: whether rows beside each other are alike beyond what their inputs say,
-how good a linear model is, and how much longer the length-scales are that tell rows of other groups."""
+"""What some thousand rows tell before the pass: of rows beside each other, of a linear model, of length-scales."""
 
 import math
 from dataclasses import dataclass, replace

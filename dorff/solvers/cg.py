@@ -1,5 +1,4 @@
-"""Preconditioned conjugate gradients: systems too large to be formed, or to be held. Preconditioners are of low rank
-plus the identity, by a random sketch; or, where products are passes over the data, from a sample of rows."""
+"""Preconditioned conjugate gradients, by a random sketch or a sample of rows: for systems too large to be formed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,4 @@
-"""Direct solvers: one Cholesky factor after another, or every ridge from one diagonalisation; of moments, or of the
-triangle of a QR, with singular values of the features in place of eigenvalues of their products."""
+"""Direct solvers: a Cholesky factor a ridge, or every ridge from one diagonalisation; of moments, or of a QR."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
