@@ -89,9 +89,8 @@ class ScalarMap(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureMap:
-    """F = phi((X - center) / scale). center and scale (d,), in the inputs' units.
-
-    Where phi's kernel is shift-invariant centring moves no kernel value; it keeps the digits of projections good."""
+    """F = phi((X - center) / scale). center and scale (d,), in the inputs' units. Where phi's kernel is
+    shift-invariant centring moves no kernel value; it keeps the digits of projections good."""
 
     phi: ScalarMap
     center: FloatArray

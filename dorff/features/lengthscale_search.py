@@ -54,11 +54,10 @@ class Evidence:
         return _EvidenceSystem.scale(self.features.psi(lengthscale))
 
     def __call__(self, lengthscale: FloatArray, ratio: float) -> tuple[float, FloatArray]:
-        """The log evidence, and its gradient by (log lengthscale, log ratio); lengthscale (1,) or (d,).
-
-        3 n m^2 for F^T F and the gradient, (m r)^3 for the factor and the inverse; each column adds n m. The gradient
-        is the formulas run backwards (reverse mode), so that d adds next to nothing. At the best h the squares change
-        with F and psi alone (the envelope theorem): by -2 <residual, dF W + F dW>."""
+        """The log evidence, and its gradient by (log lengthscale, log ratio); lengthscale (1,) or (d,). 3 n m^2 for
+        F^T F and the gradient, (m r)^3 for the factor and the inverse; each column adds n m. The gradient is the
+        formulas run backwards (reverse mode), so that d adds next to nothing. At the best h the squares change with F
+        and psi alone (the envelope theorem): by -2 <residual, dF W + F dW>."""
         psi = self.features.psi(lengthscale)
         mean = self._mean(lengthscale)
         m, (n, P, c) = len(mean), self.Y.shape
@@ -123,7 +122,6 @@ class Evidence:
 @dataclass(frozen=True, eq=False)
 class _EvidenceSystem:
     """(G + ratio I) h = psi (F^T Y), G[ar, bs] = S_ab (psi_a psi_b^T)_rs: h (m, r, c), W (m, P, c) rows psi_a^T h_a.
-
     `drawn` (D, R, P) is psi before it is scaled and turned, by `turn` (D, R, r) where R > P, into psi (m, r, P).
     `lower` is the Cholesky factor of G + ratio I; half (m, r, m, P) is its inverse K times psi."""
 
@@ -218,12 +216,11 @@ def search_size(n: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """What `tune_lengthscales` found.
-
-    `lengthscale` (1,) or (d,), in the units of X; `kernel` is the kernel with it. `ridge` is that of 1/l sum |y - f|^2
-    + ridge |f|^2 over the sample's l = `rows` rows; for N rows it is ridge * rows / N. `log_evidence` is in the units
-    of Y, a sum over outputs, and `history` that of the best climb's iterations. `converged` is False where iterations
-    ran out and where the evidence is flat; `status` says so in words, and what has come to a bound."""
+    """What `tune_lengthscales` found. `lengthscale` (1,) or (d,), in the units of X; `kernel` is the kernel with it.
+    `ridge` is that of 1/l sum |y - f|^2 + ridge |f|^2 over the sample's l = `rows` rows; for N rows it is ridge * rows
+    / N. `log_evidence` is in the units of Y, a sum over outputs, and `history` that of the best climb's iterations.
+    `converged` is False where iterations ran out and where the evidence is flat; `status` says so in words, and what
+    has come to a bound."""
 
     lengthscale: FloatArray
     kernel: OperatorKernel

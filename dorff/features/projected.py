@@ -151,7 +151,6 @@ class Projected(ScalarMap):
 
     def first(self, count: int) -> Projected:
         """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
-
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
@@ -229,9 +228,8 @@ class Projected(ScalarMap):
 
 
 def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
-    """The first `count` frequencies (`Projected.first`) of a map and of its `Law`.
-
-    InputError where a part of the features would estimate another kernel."""
+    """The first `count` frequencies (`Projected.first`) of a map and of its `Law`. InputError where a part of the
+    features would estimate another kernel."""
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
         raise InputError(
             "features.count: several need features that are one sample of frequencies; this kernel's or sampler's "
@@ -245,11 +243,10 @@ def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureM
 
 @dataclass(frozen=True, eq=False)
 class UnitFeatures:
-    """Frequencies drawn at length-scale 1, omega = units / lengthscale, and weights psi that are linear in them.
-
-    units (D, d). psi (D, R, P) = sizes[j, i] sum_k [omega_j | 1]_k roots[i, :, k], with sizes (D, R), the roots of
-    the terms' weights over the density drawn from, and roots (R, P, d + 1): a length-scale moves the kernel's density
-    and the law drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: one system for all."""
+    """Frequencies drawn at length-scale 1, omega = units / lengthscale, and weights psi that are linear in them. units
+    (D, d). psi (D, R, P) = sizes[j, i] sum_k [omega_j | 1]_k roots[i, :, k], with sizes (D, R), the roots of the
+    terms' weights over the density drawn from, and roots (R, P, d + 1): a length-scale moves the kernel's density and
+    the law drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: one system for all."""
 
     units: FloatArray
     sizes: FloatArray
@@ -257,11 +254,10 @@ class UnitFeatures:
 
     @classmethod
     def of(cls, kernel: OperatorKernel, *, d: int, p: int, columns: int, seed: int) -> UnitFeatures:
-        """Of a kernel, whose own length-scales are not looked at: all its terms get one and the same.
-
-        At most `columns` columns of psi (x) F. Orthogonal frequencies, quasi-random ones (scrambled Sobol) for laws
-        that rotations change: of low variance, and smooth in the length-scales since the draw is fixed. A sum that
-        is concatenated is drawn from its mixture all the same: the kernel is the same."""
+        """Of a kernel, whose own length-scales are not looked at: all its terms get one and the same. At most
+        `columns` columns of psi (x) F. Orthogonal frequencies, quasi-random ones (scrambled Sobol) for laws that
+        rotations change: of low variance, and smooth in the length-scales since the draw is fixed. A sum that is
+        concatenated is drawn from its mixture all the same: the kernel is the same."""
         unit = with_lengthscale(kernel, 1.0, identity=True).fix(d, p)
         terms = [(weight, base) for weight, base in unit.terms() if weight > 0]
         separable = all(isinstance(base, Decomposable) for _, base in terms)
@@ -309,7 +305,6 @@ def with_lengthscale(
     kernel: OperatorKernel, lengthscale: float | FloatArray, *, identity: bool = False
 ) -> OperatorKernel:
     """The kernel with this length-scale (one, or one an input) in all its terms; `identity`: and no output matrices.
-
     InputError for a scalar kernel that has none."""
     for _, base in kernel.terms():
         if not isinstance(base.scalar, Stretched):
@@ -328,9 +323,8 @@ def with_lengthscale(
 
 
 def _linear_root(base: object, d: int, p: int) -> FloatArray:
-    """B (r, p, d + 1) such that U = B [omega | 1] has U^T U = M(omega).
-
-    For the divergence-free kernel the rows omega_i e_j - omega_j e_i, i < j: linear, and more than p where p > 3."""
+    """B (r, p, d + 1) such that U = B [omega | 1] has U^T U = M(omega). For the divergence-free kernel the rows
+    omega_i e_j - omega_j e_i, i < j: linear, and more than p where p > 3."""
     if isinstance(base, CurlFree):
         root = np.zeros((1, p, d + 1))
         root[0, range(p), range(d)] = 1.0

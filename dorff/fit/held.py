@@ -29,12 +29,11 @@ GOLDEN: Final = (5**0.5 - 1) / 2
 @dataclass(frozen=True, eq=False)
 class Held:
     """A fit of all folds but one, the first that has rows, with what was chosen; and rows of that fold, which its sums
-    have not seen: `n` of them have targets, and they are in `leaves`.
-
-    Departures from a clean split: the ridge, the kernel, the number of features and length-scales were chosen with
-    the fold in, and so were the constants of the pass, which come from the data's first rows: y0, the inputs' centre
-    and scales. Dealt by leaves, fold 0 is every count-th leaf beginning with leaf 0, the one those rows are in. What
-    is found from its rows, probabilities' slope or bands' factors, is used with the fit to all rows."""
+    have not seen: `n` of them have targets, and they are in `leaves`. Departures from a clean split: the ridge, the
+    kernel, the number of features and length-scales were chosen with the fold in, and so were the constants of the
+    pass, which come from the data's first rows: y0, the inputs' centre and scales. Dealt by leaves, fold 0 is every
+    count-th leaf beginning with leaf 0, the one those rows are in. What is found from its rows, probabilities' slope
+    or bands' factors, is used with the fit to all rows."""
 
     plan: Plan
     model: Model

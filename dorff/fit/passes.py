@@ -257,9 +257,8 @@ def not_trimmed(plan: Plan) -> Iterator[None]:
 
 @contextmanager
 def nothing_left(plan: Plan) -> Iterator[None]:
-    """What is refused before its first leaf is done leaves nothing behind.
-
-    Receipts of done leaves stay, whatever happens: they are used again."""
+    """What is refused before its first leaf is done leaves nothing behind. Receipts of done leaves stay, whatever
+    happens: they are used again."""
     absent = [path for path in (plan.directory, *plan.directory.parents) if not path.exists()]
     try:
         yield

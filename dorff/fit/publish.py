@@ -39,12 +39,11 @@ def publish(
     record: Mapping[str, Any],
     judge: Callable[[Path, Path | None], Verdict],
 ) -> tuple[Path, Verdict]:
-    """Write a version of the model, have it judged, and switch to it; returns its directory and the verdict.
-
-    `record` goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept.
-    Whatever happens, and wherever this is killed, `current` names a whole version: the old one or the new one. Raises
-    GateError where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails: then
-    the new version is removed. `lease` is that of `root`: what publishes that were killed left there is removed."""
+    """Write a version of the model, have it judged, and switch to it; returns its directory and the verdict. `record`
+    goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept. Whatever
+    happens, and wherever this is killed, `current` names a whole version: the old one or the new one. Raises GateError
+    where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails: then the new
+    version is removed. `lease` is that of `root`: what publishes that were killed left there is removed."""
     models.discard_unnumbered(root, lease)
     version = models.write_version(model, root)
     try:
@@ -166,10 +165,8 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
     try:
         other = _old_score(job, old, new, r2_of)
     except InputError as error:
-        reasons.append(
-            f"the current model cannot be compared with it ({error}): publish to another place, or once without "
-            "publish.margin"
-        )
+        remedy = "publish to another place, or once without publish.margin"
+        reasons.append(f"the current model cannot be compared with it ({error}): {remedy}")
     if mine is not None and other is not None and not mine >= other - rule.margin:
         reasons.append(
             f"its held-out score {mine:.5g} is more than publish.margin {rule.margin:g} below the current model's "

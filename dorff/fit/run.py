@@ -35,10 +35,9 @@ ROUNDS: Final = 3  # of passes in which what the terms are of changes
 
 def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = None) -> FitReport:
     """Fit the job and publish its model; goes on from what an earlier, unfinished run left. Where there is nothing new
-    nothing is touched.
-
-    Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again), LeaseError (another run is at
-    it) and GateError: the new model is not good enough, or rows cannot be read, and the current one stays."""
+    nothing is touched. Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again),
+    LeaseError (another run is at it) and GateError: the new model is not good enough, or rows cannot be read, and the
+    current one stays."""
     began, before = time.perf_counter(), COUNTS.copy()
 
     def spent(report: FitReport) -> FitReport:

@@ -22,11 +22,9 @@ from dorff.store import load_moments, save_moments
 
 @dataclass(frozen=True)
 class Trial:
-    """A job with one of its kernels, numbers of features and ridges, and its score.
-
-    `manifold` are the weights of its manifold terms. `value` and, by k-fold, `r2` are as in `Score`, and the best has
-    least of the same. `kernel` is the number of the kernel in the job's list, 0 where it names one; `ridges`, `rung`
-    and `digits` as in `Score`."""
+    """A job with one of its kernels, numbers of features and ridges, and its score. `manifold` are the weights of its
+    manifold terms. `value` and, by k-fold, `r2` are as in `Score`, and the best has least of the same. `kernel` is the
+    number of the kernel in the job's list, 0 where it names one; `ridges`, `rung` and `digits` as in `Score`."""
 
     ridge: float
     value: float
@@ -46,10 +44,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The job with its best kernel, features and ridge alone, and every trial.
-
-    `reads` says how often this run read the rows: less than once where moments of earlier runs were used. Seconds are
-    those of the pass and of the trials. `r2_of` says what held-out R2 is of; `warnings` are the plan's."""
+    """The job with its best kernel, features and ridge alone, and every trial. `reads` says how often this run read
+    the rows: less than once where moments of earlier runs were used. Seconds are those of the pass and of the trials.
+    `r2_of` says what held-out R2 is of; `warnings` are the plan's."""
 
     best: Job
     trial: Trial
@@ -62,10 +59,9 @@ class TuneResult:
 
 
 def tune(job: Job, *, engine: Engine | None = None, progress: Told = None, told: Told = None) -> TuneResult:
-    """Score a job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
-
-    The pass is durable: a run that was cut goes on, and a fit of the best job reuses it. Runs on the job's cluster
-    where no engine is given. `progress` is told the rows of the pass, `told` the trials."""
+    """Score a job with each of its kernels, numbers of features and ridges; the least wins, the first of equals. The
+    pass is durable: a run that was cut goes on, and a fit of the best job reuses it. Runs on the job's cluster where
+    no engine is given. `progress` is told the rows of the pass, `told` the trials."""
     plan = make_plan(job)
     _with_scores(plan)
     running = open_engine(job.cluster, needs=plan.costs.worker_bytes) if engine is None else nullcontext(engine)

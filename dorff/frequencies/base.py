@@ -16,9 +16,8 @@ from dorff.spec.registry import Config
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure.
-
-    It serves the kernel's `terms`; `share` is their part of tr k(0). `weighed`: one's psi depends on the frequency."""
+    """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure. It serves the kernel's `terms`;
+    `share` is their part of tr k(0). `weighed`: one's psi depends on the frequency."""
 
     scalar: ScalarKernel
     measure: Measure
@@ -38,13 +37,11 @@ class Law:
 
 @dataclass(frozen=True)
 class Sampler(ABC):
-    """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone.
-
-    A kernel of several laws (distinct pairs of a scalar kernel and a measure) has them drawn together, from their
-    mixture, where `mixes`; else, and always for a concatenated sum, which has a law for each term, law by law.
-
-    One that does not mix is a rule for one rotation-invariant law, whose weights or points are no plain sample of it.
-    It serves every operator kernel: a term's estimate is the rule's for g(omega) = cos(omega . delta) M(omega)."""
+    """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone. A kernel of several
+    laws (distinct pairs of a scalar kernel and a measure) has them drawn together, from their mixture, where `mixes`;
+    else, and always for a concatenated sum, which has a law for each term, law by law. One that does not mix is a rule
+    for one rotation-invariant law, whose weights or points are no plain sample of it. It serves every operator kernel:
+    a term's estimate is the rule's for g(omega) = cos(omega . delta) M(omega)."""
 
     kind: ClassVar[str]  #: its word in JOB.yaml
     mixes: ClassVar[bool] = False
@@ -101,11 +98,10 @@ class Sampler(ABC):
 
     @final
     def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
-        """The frequencies that come for a ceiling of `count` (see `cost`). InputError where there is no rule.
-
-        Laws get frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the
-        density is that of the shares actually used, so that the estimate of the kernel stays unbiased whatever the
-        rounding. The views of a multi-view kernel have as many each, in turn, with zeros for unseen inputs."""
+        """The frequencies that come for a ceiling of `count` (see `cost`). InputError where there is no rule. Laws get
+        frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the density is
+        that of the shares actually used, so that the estimate of the kernel stays unbiased whatever the rounding. The
+        views of a multi-view kernel have as many each, in turn, with zeros for unseen inputs."""
         rng = np.random.default_rng(seed)
         if not isinstance(kernel, MultiView):
             return self._drawn(kernel, d, p, count, rng)
@@ -177,10 +173,8 @@ class Sampler(ABC):
         """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one."""
         if isinstance(kernel, MultiView):
             if not self.mixes:
-                raise InputError(
-                    f"sampler: {self.config()['type']} is no rule for the views of a multi-view kernel, which have "
-                    "frequencies of their own; use iid, orthogonal or qmc"
-                )
+                problem = f"sampler: {self.config()['type']} is no rule for the views of a multi-view kernel"
+                raise InputError(f"{problem}, which have frequencies of their own; use iid, orthogonal or qmc")
             found, before = list[Law](), 0
             for view in kernel.views:
                 laws = self.laws(view.kernel, view.d, p // kernel.V)

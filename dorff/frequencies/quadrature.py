@@ -168,7 +168,6 @@ class Quadrature(Sampler):
 
 def butterfly_angles(u: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Cosines and sines (..., d - 1) of the butterfly matrices whose first columns are the unit vectors u (..., d).
-
     With u uniform on the sphere the first column is, and no other (Genz 1998, after Anderson, Olkin & Underhill 1987).
     A group's angle shares its length between its halves; angles are numbered from stride 1 on, group by group."""
     values = u  # one number for each group of entries: its one entry, or its length

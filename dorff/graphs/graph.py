@@ -90,9 +90,8 @@ class KNN(RowGraph):
 
 @dataclass(frozen=True, eq=False)
 class Given(RowGraph):
-    """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk.
-
-    On disk it is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form. See `checked`."""
+    """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk. On disk it
+    is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form. See `checked`."""
 
     source: Any
 
@@ -235,9 +234,8 @@ class Manifold:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Manifold":
-        """The term that such a `config` is of, or InputError.
-
-        `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I."""
+        """The term that such a `config` is of, or InputError. `outputs` may be absent, "identity", {"matrix": Q}, or
+        {"graph": W, "offset": c}: Q = D - W + c I."""
         refuse_unknown(config, cls.__dataclass_fields__, "manifold term")
         if not isinstance(config.get("graph"), Mapping):
             raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")

@@ -204,10 +204,8 @@ def _kernel(name: str, kernel: OperatorKernel | ScalarKernel) -> OperatorKernel:
         raise InputError(f"the kernel of view {name} must be one that is not multi-view itself, not {kernel!r}")
     for _, base in found.terms():
         if not isinstance(base.scalar, Spectral):
-            raise InputError(
-                f"the kernel of view {name} must be shift-invariant, since views have frequencies of their own, which "
-                f"{type(base.scalar).__name__} has not; use a Gaussian, say"
-            )
+            problem = f"the kernel of view {name} must be shift-invariant, since views have frequencies of their own"
+            raise InputError(f"{problem}, which {type(base.scalar).__name__} has not; use a Gaussian, say")
         if isinstance(base, Decomposable) and isinstance(base.output, Covariance | Learned):
             raise InputError(
                 f"the kernel of view {name} has output '{base.output.config()}', which is of targets that are the "

@@ -52,9 +52,8 @@ class Polynomial(ScalarKernel):
 
 @dataclass(frozen=True)
 class Sines:
-    """A named system on [0, 1]: eigenvalues 1 / (t_j pi)^2, functions sqrt(2) sin(t_j pi x), t_j = j + 1 - shift.
-
-    j counts from zero. shift = 1/2 is Brownian motion, min(x, z); shift = 0 the bridge, min(x, z) - x z."""
+    """A named system on [0, 1]: eigenvalues 1 / (t_j pi)^2, functions sqrt(2) sin(t_j pi x), t_j = j + 1 - shift. j
+    counts from zero. shift = 1/2 is Brownian motion, min(x, z); shift = 0 the bridge, min(x, z) - x z."""
 
     name: str
     shift: float
@@ -87,11 +86,10 @@ class MercerSpec(Typed):
 
 @dataclass(frozen=True)
 class Mercer(ScalarKernel):
-    """sum_j eigenvalue_j phi_j(x) phi_j(z) over L eigenpairs (Mercer's theorem; Oono, section 6.3).
-
-    `eigenfunctions` is a Python function (X (n, d), indices (s,)) -> (n, s) of the wanted functions, counted from
-    zero, or the name of a system: brownian (min(x, z) on [0, 1]) or bridge (min(x, z) - x z), cut after L pairs.
-    `Mercer.named(name, count)` fills in a system's eigenvalues. Only named systems can be stored."""
+    """sum_j eigenvalue_j phi_j(x) phi_j(z) over L eigenpairs (Mercer's theorem; Oono, section 6.3). `eigenfunctions`
+    is a Python function (X (n, d), indices (s,)) -> (n, s) of the wanted functions, counted from zero, or the name of
+    a system: brownian (min(x, z) on [0, 1]) or bridge (min(x, z) - x z), cut after L pairs. `Mercer.named(name,
+    count)` fills in a system's eigenvalues. Only named systems can be stored."""
 
     eigenvalues: tuple[float, ...] = field(repr=False)
     eigenfunctions: Eigenfunctions
@@ -262,11 +260,10 @@ class PointwiseSpec(Typed):
 
 @dataclass(frozen=True)
 class ArcCosine(GaussianWeighted):
-    """2 E phi(w . x) phi(w . z): phi the Heaviside step for `order` 0, the ramp for order 1 (Cho & Saul 2009).
-
-    Order 0 is 1 - theta / pi and order 1 |x| |z| / pi (sin theta + (pi - theta) cos theta), theta the angle.
-    With Theta(0) = 1/2 the kernel of order 0 is 1/2 wherever x or z is zero. Munkhoeva et al. (2018) leave out
-    the factor 2. There is no length-scale: scaling the inputs scales order 1 and leaves order 0 as it is."""
+    """2 E phi(w . x) phi(w . z): phi the Heaviside step for `order` 0, the ramp for order 1 (Cho & Saul 2009). Order 0
+    is 1 - theta / pi and order 1 |x| |z| / pi (sin theta + (pi - theta) cos theta), theta the angle. With Theta(0) =
+    1/2 the kernel of order 0 is 1/2 wherever x or z is zero. Munkhoeva et al. (2018) leave out the factor 2. There is
+    no length-scale: scaling the inputs scales order 1 and leaves order 0 as it is."""
 
     order: int = 1
     scale = math.sqrt(2.0)
@@ -290,11 +287,10 @@ class ArcCosine(GaussianWeighted):
 @dataclass(frozen=True)
 class Pointwise(GaussianWeighted):
     """E phi(w . x) phi(w . z), w ~ N(0, I) (the "pointwise nonlinear Gaussian" kernels of Munkhoeva et al. 2018).
-
-    `phi` is a name (step, relu, erf, tanh, sigmoid, softplus, sin, cos) or a Python function of an array that
-    gives an array of the same shape. Only names can be stored. Step and relu are half of ArcCosine; erf is
-    Williams (1997); sin and cos are Gaussians. The others come from a Hermite series, to 1e-13 where phi(|x| t) is
-    smooth in t; where it looks like a step or has a kink, to what `hermite_gram` says."""
+    `phi` is a name (step, relu, erf, tanh, sigmoid, softplus, sin, cos) or a Python function of an array that gives an
+    array of the same shape. Only names can be stored. Step and relu are half of ArcCosine; erf is Williams (1997); sin
+    and cos are Gaussians. The others come from a Hermite series, to 1e-13 where phi(|x| t) is smooth in t; where it
+    looks like a step or has a kink, to what `hermite_gram` says."""
 
     phi: str | Function
 

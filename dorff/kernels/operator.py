@@ -68,10 +68,9 @@ class OperatorKernel(ABC):
 
 
 class BaseKernel(OperatorKernel):
-    """A kernel with density mu(omega) = M(omega) rho_0(omega): a scalar kernel's spectrum times a matrix.
-
-    A scalar kernel without a spectrum (arc-cosine, polynomial) has features in place of frequencies and M constant.
-    Frequencies are drawn from `measure`; None is the first of `measures` that the sampler has a rule for."""
+    """A kernel with density mu(omega) = M(omega) rho_0(omega): a scalar kernel's spectrum times a matrix. A scalar
+    kernel without a spectrum (arc-cosine, polynomial) has features in place of frequencies and M constant. Frequencies
+    are drawn from `measure`; None is the first of `measures` that the sampler has a rule for."""
 
     #: Measures in order of preference.
     measures: ClassVar[tuple[Measure, ...]] = (Measure.UNBOUNDED,)
@@ -97,15 +96,12 @@ class BaseKernel(OperatorKernel):
 
 @dataclass(frozen=True, eq=False)
 class Sum(OperatorKernel):
-    """A positive combination of kernels.
-
-    Its terms share one set of frequencies, drawn from the mixture of their measures (Minh 2016, eq. 58-59). With
-    `concatenate` each has frequencies of its own, so that the features are those of the terms, one after another
-    (eq. 60): the two estimate the same kernel. A sum with a concatenated sum in it is concatenated.
-
-    A weight may be zero, so that `a * curl + (1 - a) * div` holds from a = 0 to 1; `fix` refuses all of them zero.
-    Without a spectrum there are no frequencies to share: `fix` takes an arc-cosine, a polynomial and the like only
-    where all terms are decomposable with the same scalar kernel, whose features they then share."""
+    """A positive combination of kernels. Its terms share one set of frequencies, drawn from the mixture of their
+    measures (Minh 2016, eq. 58-59). With `concatenate` each has frequencies of its own, so that the features are those
+    of the terms, one after another (eq. 60): the two estimate the same kernel. A sum with a concatenated sum in it is
+    concatenated. A weight may be zero, so that `a * curl + (1 - a) * div` holds from a = 0 to 1; `fix` refuses all of
+    them zero. Without a spectrum there are no frequencies to share: `fix` takes an arc-cosine, a polynomial and the
+    like only where all terms are decomposable with the same scalar kernel, whose features they then share."""
 
     parts: tuple[tuple[float, BaseKernel], ...]
     concatenate: bool
@@ -149,11 +145,10 @@ class Sum(OperatorKernel):
 
 
 def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKernel:
-    """The kernel that frequencies serving several candidates are drawn from: each has an equal share.
-
-    The one candidate itself, or the sum of k_i / tr k_i(0), whose trace measure covers them all. Each candidate's
-    weights psi then follow from the density of what was drawn. InputError for a list whose kernels cannot share
-    features: a scalar kernel without a spectrum beside others, or a concatenated sum."""
+    """The kernel that frequencies serving several candidates are drawn from: each has an equal share. The one
+    candidate itself, or the sum of k_i / tr k_i(0), whose trace measure covers them all. Each candidate's weights psi
+    then follow from the density of what was drawn. InputError for a list whose kernels cannot share features: a scalar
+    kernel without a spectrum beside others, or a concatenated sum."""
     if len(candidates) == 1:
         return candidates[0]
     if any(kernel.V > 1 for kernel in candidates):
@@ -181,10 +176,9 @@ def _not_shift_invariant(parts: Sequence[tuple[float, BaseKernel]]) -> tuple[Sca
 
 @dataclass(frozen=True, eq=False)
 class Decomposable(BaseKernel):
-    """k0(x, z) A (Brault 2016, definition 7).
-
-    `output` says what A is: an `Output`, one of the names "identity", "covariance", "simplex" and "learned", or a
-    symmetric positive semi-definite matrix (p, p). Its rank is what it costs."""
+    """k0(x, z) A (Brault 2016, definition 7). `output` says what A is: an `Output`, one of the names "identity",
+    "covariance", "simplex" and "learned", or a symmetric positive semi-definite matrix (p, p). Its rank is what it
+    costs."""
 
     scalar: ScalarKernel
     output: Output
@@ -228,13 +222,12 @@ class Decomposable(BaseKernel):
 
 @dataclass(frozen=True, init=False)
 class VectorField(BaseKernel):
-    """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives.
-
-    Any shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales: the
+    """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives. Any
+    shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales: the
     Gaussian, say, or Matern with nu > 1. InputError for others, and for a measure that the scalar kernel does not
-    have. Derivatives are by the inputs as given, which must be lengths of one unit along
-    the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those of
-    the flow; project them to a plane, in km. No measure: trace, or unbounded where the sampler has no rule."""
+    have. Derivatives are by the inputs as given, which must be lengths of one unit along the targets' directions: of
+    longitudes and latitudes, which are no lengths, divergence and curl are not those of the flow; project them to a
+    plane, in km. No measure: trace, or unbounded where the sampler has no rule."""
 
     kind: ClassVar[str]
     scalar: Spectral
@@ -283,10 +276,9 @@ class CurlFree(VectorField):
 
 
 class DivergenceFree(VectorField):
-    """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2.
-
-    Minh (2016), eq. 32. For the Gaussian k(0) = (p - 1) I / s^2, and it is eq. 34 with its last bracket put right:
-    a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2."""
+    """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2. Minh (2016), eq. 32. For the Gaussian k(0)
+    = (p - 1) I / s^2, and it is eq. 34 with its last bracket put right: a k0 {[(p - 1) - a |delta|^2] I + a delta
+    delta^T}, a = 1 / s^2."""
 
     kind = "divergence_free"
 

@@ -29,7 +29,6 @@ class Output(ABC):
 
     def fixed(self, p: int, covariance: FloatArray | None = None) -> "Output":
         """The same A with its numbers written out (`p` is then set); InputError where they cannot be known.
-
         `covariance` (p, p) is that of the targets, where it is known."""
         self.check(p)
         return self
@@ -91,11 +90,10 @@ class Covariance(Output):
 
 @dataclass(frozen=True)
 class Simplex(Output):
-    """The simplex coding of p classes (Mroueh et al. 2012): A = B^T B on one-hot targets, of rank p - 1.
-
-    B (p-1, p) has the codes as its columns: unit vectors with inner products -1/(p-1). The recursion is Brault
-    (2016), 5.2, with its u put right (-1/p, in R^p, for the printed -p^-2, in R^(p-1)), and A is B^T B: the printed
-    B B^T is a multiple of I in R^(p-1)."""
+    """The simplex coding of p classes (Mroueh et al. 2012): A = B^T B on one-hot targets, of rank p - 1. B (p-1, p)
+    has the codes as its columns: unit vectors with inner products -1/(p-1). The recursion is Brault (2016), 5.2, with
+    its u put right (-1/p, in R^p, for the printed -p^-2, in R^(p-1)), and A is B^T B: the printed B B^T is a multiple
+    of I in R^(p-1)."""
 
     kind = "simplex"
 
@@ -114,9 +112,8 @@ class Simplex(Output):
 
 @dataclass(frozen=True)
 class Learned(Output):
-    """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
-
-    Only a fit does that (`dorff.solvers.learned`). Until then A has no values; features are those of the identity."""
+    """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights. Only
+    a fit does that (`dorff.solvers.learned`). Until then A has no values; features are those of the identity."""
 
     penalty: str = "trace"
     p: int | None = None
@@ -201,9 +198,8 @@ class Factor(Output):
 
 @dataclass(frozen=True, eq=False)
 class Graph(Output):
-    """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005).
-
-    The penalty is then sum_jk W_jk |f_j - f_k|^2 / 2 + offset sum_j |f_j|^2. `weights` W (p, p) is symmetric and not
+    """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005). The
+    penalty is then sum_jk W_jk |f_j - f_k|^2 / 2 + offset sum_j |f_j|^2. `weights` W (p, p) is symmetric and not
     negative, its diagonal idle. With offset 0 a connected component's outputs sum to zero, but for intercepts."""
 
     weights: FloatArray

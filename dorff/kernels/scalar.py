@@ -120,7 +120,6 @@ class ScalarKernel(ABC):
 
 class Spectral(ScalarKernel):
     """A shift-invariant kernel with k0(0) = 1: k0(delta) = E cos(omega . delta), omega ~ rho_0 (Bochner).
-
     `lengthscale` is in the inputs' units, one number or one per input. `check_measure` says which measures it has."""
 
     shift_invariant: ClassVar[bool] = True
@@ -140,9 +139,8 @@ class Spectral(ScalarKernel):
 
     @abstractmethod
     def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        """Log (D,) of the density in R^d of the measure's law at the frequencies omega (D, d).
-
-        InputError for a measure the kernel does not have."""
+        """Log (D,) of the density in R^d of the measure's law at the frequencies omega (D, d). InputError for a
+        measure the kernel does not have."""
 
     @abstractmethod
     def dims(self, d: int, measure: Measure) -> int:
@@ -151,7 +149,6 @@ class Spectral(ScalarKernel):
     @abstractmethod
     def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
         """Frequencies (D, d) of the measure's law out of uniforms (D, dims(d, measure)) in the open interval (0, 1).
-
         InputError for a measure the kernel does not have."""
 
     def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
@@ -182,7 +179,6 @@ class Spectral(ScalarKernel):
 @dataclass(frozen=True)
 class Split:
     """phi(t) = constant + slope t + gain rest(t): rest is odd beside a constant, even beside a slope, else either.
-
     [phi(t) phi(s) + phi(-t) phi(-s)] / 2 = constant^2 + slope^2 t s + gain^2 rest(t) rest(s): rest(t) does for -t."""
 
     rest: Function
@@ -233,9 +229,8 @@ def whole(name: str, value: object, least: int = 1, most: float = math.inf) -> i
 
 
 def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatArray | None = None) -> float:
-    """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal.
-
-    `absolute` distances sum |x_i - z_i|, as the Laplacian does. By `weights` (n,) pairs count by their product."""
+    """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal. `absolute`
+    distances sum |x_i - z_i|, as the Laplacian does. By `weights` (n,) pairs count by their product."""
     rows = X[: min(len(X), 1000)]
     across = None if weights is None else np.outer(*[weights[: len(rows)]] * 2)[np.triu_indices(len(rows), 1)]
     if absolute:

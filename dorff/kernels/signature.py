@@ -77,9 +77,8 @@ class FromSignature(OfFunction):
         return matrices(fourier_sum(self.samples, omega, lambda t, axis: plane_waves(t, at[axis])), self.p)
 
     def root(self, omega: FloatArray) -> FloatArray:
-        """U (D, r, p), r the largest rank of mu at these frequencies, in units of the density of `scalar`.
-
-        InputError where mu is not positive between the FFT's frequencies."""
+        """U (D, r, p), r the largest rank of mu at these frequencies, in units of the density of `scalar`. InputError
+        where mu is not positive between the FFT's frequencies."""
         log_density = self.scalar.log_density(omega, Measure.UNBOUNDED)
         values, vectors = np.linalg.eigh(self.density(omega))
         worst = int(np.argmin(values[:, 0]))
@@ -212,9 +211,8 @@ class SampledSignature:
 def sampled(
     signature: MatrixFunction, box: tuple[float, ...], p: int, points: Points
 ) -> tuple[SampledSignature, float, float]:
-    """K0 on a grid that is fine enough, or of the points given, and the `extremes` of its spectrum.
-
-    The grid of a positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added."""
+    """K0 on a grid that is fine enough, or of the points given, and the `extremes` of its spectrum. The grid of a
+    positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added."""
     halves = _halves(points, len(box))
     while True:
         grid = SampledSignature.of(signature, box, halves, p)

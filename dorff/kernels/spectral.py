@@ -48,13 +48,12 @@ class OfFunction(BaseKernel):
 
 @dataclass(frozen=True)
 class SpectralDensity(OfFunction):
-    """K(x, z) = int cos(omega . (x - z)) mu(omega) d omega, mu any real symmetric positive semi-definite density.
-
-    `mu` takes frequencies omega (D, d), in 1 / input units, and gives (D, p, p), the density with respect to d omega
-    (Minh 2016, eq. 19-21; with (2 pi)^-d, which Brault 2016, eq. 5 leaves out). Frequencies are drawn from the
-    spectrum of the scalar kernel `proposal`, which must cover mu: what is drawn too often or too seldom is weighed.
-    `signature`, if known, takes delta (..., d) and gives K(x, z), delta = x - z, (..., p, p): it is only for `gram`.
-    Both functions must be importable where Dask workers are to use them. Lives in memory only."""
+    """K(x, z) = int cos(omega . (x - z)) mu(omega) d omega, mu any real symmetric positive semi-definite density. `mu`
+    takes frequencies omega (D, d), in 1 / input units, and gives (D, p, p), the density with respect to d omega (Minh
+    2016, eq. 19-21; with (2 pi)^-d, which Brault 2016, eq. 5 leaves out). Frequencies are drawn from the spectrum of
+    the scalar kernel `proposal`, which must cover mu: what is drawn too often or too seldom is weighed. `signature`,
+    if known, takes delta (..., d) and gives K(x, z), delta = x - z, (..., p, p): it is only for `gram`. Both functions
+    must be importable where Dask workers are to use them. Lives in memory only."""
 
     mu: MatrixFunction
     proposal: Spectral
@@ -106,9 +105,8 @@ class SpectralDensity(OfFunction):
         return scaled_root(values, vectors, floor, log_proposal)
 
     def trace(self, d: int, p: int) -> float:
-        """tr K(0) = int tr mu: from the signature, else from a fixed sample of the proposal's frequencies.
-
-        InputError where the sample shows that the proposal does not serve mu, or mu not fit the signature."""
+        """tr K(0) = int tr mu: from the signature, else from a fixed sample of the proposal's frequencies. InputError
+        where the sample shows that the proposal does not serve mu, or mu not fit the signature."""
         if d not in self._traces:
             self._traces[d] = _trace(self, d)
         return self._traces[d]
@@ -138,9 +136,8 @@ def _trace(kernel: SpectralDensity, d: int) -> float:
 
 
 def _tail_index(u: FloatArray) -> float:
-    """How heavy the tail of positive weights is: above 1/2 their variance is infinite.
-
-    The moment estimator of Dekkers, Einmahl & de Haan (1989), on as many as Vehtari et al. (2024) take."""
+    """How heavy the tail of positive weights is: above 1/2 their variance is infinite. The moment estimator of
+    Dekkers, Einmahl & de Haan (1989), on as many as Vehtari et al. (2024) take."""
     count = 3 * int(np.sqrt(len(u)))
     top = np.sort(u)[-count - 1 :]
     if top[0] <= 0:
@@ -159,10 +156,8 @@ def evaluated(function: MatrixFunction, points: FloatArray, p: int, name: str) -
     """The function's real matrices (..., p, p) at points (..., d), or an InputError that names the first bad point."""
     values, where = np.asarray(function(points)), "delta" if name != "mu" else "omega"
     if values.shape != (*points.shape[:-1], p, p) or values.dtype.kind not in "fciu":
-        raise InputError(
-            f"{name} must give numbers of shape {(*points.shape[:-1], p, p)} for {where} of shape {points.shape}, not "
-            f"{values.dtype} of shape {values.shape}"
-        )
+        problem = f"{name} must give numbers of shape {(*points.shape[:-1], p, p)} for {where} of shape {points.shape}"
+        raise InputError(f"{problem}, not {values.dtype} of shape {values.shape}")
     flat, at = values.reshape(-1, p * p), points.reshape(-1, points.shape[-1])
     infinite = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if infinite.size:
@@ -185,7 +180,6 @@ def refuse_asymmetric(name: str, points: FloatArray, bad: npt.NDArray[np.bool_])
 
 def scaled_root(values: FloatArray, vectors: FloatArray, floor: FloatArray, log_density: FloatArray) -> FloatArray:
     """U (D, r, p) with U^T U = A / density, from the eigenvalues (D, p), ascending, and eigenvectors of each A.
-
     Eigenvalues up to `floor` (D,) count as zero; r is the largest rank. Where A is zero, so is U at any density."""
     kept = values > floor[:, None]
     r = max(1, int(kept.sum(axis=1).max(initial=0)))

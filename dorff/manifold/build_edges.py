@@ -105,9 +105,8 @@ def _weighed(spec: GraphSpec, listed: npt.NDArray[Any], scales: tuple[IntArray, 
 
 
 def save_edges(spec: GraphSpec, task: BuildTask, rows: IntArray, edges: Edges, scales: FloatArray) -> Written:
-    """Write those of the edges that begin at a shard's rows (s,), ascending, and the rows' degrees and scales.
-
-    The digest begins with the edges' checksum; the numbers: how many edges the shard owns, its rows without any."""
+    """Write those of the edges that begin at a shard's rows (s,), ascending, and the rows' degrees and scales. The
+    digest begins with the edges' checksum; the numbers: how many edges the shard owns, its rows without any."""
     import pyarrow as pa  # large, and only fits with a graph need it
     import pyarrow.parquet as pq
 
@@ -201,10 +200,8 @@ def screen(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
 
 
 def bucket(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
-    """Deal a run of edges to the shards of their ends.
-
-    InputError at a node that is no row, or a weight that is negative or not finite; ChangedError where the graph is no
-    longer cut as when the build began."""
+    """Deal a run of edges to the shards of their ends. InputError at a node that is no row, or a weight that is
+    negative or not finite; ChangedError where the graph is no longer cut as when the build began."""
     path = spec.config["graph"]["path"]
     source = open_graph(path)
     if any(spec.config[name] != value for name, value in graph_shape(source, spec.sizes).items()):
@@ -240,7 +237,6 @@ def graph_stamp(path: str) -> str:
 
 def complete(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write the edges of a shard's rows, but to rows that are left out or behind; rows that have none are counted.
-
     InputError at an edge with two weights, or, of a matrix, with one direction."""
     runs, left = spec.runs(0), spec.numbers(BuildTask(CUTS, 0, 0), 1)[0]
     start, stop = map(int, runs[task.number, :2])

@@ -88,7 +88,6 @@ def _landmarks(directory: Path) -> FloatArray:
 
 def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Copy the rows of a run, sorted by home, and write down where each is and of which partitions it is a candidate.
-
     Rows whose inputs are not finite are left out."""
     start, stop = map(int, spec.runs(task.generation)[task.number, :2])
     kept, near, rows = _dealt(spec, dataset, start, stop)

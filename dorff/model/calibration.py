@@ -27,13 +27,12 @@ FLATTEST: Final = 1e-3  # least slope, over the spread of the decision values: a
 
 @dataclass(frozen=True)
 class Calibration:
-    """p = softmax(slope * f) for decision values f: temperature scaling, 1 / slope the temperature (Guo, Pleiss, Sun
-    & Weinberger 2017, section 4.2); with two classes Platt's (1999) sigmoid without its offset.
-
-    `slope` is above zero, so that the likeliest class is always the one of the largest decision value. Offsets for
-    each class (Guo's vector scaling) could change it, and did not pay: on held-out LETTER they lowered the log loss
-    from 0.246 to 0.238 with 16000 rows but raised it from 0.491 to 0.508 with 3000; on USPS from 0.265 to 0.271.
-    `rows` says how many held-out rows the slope was found on, 0 where it was given."""
+    """p = softmax(slope * f) for decision values f: temperature scaling, 1 / slope the temperature (Guo, Pleiss, Sun &
+    Weinberger 2017, section 4.2); with two classes Platt's (1999) sigmoid without its offset. `slope` is above zero,
+    so that the likeliest class is always the one of the largest decision value. Offsets for each class (Guo's vector
+    scaling) could change it, and did not pay: on held-out LETTER they lowered the log loss from 0.246 to 0.238 with
+    16000 rows but raised it from 0.491 to 0.508 with 3000; on USPS from 0.265 to 0.271. `rows` says how many held-out
+    rows the slope was found on, 0 where it was given."""
 
     slope: float
     rows: int = 0
@@ -164,9 +163,8 @@ class Conformal:
         return cls(np.take_along_axis(ordered, places, axis=0), tuple(counts.tolist()))
 
     def factor(self, level: float) -> FloatArray:
-        """(q,): the factors for a level between 0 and 1, those of the next kept level at or above it.
-
-        InputError where too few rows stand behind it: it takes level / (1 - level) of them at least."""
+        """(q,): the factors for a level between 0 and 1, those of the next kept level at or above it. InputError where
+        too few rows stand behind it: it takes level / (1 - level) of them at least."""
         check_level(level)
         at = int(np.searchsorted(LEVELS, level - 1e-12))
         if at == len(LEVELS) or not np.isfinite(self.factors[at]).all():
@@ -199,9 +197,8 @@ class Conformal:
 
 
 def scores(targets: npt.ArrayLike, values: npt.ArrayLike, std: npt.ArrayLike) -> FloatArray:
-    """|y - C f| / std (n, q) for targets y, values C f and standard deviations with noise, (n, q) each.
-
-    A residual of 0 scores 0, any other infinity where std is 0 (no noise); NaN where the target is missing."""
+    """|y - C f| / std (n, q) for targets y, values C f and standard deviations with noise, (n, q) each. A residual of
+    0 scores 0, any other infinity where std is 0 (no noise); NaN where the target is missing."""
     y, f, deviation = (np.asarray(part, dtype=np.float64) for part in (targets, values, std))
     error = np.abs(y - f)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -222,10 +219,9 @@ SAMPLE_NUMBERS: Final = 2**20
 @dataclass(frozen=True, eq=False)
 class HeldSample:
     """A sample of rows that a fit has not seen, and what it says of them: `numbers` (n,) of the rows in the data,
-    inputs `X` (n, d), targets `Y` (n, q), NaN where one is missing, and the `values` (n, q) predicted of these.
-
-    `std` (n, q) are deviations with noise, None where the model keeps no posterior; `groups` (n,) what the column of
-    the rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`)."""
+    inputs `X` (n, d), targets `Y` (n, q), NaN where one is missing, and the `values` (n, q) predicted of these. `std`
+    (n, q) are deviations with noise, None where the model keeps no posterior; `groups` (n,) what the column of the
+    rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`)."""
 
     numbers: npt.NDArray[np.int64]
     X: FloatArray

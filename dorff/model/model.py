@@ -128,7 +128,6 @@ class Model:
 
     def jacobian(self, X: npt.ArrayLike, *, views: Views = None) -> FloatArray:
         """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit, or that of the mean of views.
-
         InputError for features without a derivative (Heaviside's)."""
         features, M = self.feature_map, self._mean(views)
         W = self._combined if M is None else self._combined @ M.T
@@ -143,12 +142,11 @@ class Model:
 
     def std(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior standard deviations at X (n, d), in the targets' units: of f (n, p), without noise; with `noise`
-        those of a new target C f plus its noise (n, q), for a row of mean weight.
-
-        That of the Bayesian linear model whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the
-        features, kernel, ridge and noise variance; it does not see what a wrong choice of those adds, nor what m
-        features cannot express. Of a mean of views f is that mean, and the noise that of a target, as all views were
-        fitted to it. Memory: see `Posterior`. InputError where there is no posterior."""
+        those of a new target C f plus its noise (n, q), for a row of mean weight. That of the Bayesian linear model
+        whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the features, kernel, ridge and noise
+        variance; it does not see what a wrong choice of those adds, nor what m features cannot express. Of a mean of
+        views f is that mean, and the noise that of a target, as all views were fitted to it. Memory: see `Posterior`.
+        InputError where there is no posterior."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
         return np.sqrt(self._by_blocks(X, (k,), lambda rows: posterior.variance(transform(rows), C) + added, views))

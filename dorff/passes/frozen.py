@@ -47,14 +47,11 @@ Keys = npt.NDArray[np.uint64]
 @dataclass(frozen=True)
 class FoldRule:
     """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of a seed and of their number
-    or, where they have groups, their group's key.
-
-    With `held` there are two folds: 0 is one of `held` that leaves or rows are dealt to, 1 all the others. Of rows it
-    is the one that `first` is dealt to, a row's number or a group's key: it always has a row.
-
-    Rows of one `run`, of that many rows in order, are dealt together; `GROUPED` says that those of a group are, and
-    `AS_SAMPLED` that a sample of the rows is to tell how long a run is, `IN_BLOCKS` the same of more than one: the
-    constants of a pass do."""
+    or, where they have groups, their group's key. With `held` there are two folds: 0 is one of `held` that leaves or
+    rows are dealt to, 1 all the others. Of rows it is the one that `first` is dealt to, a row's number or a group's
+    key: it always has a row. Rows of one `run`, of that many rows in order, are dealt together; `GROUPED` says that
+    those of a group are, and `AS_SAMPLED` that a sample of the rows is to tell how long a run is, `IN_BLOCKS` the same
+    of more than one: the constants of a pass do."""
 
     count: int = 1
     by_rows: bool = False
@@ -77,7 +74,6 @@ class FoldRule:
 
     def of_rows(self, rows: Rows | Keys) -> Rows:
         """Fold numbers (n,): splitmix64 of the row's number or group's key (n,), so that appended rows move no others.
-
         So many groups are in a fold by chance: of few groups some folds may have none (see `even`)."""
         rows = rows if self.run <= 1 else rows // self.run
         if not self.held:
@@ -107,13 +103,12 @@ class FoldRule:
 
 @dataclass(frozen=True)
 class PassSpec:
-    """All that the sums of a pass depend on but for the values of the rows. Equal specs have equal sums.
-
-    `rows` says which rows and columns (`Dataset.rows_spec`), `recipe` and `sampler` which features; `count` is the
-    number of features that the job asks for. `words` are the kernels, those drawn for and those fitted, where the
-    length-scales of some are words (None where none is; of those fitted None, too, where they are the ones drawn for),
-    and `tuning` what a length-scale that is tuned depends on besides: the intercept and the observation matrix.
-    `one_scale` ties the scales of all inputs to one."""
+    """All that the sums of a pass depend on but for the values of the rows. Equal specs have equal sums. `rows` says
+    which rows and columns (`Dataset.rows_spec`), `recipe` and `sampler` which features; `count` is the number of
+    features that the job asks for. `words` are the kernels, those drawn for and those fitted, where the length-scales
+    of some are words (None where none is; of those fitted None, too, where they are the ones drawn for), and `tuning`
+    what a length-scale that is tuned depends on besides: the intercept and the observation matrix. `one_scale` ties
+    the scales of all inputs to one."""
 
     store: str
     rows: Config
@@ -343,10 +338,8 @@ def frozen_hash(directory: Path) -> str | None:
 
 @lru_cache(maxsize=4)
 def load_pass(directory: Path, name: str) -> Pass:
-    """The frozen pass `name` in a state directory.
-
-    InputError where its files are damaged or another's, do not fit each other, or say what no plan says. Nothing much
-    larger than they are is allocated."""
+    """The frozen pass `name` in a state directory. InputError where its files are damaged or another's, do not fit
+    each other, or say what no plan says. Nothing much larger than they are is allocated."""
     text = read_plain(directory / "plan.json")
     if hashlib.sha256(text).hexdigest()[:16] != name:
         raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")

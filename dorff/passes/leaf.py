@@ -87,12 +87,10 @@ def run_leaf(kind: type[Stage], directory: str, name: str, source: Any, leaf: tu
 
 def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> Receipt:
     """Add one leaf's rows to `sums`, which are empty, write these to their place, and leave (and return) the receipt.
-
-    Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again.
-
-    Raises InputError: rows that are not what was wanted; StoppedError: it was asked to stop, and has left a
-    checkpoint; CorruptError: a number in the sums changed in memory, or was computed wrongly; IncompleteError: the
-    rows changed each time they were read."""
+    Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again. Raises
+    InputError: rows that are not what was wanted; StoppedError: it was asked to stop, and has left a checkpoint;
+    CorruptError: a number in the sums changed in memory, or was computed wrongly; IncompleteError: the rows changed
+    each time they were read."""
 
     def attempt() -> _RowRun:
         sums.clear()
@@ -106,10 +104,8 @@ def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: 
 
 
 def unchanged(stamp: Callable[[], str], work: Callable[[], T], what: str) -> tuple[T, str]:
-    """What `work` makes of some files, and their fingerprint `stamp`, the same before and after.
-
-    InputError as `work`, unless files were torn then; IncompleteError where they changed each time they were read:
-    `what` are they?"""
+    """What `work` makes of some files, and their fingerprint `stamp`, the same before and after. InputError as `work`,
+    unless files were torn then; IncompleteError where they changed each time they were read: `what` are they?"""
     for _ in range(TRIES):
         before, wrong = stamp(), None
         try:
@@ -156,9 +152,8 @@ class LeafRun:
             raise StoppedError(f"{what}: asked to stop, after {done}; what is summed is kept, run the job again")
 
     def finish(self, what: str, large: str) -> Receipt:
-        """Check the sums, write them, and leave the receipt instead of a checkpoint.
-
-        CorruptError where sums are not of what was added; InputError, `large`, where they are, but overflow."""
+        """Check the sums, write them, and leave the receipt instead of a checkpoint. CorruptError where sums are not
+        of what was added; InputError, `large`, where they are, but overflow."""
         adders = self.sums.sums.values()
         if not all(adder.intact() for adder in adders):
             Checkpoint.remove(self.place.checkpoints, self.at.number)  # it may hold the same
@@ -299,10 +294,8 @@ def not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
     number, values = rows.numbers[row], [*rows.X[row], *rows.Y[row]]
     names = [*dataset.input_columns, *dataset.target_columns]
     if dataset.labels is not None and np.isnan(rows.Y[row]).any() and np.isfinite(rows.X[row]).all():
-        return InputError(
-            f"{dataset.path}: row {number} has no label; mend the data, or set data.nan: drop (unlabelled, where "
-            "manifold terms are to see such rows)"
-        )
+        remedy = "mend the data, or set data.nan: drop (unlabelled, where manifold terms are to see such rows)"
+        return InputError(f"{dataset.path}: row {number} has no label; {remedy}")
     if dataset.weights is not None and rows.weights is not None:
         values, names = [*values, rows.weights[row]], [*names, dataset.weights.name]
     column = int(np.argmin(np.isfinite(values)))

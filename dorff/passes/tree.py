@@ -138,9 +138,7 @@ class Tree:
 
     def collect(self, engine: Engine, of: type[S], told: Callable[[int], None] | None = None) -> dict[Part, S]:
         """The `total`: what is missing is computed, again where rows change or files are lost while the engine runs.
-
         `told` is called with the rows done, first with those that were done before: they are not part of a run's pace.
-
         Raises IncompleteError: rows that changed, or sums that were lost, in each of `ROUNDS` runs."""
 
         def tell() -> None:

@@ -369,7 +369,6 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
 
 def asked_of_buckets(job: Job, dataset: Dataset, costs: Costs) -> dict[str, int]:
     """Requests and bytes read of a first fit whose data, state or model are in buckets, roughly; empty where none are.
-
     A shard of an array is looked at three times and, in a pass, opened and looked at twice; further chunks are brought
     one by one. Rows of the sample and those that are left out one at a time are read by whole chunks."""
     of_data, of_state, of_model = is_remote(dataset.path), is_remote(job.state), is_remote(job.model)

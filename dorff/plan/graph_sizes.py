@@ -121,11 +121,10 @@ def term_bytes(recipe: TermRecipe, m: int, rows: int) -> int:
 
 
 def difference_shift(sums: Moments) -> float:
-    """What makes T positive to rounding, relative to its largest diagonal entry: 0 but for the difference form.
-
-    The products of that form cancel, so that rounding is of the size of what cancelled: `unit` of such sums is 2^-52
-    times the summed |g_i| sum_j w_ij |g_i - g_j|, and |g_i| |sum_j w_ij (g_i - g_j)|, over T's largest diagonal entry.
-    The norm of all rounding errors is at most the sum of their norms; measured it is 0.0004 to 0.1 of it."""
+    """What makes T positive to rounding, relative to its largest diagonal entry: 0 but for the difference form. The
+    products of that form cancel, so that rounding is of the size of what cancelled: `unit` of such sums is 2^-52 times
+    the summed |g_i| sum_j w_ij |g_i - g_j|, and |g_i| |sum_j w_ij (g_i - g_j)|, over T's largest diagonal entry. The
+    norm of all rounding errors is at most the sum of their norms; measured it is 0.0004 to 0.1 of it."""
     return sums.unit if sums.unit > UNIT else 0.0
 
 

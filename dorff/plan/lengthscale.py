@@ -27,11 +27,9 @@ _ONE, _EACH = "tune", "tune each"
 
 def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
     """At most `ROWS` rows, evenly spread over those up to number n, of those that are whole and have weight; and the
-    name of these rows and values.
-
-    Up to 64 runs are read, evenly spread. n is the number of rows at the first plan: rows appended later do not change
-    the length-scales, and so a fit of the same rows all at once may find others (as with class_weight: balanced).
-    InputError where no row counts."""
+    name of these rows and values. Up to 64 runs are read, evenly spread. n is the number of rows at the first plan:
+    rows appended later do not change the length-scales, and so a fit of the same rows all at once may find others (as
+    with class_weight: balanced). InputError where no row counts."""
     starts = np.arange(dataset.first, n, dataset.unit_rows)
     starts = starts[_spread(len(starts), UNITS)]
     taken = []
@@ -67,11 +65,10 @@ def tunes(config: Config) -> bool | None:
 
 
 def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple[list[Config], list[Tuned | None]]:
-    """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be.
-
-    `tune` is `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those
-    that differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the
-    bits depend on it."""
+    """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be. `tune` is
+    `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those that
+    differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the bits
+    depend on it."""
     by_kernel: dict[str, Tuned] = {}
     searches: list[Tuned | None] = []
     filled = list(configs)

@@ -74,13 +74,12 @@ class _Draft:
 
 @dataclass(frozen=True, eq=False)
 class Plan(_Draft):
-    """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass.
-
-    Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
-    C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates`
-    and `recipe` length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are
-    those of a plan that is tried in memory; otherwise they are read from where they were frozen. `resolved` are the
-    keys that the job left out, which `job` has."""
+    """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass. Frequencies are
+    drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is C (q, p) where
+    targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates` and `recipe`
+    length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are those of a plan that
+    is tried in memory; otherwise they are read from where they were frozen. `resolved` are the keys that the job left
+    out, which `job` has."""
 
     costs: Costs
     terms: tuple[ManifoldTerm, ...] = ()

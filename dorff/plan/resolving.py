@@ -178,10 +178,8 @@ def _check_holdout(job: Job, dataset: Dataset) -> None:
     except InputError as error:
         raise InputError(f"publish.holdout: {error}") from error
     if held.d != dataset.d or (dataset.labels is None and held.q != dataset.q) or not held.rows:
-        raise InputError(
-            f"publish.holdout: {held.path} has {held.rows} rows of {held.d} inputs and {held.q} targets, but the data "
-            f"have {dataset.d} and {dataset.q}; name rows of the same arrays"
-        )
+        problem = f"publish.holdout: {held.path} has {held.rows} rows of {held.d} inputs and {held.q} targets"
+        raise InputError(f"{problem}, but the data have {dataset.d} and {dataset.q}; name rows of the same arrays")
 
 
 def _targets(job: Job) -> str | Sequence[str] | Classes:

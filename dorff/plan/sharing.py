@@ -30,10 +30,8 @@ def make_recipe(
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
     sampler = sampler_of(chosen, kernel)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
-        raise InputError(
-            "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "
-            f"{sampler.config()['type']} cannot draw; use iid, orthogonal or qmc"
-        )
+        problem = "kernel: a list of kernels of several spectra is served by a mixture of them"
+        raise InputError(f"{problem}, which sampler {sampler.config()['type']} cannot draw; use iid, orthogonal or qmc")
     recipe = Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
     return recipe if box is None else recipe.over(box)
 
@@ -65,9 +63,8 @@ def check_targets(
     targets: Kernels, drawn_for: Kernels, *, recipe: Recipe, density: Density | None, seed: int
 ) -> list[float | None]:
     """The effective sample size of each target, in frequencies; None for features that are no plain sample of any.
-
-    `density` is of what the recipe, of the mixture of `drawn_for`, drew with the seed. InputError for a target that
-    is none of those drawn for and whose effective sample size is below half of that of frequencies of its own (see
+    `density` is of what the recipe, of the mixture of `drawn_for`, drew with the seed. InputError for a target that is
+    none of those drawn for and whose effective sample size is below half of that of frequencies of its own (see
     `sample_sizes`). The error of the kernel, far from x = z, goes with the root: up to 1.4 times that of its own."""
     plain = recipe.sampler.mixes and recipe.sampler.sampled and isinstance(recipe.scalar, Spectral)
     if density is None or density[2] is not None or not plain:
@@ -94,11 +91,10 @@ def check_targets(
 
 
 def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, own: Density) -> tuple[float, float]:
-    """The effective sample size of the target on what the recipe drew, and on its `own`, as many drawn for it.
-
-    The first is the lesser of what the frequencies say themselves and of what the target's own say (`covered`). The
-    second is D where the target's law is its trace measure; where weights vary even so, as those of a curl-free
-    kernel's unbounded measure, it is less: D d / (d + 2) for the Gaussian."""
+    """The effective sample size of the target on what the recipe drew, and on its `own`, as many drawn for it. The
+    first is the lesser of what the frequencies say themselves and of what the target's own say (`covered`). The second
+    is D where the target's law is its trace measure; where weights vary even so, as those of a curl-free kernel's
+    unbounded measure, it is less: D d / (d + 2) for the Gaussian."""
     seen = len(density[0]) * covered(target, own, _log_density(recipe, own[0]))
     return max(1.0, min(effective_sample_size(target, density), seen)), effective_sample_size(target, own)
 

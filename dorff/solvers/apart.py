@@ -16,12 +16,11 @@ Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of 
 
 
 class SplitProblem(NamedTuple):
-    """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is
-    (a_j G_j + l ridge) x_j = rhs_j, where G_j is of the features and their views alone.
-
-    The targets see the views by the factors `views` (V,), and column j adds to them along `load` (q, c), of squared
-    length `a` (c,). That is sqrt(a_j) times a column, `columns` (c,), of `directions` (q, q), where C takes each
-    output to a target of its own; None elsewhere. Of penalty k column j has the `shares` (c, K)."""
+    """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is (a_j
+    G_j + l ridge) x_j = rhs_j, where G_j is of the features and their views alone. The targets see the views by the
+    factors `views` (V,), and column j adds to them along `load` (q, c), of squared length `a` (c,). That is sqrt(a_j)
+    times a column, `columns` (c,), of `directions` (q, q), where C takes each output to a target of its own; None
+    elsewhere. Of penalty k column j has the `shares` (c, K)."""
 
     views: FloatArray
     a: FloatArray
@@ -38,7 +37,6 @@ class SplitProblem(NamedTuple):
     ) -> "SplitProblem | None":  # fmt: skip
         """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
         penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
-
         `whole` says that all rows have all targets; `noise` is as in `Problem`, and then `directions` are None."""
         if len(weights.root) > 1:
             return None

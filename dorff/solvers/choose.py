@@ -118,10 +118,9 @@ def _with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) ->
 def setting_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float] | None, *, by: str, per_output: bool = False
 ) -> list[Score]:
-    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`).
-
-    Without `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the
-    best is there, as far as LAST; then two between the best and its neighbours."""
+    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). Without
+    `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the best is
+    there, as far as LAST; then two between the best and its neighbours."""
     return [score for score, _ in _trials(folds, setting, ridges, by, per_output=per_output, common=Common())]
 
 
@@ -178,7 +177,6 @@ def fold_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, common: Common | None = None
 ) -> list[Score]:
     """Held-out mean squared errors, by the rows' weights, and R2: of each ridge, and of every target's best if asked.
-
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
     output matrix come too. Where f has a free scale, errors are those at the best one. `common` is what other settings
     with the same moments have found already. InputError for fewer than two folds."""
@@ -237,10 +235,9 @@ def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge) -> FloatArray
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
-    """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines.
-
-    The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties
-    are cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart."""
+    """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines. The
+    kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties are
+    cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart."""
     if m == setting.m:
         return folds, setting
     if isinstance(setting.kernel, MultiView):

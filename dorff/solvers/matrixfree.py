@@ -19,7 +19,6 @@ Operator = Callable[[FloatArray], Sequence[FloatArray]]
 
 class Border(NamedTuple):
     """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`.
-
     They are all that right-hand sides, the intercept, scales and a covariance of the targets need."""
 
     m: int
@@ -58,10 +57,9 @@ def of_moments(parts: Sequence[Solvable]) -> tuple[list[Border], Operator]:
 
 
 class System(ABC):
-    """(G diag(a) + l ridge I) x = rhs for x and rhs (k, c), a (c,): c systems that share G.
-
-    f = F W + b at coefficients x, seen as t targets: W (m, t, L) = out(x) for L vectors x. The free intercept b is
-    eliminated exactly. G = out* A* M A out, A from W to the rows [W | b] of V, is positive whatever the rounding."""
+    """(G diag(a) + l ridge I) x = rhs for x and rhs (k, c), a (c,): c systems that share G. f = F W + b at
+    coefficients x, seen as t targets: W (m, t, L) = out(x) for L vectors x. The free intercept b is eliminated
+    exactly. G = out* A* M A out, A from W to the rows [W | b] of V, is positive whatever the rounding."""
 
     def __init__(
         self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray, block: Block

@@ -63,10 +63,9 @@ class Problem:
         cls, parts: Solvable | Parts, weights: OperatorWeights, *, intercept: bool = True,
         scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
     ) -> "Problem":  # fmt: skip
-        """Of the moments of some rows, one for each pattern of targets.
-
-        `scale` (q,) divides the targets, and so does what `Units` add to it, without penalties; `observe` is C (q, p),
-        the identity if None. InputError for a system wider than LAPACK can count, or penalties of another size."""
+        """Of the moments of some rows, one for each pattern of targets. `scale` (q,) divides the targets, and so does
+        what `Units` add to it, without penalties; `observe` is C (q, p), the identity if None. InputError for a system
+        wider than LAPACK can count, or penalties of another size."""
         scale, noise = (scale.scale, scale.noise) if isinstance(scale, Units) else (scale, None)
         parts = [parts] if isinstance(parts, Solvable) else list(parts)
         back = kept_shift(parts[0].y0, observe, patterns=len(parts), intercept=intercept)
@@ -190,9 +189,8 @@ class Problem:
         return self.directions
 
     def shifts(self, block: system.Block, ridge: float | FloatArray) -> FloatArray:
-        """l ridge (c,) of a block's columns; `ridge` is one number, or (p,) with one for each direction.
-
-        InputError where outputs do not fall apart."""
+        """l ridge (c,) of a block's columns; `ridge` is one number, or (p,) with one for each direction. InputError
+        where outputs do not fall apart."""
         if np.ndim(ridge) == 0:
             return np.full(len(block.a), self.l * ridge)
         self.outputs_apart()
@@ -209,9 +207,8 @@ class Problem:
         return h
 
     def bias(self, W: FloatArray) -> FloatArray:
-        """The intercept (p,), in the targets' units, that goes with weights W (m, p) in the scaled targets'.
-
-        Where C leaves it open it is the smallest. A `scale` of several numbers goes with C = I."""
+        """The intercept (p,), in the targets' units, that goes with weights W (m, p) in the scaled targets'. Where C
+        leaves it open it is the smallest. A `scale` of several numbers goes with C = I."""
         if not self.intercept:
             return np.zeros(W.shape[1])
         inverse, y = self.free
@@ -280,9 +277,8 @@ def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: Float
 
 
 def target_covariance(parts: Solvable | Parts) -> FloatArray:
-    """Covariance (q, q) of the targets about their means, in their own units.
-
-    Where rows miss targets each entry is of the rows that have both, and what is then not positive is left out."""
+    """Covariance (q, q) of the targets about their means, in their own units. Where rows miss targets each entry is of
+    the rows that have both, and what is then not positive is left out."""
     parts = [parts] if isinstance(parts, Solvable) else parts
     q = parts[0].q
     n, y, squares = np.zeros((q, q)), np.zeros((q, q)), np.zeros((q, q))

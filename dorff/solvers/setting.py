@@ -33,7 +33,6 @@ Made = tuple[OperatorKernel, Problem, Solution]  # with its output matrices writ
 @dataclass(frozen=True, eq=False)
 class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
-
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `noise_variance` (q,)
     is that of the targets' noise, in their units, of a row of mean weight: None where not asked for (`judged`)."""
 
@@ -123,7 +122,6 @@ class Setting:
         self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False, evidence: bool | None = None
     ) -> list[Fit]:
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
-
         `scores` asks for GCV scores and, unless `evidence` is False, for evidences, which are not always computed
         otherwise. InputError for an array where the outputs do not fall apart, and for scores with penalties."""
         if scores or any(np.ndim(ridge) for ridge in ridges):
@@ -164,10 +162,9 @@ class Setting:
             yield system.problem, conjugate_gradients(system, float(ridge), known)
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
-        """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
-
-        Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
-        kernel that is one scalar kernel times a matrix falls apart. InputError for others. GCV is a mean of theirs."""
+        """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence". Directions
+        are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a kernel that
+        is one scalar kernel times a matrix falls apart. InputError for others. GCV is a mean of theirs."""
         self.check_scored()
         rule, kernel = criterion_of(criterion).of_fit, self.fixed(parts)
         assert rule is not None
@@ -256,9 +253,8 @@ class Setting:
         )
 
     def _learned(self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float) -> Made:
-        """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
-
-        `problem` is that of A = I, diagonalised once for all. A kernel `weight` k0 A is k0 A at ridge / weight."""
+        """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given. `problem` is
+        that of A = I, diagonalised once for all. A kernel `weight` k0 A is k0 A at ridge / weight."""
         if len(parts) > 1:
             raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
         (block,), (weight, base, output) = problem.blocks, term
@@ -303,7 +299,6 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
 
 def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] | None:
     """The weight, the kernel and the output of a kernel whose output matrix is to be learned; None of others.
-
     InputError where it is one term of several, which is not built."""
     terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
     for weight, base in terms:

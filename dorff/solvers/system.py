@@ -163,7 +163,6 @@ def assembled(
     psi: FloatArray, feature: IntArray, sums: Sequence[BorderedSums], *, intercept: bool, row: IntArray | None = None
 ) -> tuple[FloatArray, FloatArray, float, float]:
     """G (k, k), rhs (k, c), `Block.removed`, `unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P) of `row` (k,).
-
     G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74); b is eliminated, exactly."""
     k, P = psi.shape
     G, rhs, across = np.zeros((k, k)), np.zeros((k, sums[0].y.shape[1])), np.zeros((k, P))
@@ -192,9 +191,8 @@ def assembled(
 
 
 def free_system(sums: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
-    """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c).
-
-    What sums show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty's sums are rounding."""
+    """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c). What sums show by less than
+    `OPEN` of the most is left open: where L 1 is 0 a penalty's sums are rounding."""
     square = sum(one.n * one.C.T @ one.C for one in sums)
     inverse = np.asarray(np.linalg.pinv(square, rcond=OPEN, hermitian=True))
     return inverse, np.asarray(sum(one.C.T @ one.y for one in sums))
