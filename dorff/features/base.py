@@ -64,10 +64,9 @@ class ScalarMap(ABC):
 
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
         """d(F W)_i / dx_j, (b, p, d), for x (b, d) and W (m, p). InputError unless `differentiable`."""
-        raise InputError(
-            "jacobian: the kernel's features have no derivative (a step), or none that is known (a Python function, "
-            "eigenfunctions, random Maclaurin features); use another kernel"
-        )
+        unknown = "a Python function, eigenfunctions, random Maclaurin features"
+        problem = f"the kernel's features have no derivative (a step), or none that is known ({unknown})"
+        raise InputError(f"jacobian: {problem}; use another kernel")
 
     def product(self, W: FloatArray) -> Product | None:
         """A faster way to F(x) W, (b, p), for x (b, d) and W (m, p), than to make F, if there is one."""

@@ -171,8 +171,8 @@ def conformalize(held: Held | None) -> Conformal:
                 values = held.model.observed(held.model.predict(rows.X))
                 scores.append(calibration.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
     if not scores:
-        raise InputError(
-            "solve.conformal: no rows can be held out, because all that have targets are in one fold (of one group or "
-            "leaf, or so few); set solve.folds.by: rows, or leave conformal out"
+        problem = (
+            "no rows can be held out, because all that have targets are in one fold (of one group or leaf, or so few)"
         )
+        raise InputError(f"solve.conformal: {problem}; set solve.folds.by: rows, or leave conformal out")
     return Conformal.fit(np.concatenate(scores))

@@ -234,9 +234,8 @@ def _collected(tree: Tree, plan: Plan, engine: Engine, told: Callable[[int], Non
     if plan.spec.sums is not Kind.TOEPLITZ:
         return dict(tree.collect(engine, Triangle if plan.spec.sums is Kind.TRIANGLE else Moments, told))
     sums = tree.collect(engine, Toeplitz, told)
-    lattice, modes = (
-        modes_of(one) for one in (load_pass(plan.directory, plan.frozen().hash).features, plan.frozen().features)
-    )
+    frozen = plan.frozen()
+    lattice, modes = modes_of(load_pass(plan.directory, frozen.hash).features), modes_of(frozen.features)
     made = of_lattice if plan.costs.route == "cg" else gram
     return {part: made(sums.pop(part), lattice, modes) for part in list(sums)}
 

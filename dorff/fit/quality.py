@@ -200,22 +200,19 @@ def warnings_of(
     over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
     lost = [one for one in quality.outputs if (one.r2_linear or 0.0) - max(one.r2 or 0.0, 0.0) > NO_BETTER]
     if lost and not far:
-        yield (
-            f"a linear model has R2 {lost[0].r2_linear:.2f} on held-out rows of "
-            f"{_names([one.target for one in lost])}, and this fit {lost[0].r2 or 0.0:.2f}: new rows are further from "
-            "others than its length-scale reaches; list kernels of longer ones (2, 4 and 8 times), of which the best "
-            "on held-out rows is taken"
-        )
+        rows = f"held-out rows of {_names([one.target for one in lost])}"
+        problem = f"a linear model has R2 {lost[0].r2_linear:.2f} on {rows}, and this fit {lost[0].r2 or 0.0:.2f}"
+        why = "new rows are further from others than its length-scale reaches"
+        remedy = "list kernels of longer ones (2, 4 and 8 times), of which the best on held-out rows is taken"
+        yield f"{problem}: {why}; {remedy}"
     elif poor:
         yield f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}"
     elif over:
         why, more = "rows: it learns rows by heart", "rows, or fewer inputs"
         if quality.by not in ("rows", "blocks", "leaves", "splits", ONE_BY_ONE):  # groups, or their column
             why, more = "groups: each has errors of its own", "groups, rather than more rows of these"
-        yield (
-            f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "
-            f"{over[0].r2:.2f} on held-out {why}; give more {more}"
-        )
+        falls = f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f}"
+        yield f"{falls} on the fit's own rows to {over[0].r2:.2f} on held-out {why}; give more {more}"
     if quality.accuracy is not None and quality.accuracy_frequent is not None:
         yield from _of_classes(quality, quality.accuracy, quality.accuracy_frequent, weighed=weighed)
     told = quality.dependence or 0.0
@@ -290,9 +287,8 @@ def given_distance(plan: Plan, fitted: Fitted) -> float | None:
 
 def _far(distance: float | None) -> Iterator[str]:
     if distance is not None and not FAR[0] < distance < FAR[1]:
-        flat = distance <= FAR[0]
-        yield (
-            f"the length-scale is {1 / distance if flat else distance:,.0f} times "
-            f"{'longer' if flat else 'shorter'} than rows are apart, in the units that the fit sees: the kernel is "
-            f"{'almost flat' if flat else 'zero between most rows'}; leave lengthscale out, and it is found"
-        )
+        off, kernel = f"{distance:,.0f} times shorter", "zero between most rows"
+        if distance <= FAR[0]:
+            off, kernel = f"{1 / distance:,.0f} times longer", "almost flat"
+        problem = f"the length-scale is {off} than rows are apart, in the units that the fit sees"
+        yield f"{problem}: the kernel is {kernel}; leave lengthscale out, and it is found"

@@ -87,9 +87,8 @@ def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[Fi
     model = replace(model, info=info, held=model.held if job.publish.sample else None)
     kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
     record = {key: getattr(report, key) for key in (*kept, "r2_of")}
-    path, verdict = publish(
-        model, locate(job.model), lease=lease, rule=job.publish, record=record, judge=partial(judge, job, report)
-    )
+    judging = partial(judge, job, report)
+    path, verdict = publish(model, locate(job.model), lease=lease, rule=job.publish, record=record, judge=judging)
     by = report.score_by if job.publish.holdout is None else "holdout"
     return replace(report, score=verdict.score, score_by=by, model=str(path))
 

@@ -77,10 +77,9 @@ def _with_scores(plan: Plan) -> None:
         problem = f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none"
         raise InputError(f"{problem}; set solve.select: kfold, or solve.route: direct")
     if plan.job.solve.select not in HELD_OUT and any(map(any, plan.weights)):
-        raise InputError(
-            f"solve.select: {plan.job.solve.select} knows nothing of unlabelled rows, and cannot score a job with "
-            "manifold terms; set solve.select: kfold, or fit the job"
-        )
+        problem = "knows nothing of unlabelled rows, and cannot score a job with manifold terms"
+        remedy = "set solve.select: kfold, or fit the job"
+        raise InputError(f"solve.select: {plan.job.solve.select} {problem}; {remedy}")
 
 
 def _tuned(plan: Plan, engine: Engine, progress: Told, told: Told) -> TuneResult:
@@ -119,9 +118,8 @@ def _grid(
         file = stack.enter_context(_shared(plan.directory, folds))
         sums = [stack.enter_context(_shared(plan.directory, {(0, ""): T}, f"term-{at}")) for at, T in enumerate(terms)]
         solver = engine if _fits_a_worker(plan) else SerialEngine()
-        solver.run(
-            [Task(score_setting, (plan, file, sums, setting, m), (setting, at)) for m, setting, at in grid], done
-        )
+        tasks = [Task(score_setting, (plan, file, sums, setting, m), (setting, at)) for m, setting, at in grid]
+        solver.run(tasks, done)
     return [trial for tag in sorted(tried) for trial in tried[tag]]
 
 
@@ -143,10 +141,8 @@ def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m:
     sums = [_read(one)[0, ""] for one in terms]
     parts, setting = of_first(filled(plan, folds), settings(plan, sums)[number], m)
     ridges = None if solve.ridge == AUTO else solve.ridges
-    return [
-        replace(score, candidate=number)
-        for score in setting_scores(parts, setting, ridges, by=solve.select, per_output=solve.ridge_per_output)
-    ]
+    scores = setting_scores(parts, setting, ridges, by=solve.select, per_output=solve.ridge_per_output)
+    return [replace(score, candidate=number) for score in scores]
 
 
 def _read(path: Path) -> Folds:

@@ -245,10 +245,9 @@ def isotropic(law: Spectral, measure: Measure, sampler: str) -> Isotropic:
         remedy = f"that of {type(law).__name__} is not such a one: use iid or qmc"
         raise InputError(f"sampler: {sampler} needs a spectrum that no rotation changes; {remedy}")
     if not law.rotation_invariant(measure):
-        raise InputError(
-            f"sampler: {sampler} needs a law that no rotation changes; the {measure} measure of unequal length-scales "
-            "is not such a one: use the unbounded or the defensive measure, or iid or qmc"
-        )
+        problem = f"the {measure} measure of unequal length-scales is not such a one"
+        remedy = "use the unbounded or the defensive measure, or iid or qmc"
+        raise InputError(f"sampler: {sampler} needs a law that no rotation changes; {problem}: {remedy}")
     return law
 
 

@@ -104,8 +104,7 @@ class QMC(DenseSampler):
 
         if self.sequence == "sobol" and law.dims(d, measure) > qmc.Sobol.MAXDIM:
             problem = f"qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs {law.dims(d, measure)}"
-            remedy = "set sequence: halton, or use orthogonal"
-            raise InputError(f"sampler: {problem}; {remedy}")
+            raise InputError(f"sampler: {problem}; set sequence: halton, or use orthogonal")
 
     def seeded(self, d: int, count: int) -> bool:
         return self.scramble
@@ -153,8 +152,7 @@ class GaussQuadrature(Sampler):
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         if not isinstance(isotropic(law, measure, "gauss_quadrature"), Gaussian):
             problem = f"gauss_quadrature has nodes for normal frequencies only, not for those of {type(law).__name__}"
-            remedy = "use quadrature or orthogonal"
-            raise InputError(f"sampler: {problem}; {remedy}")
+            raise InputError(f"sampler: {problem}; use quadrature or orthogonal")
         unbounded(measure, "gauss_quadrature")
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:

@@ -72,10 +72,8 @@ class KNN(RowGraph):
         if isinstance(weights, Real) and not isinstance(weights, bool):
             object.__setattr__(self, "weights", float(weights))
             if not (math.isfinite(weights) and weights > 0):
-                raise InputError(
-                    f"graph.weights: wanted a finite length above 0, got {weights!r}; give one in the scaled inputs' "
-                    'units, or "heat", which finds its own.'
-                )
+                remedy = """give one in the scaled inputs' units, or "heat", which finds its own."""
+                raise InputError(f"graph.weights: wanted a finite length above 0, got {weights!r}; {remedy}")
         elif weights not in ("heat", "binary"):
             raise InputError(f'graph.weights: wanted "heat", "binary" or a length, got {weights!r}; use one of them.')
         one_of("graph.within", self.within, ("data", "leaf"))
@@ -104,10 +102,9 @@ class Given(RowGraph):
         except ValueError:  # rows of several lengths
             matrix = np.empty(len(self.source), object)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "biuf":
-            raise InputError(
-                f"graph: wanted a square matrix of weights or the path of one, got {type(self.source).__name__} of "
-                f"shape {matrix.shape} and type {matrix.dtype}; give W (n, n), scipy sparse say."
-            )
+            came = f"{type(self.source).__name__} of shape {matrix.shape} and type {matrix.dtype}"
+            wanted = "a square matrix of weights or the path of one"
+            raise InputError(f"graph: wanted {wanted}, got {came}; give W (n, n), scipy sparse say.")
         object.__setattr__(self, "source", matrix)
 
     @property
@@ -186,10 +183,10 @@ class Manifold:
             raise InputError(f"manifold.graph: wanted a graph, got {self.graph!r}; KNN(10), Given(W) or Identity().")
         object.__setattr__(self, "weight", _weight(self.weight))
         if str(self.laplacian).replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
-            raise InputError(
-                "manifold.laplacian: the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so "
-                '<f, L f> is no penalty; use "normalised", which has the same eigenvalues.'
+            problem = (
+                "the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so <f, L f> is no penalty"
             )
+            raise InputError(f'manifold.laplacian: {problem}; use "normalised", which has the same eigenvalues.')
         one_of("manifold.laplacian", self.laplacian, ("unnormalised", "normalised"))
         one_of("manifold.form", self.form, ("auto", "edges", "difference"))
         one_of("manifold.scale", self.scale, ("sum", "mean"))
@@ -255,8 +252,7 @@ def positive(Q: npt.ArrayLike) -> FloatArray:
     if not np.allclose(A, A.T, rtol=0.0, atol=1e-10 * size):
         i, j = np.unravel_index(np.argmax(np.abs(A - A.T)), A.shape)
         problem = f"wanted a symmetric matrix, got {A[i, j]} at ({i}, {j}) and {A[j, i]} at ({j}, {i})"
-        remedy = "give (Q + Q.T) / 2."
-        raise InputError(f"manifold.outputs: {problem}; {remedy}")
+        raise InputError(f"manifold.outputs: {problem}; give (Q + Q.T) / 2.")
     A = 0.5 * (A + A.T)
     least = float(np.linalg.eigvalsh(A)[0])
     if least < -1e-10 * size * len(A):

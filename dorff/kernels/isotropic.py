@@ -113,11 +113,12 @@ class Matern(Isotropic):
     @property
     def variance(self) -> float:
         if self.nu <= 1:
-            raise InputError(
-                f"a Matern kernel with nu = {self.nu:g} is not twice differentiable: its frequencies have an infinite "
-                "second moment, so there is no trace or defensive measure and no curl-free or divergence-free kernel; "
-                "use nu > 1, or a decomposable kernel and the unbounded measure"
+            problem = (
+                f"a Matern kernel with nu = {self.nu:g} is not twice differentiable: its frequencies have an infinite"
             )
+            effect = "there is no trace or defensive measure and no curl-free or divergence-free kernel"
+            remedy = "use nu > 1, or a decomposable kernel and the unbounded measure"
+            raise InputError(f"{problem} second moment, so {effect}; {remedy}")
         return self.nu / (self.nu - 1)
 
     def _values(self, squared: FloatArray) -> FloatArray:

@@ -196,10 +196,9 @@ def _coefficients(
         at = norms[rows, None] * u
         values = np.asarray(phi(at), dtype=np.float64)
         if values.shape != at.shape or not np.all(np.isfinite(values)):
-            raise InputError(
-                f"phi must give finite numbers, an array of the shape it is handed; for shape {at.shape} it gave "
-                f"{'values that are not finite' if values.shape == at.shape else f'shape {values.shape}'}"
-            )
+            gave = "values that are not finite" if values.shape == at.shape else f"shape {values.shape}"
+            wanted = "phi must give finite numbers, an array of the shape it is handed"
+            raise InputError(f"{wanted}; for shape {at.shape} it gave {gave}")
         weighted = values * table[0]
         h[rows] = weighted @ table.T
         for parity, sign in enumerate((1.0, -1.0)):
@@ -237,9 +236,7 @@ FUNCTIONS: dict[str, Activation] = {
     "relu": Activation(lambda t: np.maximum(t, 0.0), _step, Split(np.abs, gain=0.5, slope=0.5)),
     "erf": Activation(erf, lambda t: 2 / math.sqrt(math.pi) * np.exp(-(t**2)), Split(erf)),
     "tanh": Activation(np.tanh, lambda t: 1 - np.tanh(t) ** 2, Split(np.tanh)),
-    "sigmoid": Activation(
-        expit, lambda t: expit(t) * expit(-t), Split(lambda t: np.tanh(t / 2), gain=0.5, constant=0.5)
-    ),
+    "sigmoid": Activation(expit, lambda t: expit(t) * expit(-t), Split(lambda t: np.tanh(t / 2), 0.5, constant=0.5)),
     "softplus": Activation(lambda t: np.logaddexp(0.0, t), expit, Split(_softplus_even, slope=0.5)),
     "sin": Activation(np.sin, np.cos, Split(np.sin)),
     "cos": Activation(np.cos, lambda t: -np.sin(t), Split(np.cos)),

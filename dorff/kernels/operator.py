@@ -126,16 +126,12 @@ class Sum(OperatorKernel):
         if not any(weight > 0 for weight, _ in self.parts):
             raise InputError("a sum of kernels needs at least one positive weight")
         odd, alone = _not_shift_invariant(self.parts)
+        named = f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant,"
         if odd is not None and not alone:
-            raise InputError(
-                f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, needs this one scalar "
-                "kernel in all of its terms; add output matrices instead, or use shift-invariant kernels"
-            )
+            problem = f"{named} needs this one scalar kernel in all of its terms"
+            raise InputError(f"{problem}; add output matrices instead, or use shift-invariant kernels")
         if odd is not None and self.concatenate:
-            raise InputError(
-                f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, cannot be concatenated; "
-                "leave concatenate out, or add output matrices instead"
-            )
+            raise InputError(f"{named} cannot be concatenated; leave concatenate out, or add output matrices instead")
         fixed = [(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts]
         return Sum(fixed, concatenate=self.concatenate)
 
@@ -160,10 +156,9 @@ def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKer
     parts = [(weight / share, base) for share, terms in shares for weight, base in terms if weight > 0]
     odd, alone = _not_shift_invariant(parts)
     if odd is not None and not alone:
-        raise InputError(
-            f"a list of kernels is fitted on features that all of them share, but {type(odd).__name__}, which is not "
-            "shift-invariant, has features of its own; fit it in a job of its own"
-        )
+        problem = f"but {type(odd).__name__}, which is not shift-invariant, has features of its own"
+        shared = "a list of kernels is fitted on features that all of them share"
+        raise InputError(f"{shared}, {problem}; fit it in a job of its own")
     return Sum(parts)
 
 
@@ -237,10 +232,11 @@ class VectorField(BaseKernel):
 
     def __init__(self, scalar: ScalarKernel, measure: Measure | str | Mapping[str, Any] | None = None) -> None:
         if not isinstance(scalar, Spectral):
-            raise InputError(
-                f"{type(self).__name__} is made of derivatives of a shift-invariant kernel, which {scalar!r} is not; "
-                "use a smooth one, such as the Gaussian or Matern (nu > 1), or a decomposable kernel"
+            problem = (
+                f"{type(self).__name__} is made of derivatives of a shift-invariant kernel, which {scalar!r} is not"
             )
+            remedy = "use a smooth one, such as the Gaussian or Matern (nu > 1), or a decomposable kernel"
+            raise InputError(f"{problem}; {remedy}")
         scalar.check_derivatives()
         chosen = None if measure is None else Measure.of(measure)
         if chosen is not None:

@@ -259,10 +259,8 @@ def as_output(value: Any) -> Output:
     entry = next((one for one in named if one is not None and (one.written or not options)), None)
     if entry is None or (not options and not entry.alone) or set(options) - set(entry.options.model_fields):
         names = ", ".join(repr(one.name) for one in OUTPUTS.entries() if one.alone)
-        raise InputError(
-            f"output must be one of {names}, a matrix, an Output, or a mapping with "
-            f"matrix, factor, graph (and offset) or learned; not {value!r}"
-        )
+        mapping = "a mapping with matrix, factor, graph (and offset) or learned"
+        raise InputError(f"output must be one of {names}, a matrix, an Output, or {mapping}; not {value!r}")
     output = entry.build(**options)
     if not isinstance(output, Output):
         raise InputError(f"output: {entry.name} of another package builds no Output")

@@ -34,11 +34,8 @@ MOST_FOLDS: Final = 2**20
 FEW_GROUPS: Final = 16  # a fold
 SEEDS: Final = 2048
 GROUPED, AS_SAMPLED, IN_BLOCKS = 0, -1, -2  # in the place of the rows of a run
-_WORDS: Final = {
-    "nan": ("refuse", "drop", "partial", "unlabelled"),
-    "sums": tuple(Kind),
-    "precision": ("double", "mixed"),
-}
+_NAN: Final = ("refuse", "drop", "partial", "unlabelled")
+_WORDS: Final = {"nan": _NAN, "sums": tuple(Kind), "precision": ("double", "mixed")}
 _PLAIN: Final = ("patterns", "tuned", "run", "fold_seed", "sampled", "distances")  # constants that are JSON already
 Rows = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]

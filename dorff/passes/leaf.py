@@ -282,11 +282,9 @@ def _inside(dataset: Dataset, frozen: Pass, box: FloatArray, rows: RowBlock) -> 
     row, column = np.argwhere(outside)[0]
     low, high = frozen.spec.recipe["box"][0][column], frozen.spec.recipe["box"][1][column]
     what = f"{dataset.path}: row {rows.numbers[row]}, column {dataset.input_columns[column]}"
-    raise InputError(
-        f"{what}: {rows.X[row, column]:.6g} is outside of the box that the lattice was made for, from {low:.6g} to "
-        f"{high:.6g}; give a data.box that is wide enough for all rows to come (they are then summed anew), or set "
-        "data.outside: drop"
-    )
+    problem = f"{rows.X[row, column]:.6g} is outside of the box that the lattice was made for"
+    remedy = "give a data.box that is wide enough for all rows to come (they are then summed anew)"
+    raise InputError(f"{what}: {problem}, from {low:.6g} to {high:.6g}; {remedy}, or set data.outside: drop")
 
 
 def not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
@@ -301,7 +299,6 @@ def not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
     column = int(np.argmin(np.isfinite(values)))
     target = dataset.d <= column < dataset.d + dataset.q
     remedy = "drop or partial (unlabelled, where manifold terms are to see such rows)" if target else "drop"
-    return InputError(
-        f"{dataset.path}: row {number} (shard {number // dataset.shard_rows}), column {names[column]}: expected a "
-        f"finite number, got {values[column]}; mend the data, or set data.nan: {remedy}"
-    )
+    place = f"{dataset.path}: row {number} (shard {number // dataset.shard_rows}), column {names[column]}"
+    problem = f"expected a finite number, got {values[column]}"
+    return InputError(f"{place}: {problem}; mend the data, or set data.nan: {remedy}")

@@ -39,10 +39,9 @@ def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
         taken.append(rows[at[_spread(len(at), -(-ROWS // len(starts)))]])
     rows = RowBlock.joined(taken)
     if not len(rows):
-        raise InputError(
-            f"kernel: lengthscale 'tune' needs rows of {dataset.path} with all inputs and targets, and found none in "
-            f"{len(starts)} runs of {dataset.unit_rows}; give a number, or median"
-        )
+        problem = f"needs rows of {dataset.path} with all inputs and targets, and found none"
+        runs = f"{len(starts)} runs of {dataset.unit_rows}"
+        raise InputError(f"kernel: lengthscale 'tune' {problem} in {runs}; give a number, or median")
     rows = rows[_spread(len(rows), ROWS)]
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     crc = zlib.crc32(weights.data, zlib.crc32(rows.Y.data, zlib.crc32(rows.X.data)))
@@ -69,9 +68,7 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
     `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those that
     differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the bits
     depend on it."""
-    by_kernel: dict[str, Tuned] = {}
-    searches: list[Tuned | None] = []
-    filled = list(configs)
+    filled, searches, by_kernel = list(configs), list[Tuned | None](), dict[str, Tuned]()
     for at, config in enumerate(configs):
         each = tunes(config)
         if each is None:
@@ -101,9 +98,8 @@ def multiplied(
             by_kernel[name] = multiple(kernels.from_config(alone))
         factors.append(by_kernel.get(name, 1.0) if tunes(word) is not None else 1.0)
         if factors[at] != 1:  # all terms have the same
-            filled[at] = _replaced(
-                config, "lengthscale", (np.asarray(next(lengthscales(config))) * factors[at]).tolist()
-            )
+            longer = np.asarray(next(lengthscales(config))) * factors[at]
+            filled[at] = _replaced(config, "lengthscale", longer.tolist())
     return filled, factors
 
 
@@ -230,8 +226,8 @@ def read_matrices(config: Any) -> Any:
 
 
 def read_matrix(path: Path) -> list[list[float]]:
+    text = path.suffix != ".npy"
     try:
-        text = path.suffix != ".npy"
         matrix = np.loadtxt(path, delimiter=",", ndmin=2) if text else np.load(path, allow_pickle=False)
         rows: list[list[float]] = np.asarray(matrix, dtype=np.float64).tolist()
         return rows

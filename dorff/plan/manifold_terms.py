@@ -128,8 +128,7 @@ def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:
         raise InputError(f"data.unlabelled: {error}") from error
     if more.d != dataset.d or not more.rows:
         problem = f"{more.path} has {more.rows} rows of {more.d} inputs, but {dataset.path} has {dataset.d} inputs"
-        remedy = "name rows of the same arrays"
-        raise InputError(f"data.unlabelled: {problem}; {remedy}")
+        raise InputError(f"data.unlabelled: {problem}; name rows of the same arrays")
     return [more]
 
 

@@ -303,10 +303,8 @@ def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | N
     C = np.array(read_matrix(given) if isinstance(given, Path) else given, dtype=np.float64)
     C = C[None] if C.ndim == 1 else C
     if C.ndim != 2 or len(C) != dataset.q or not np.all(np.isfinite(C)) or not np.any(C):
-        raise InputError(
-            f"solve.observe: must be a finite matrix, not zero, with a row for each of the {dataset.q} targets and a "
-            f"column for each output; it is {C.shape}"
-        )
+        wanted = f"a row for each of the {dataset.q} targets and a column for each output"
+        raise InputError(f"solve.observe: must be a finite matrix, not zero, with {wanted}; it is {C.shape}")
     return C
 
 
@@ -316,15 +314,13 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf]) -> FoldRule:
     by_rows, run = folds.by != "leaves", _RUNS.get(folds.by, GROUPED)
     if job.solve.select == "kfold":
         if few and not by_rows:
-            raise InputError(
-                f"solve.folds: {folds.count} folds of leaves asked for, but {dataset.path} has only {len(leaves)} "
-                "(a leaf is a run of whole shards); use by: rows, or fewer folds"
-            )
+            problem = f"{dataset.path} has only {len(leaves)} (a leaf is a run of whole shards)"
+            remedy = "use by: rows, or fewer folds"
+            raise InputError(f"solve.folds: {folds.count} folds of leaves asked for, but {problem}; {remedy}")
         if not by_rows and (job.data.window or math.inf) < folds.count * LARGEST_LEAF:
-            raise InputError(
-                f"data.window: leaves grow to {LARGEST_LEAF} rows as data do, and {folds.count} folds of leaves are "
-                f"asked for: a window has to be of {folds.count * LARGEST_LEAF} rows at least; use folds.by: rows"
-            )
+            problem = f"leaves grow to {LARGEST_LEAF} rows as data do, and {folds.count} folds of leaves are asked for"
+            remedy = f"a window has to be of {folds.count * LARGEST_LEAF} rows at least; use folds.by: rows"
+            raise InputError(f"data.window: {problem}: {remedy}")
         return FoldRule(folds.count, by_rows, job.features.seed, run=run)
     if not job.holds_out:
         return FoldRule()

@@ -76,15 +76,13 @@ def resolutions(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
             one = base.filled("features.count", count, f"{why} ({steps})")
         yield one
         if one.job.deals and one.job.solve.folds.by == AUTO:
-            yield one.filled(
-                "solve.folds.by", "leaves", "sums of leaves take less memory than sums of rows of every fold"
-            )
+            why = "sums of leaves take less memory than sums of rows of every fold"
+            yield one.filled("solve.folds.by", "leaves", why)
     if job.solve.select == AUTO and job.solve.ridge == AUTO and job.solve.route == AUTO:
         solve = job.solve.model_copy(update={"route": "streaming"})
         one = _of_choice(replace(first, job=job.model_copy(update={"solve": solve})), dataset)
         one = one.filled("features.count", counts[0], f"for {dataset.rows:,} rows") if counts[0] else one
-        why = "no sums fit the memory, so that there is nothing to choose by"
-        yield one.filled("solve.route", "streaming", why)
+        yield one.filled("solve.route", "streaming", "no sums fit the memory, so that there is nothing to choose by")
 
 
 def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
@@ -126,11 +124,8 @@ def told_by_rows(
     looked, run = constants.sampled, constants.run
     if looked is not None and run is not None and job.solve.folds.by == AUTO:
         by = "rows" if run == 1 else f"blocks of {run:,} rows"
-        why = (
-            f"rows beside a row tell {looked['dependence']:.0%} of its error, errors of rows in order correlate by "
-            f"{looked['correlation']:.2f}, of {looked['rows']:,} rows"
-        )
-        yield Chosen("solve.folds.by", by, why)
+        why = f"rows beside a row tell {looked['dependence']:.0%} of its error, errors of rows in order correlate by"
+        yield Chosen("solve.folds.by", by, f"{why} {looked['correlation']:.2f}, of {looked['rows']:,} rows")
     for number, (kernel, word, config) in enumerate(zip(job.kernels, words, configs, strict=True)):
         unit = "standard deviations" if job.solve.standardize else "the inputs' units"
         if AUTO in all_lengthscales(kernel.model_dump()):

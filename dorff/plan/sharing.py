@@ -50,10 +50,9 @@ def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:
                 "kernel alone, with any output matrix; give `kernel` the same one, or leave drawn_for out"
             )
     elif not recipe.sampler.mixes:
-        raise InputError(
-            f"features.drawn_for: sampler {recipe.sampler.config()['type']} is a rule for one spectrum, whose points "
-            "have no density to weigh them by for another; use iid, orthogonal or qmc"
-        )
+        problem = "is a rule for one spectrum, whose points have no density to weigh them by for another"
+        sampler = f"sampler {recipe.sampler.config()['type']}"
+        raise InputError(f"features.drawn_for: {sampler} {problem}; use iid, orthogonal or qmc")
     elif odd := next((scalar for scalar in _scalars(targets) if not isinstance(scalar, Spectral)), None):
         problem = f"features.drawn_for: are frequencies of a spectrum, which {type(odd).__name__} has none of"
         raise InputError(f"{problem}; leave drawn_for out")

@@ -118,11 +118,9 @@ def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
             raise InputError(f"{dataset.path}: its input {name} is encoded otherwise than the model's; {remedy}")
     d = model.d if columns is None else len(columns)
     if dataset.d != d:
-        raise InputError(
-            f"{dataset.path}: has {dataset.d} input columns, but the model was fitted to {d}"
-            f"{' (' + ', '.join(names) + ')' if names else ''}{'' if columns is None else ' in these views'}; give "
-            "the same columns in the same order"
-        )
+        fitted = f"{d}{' (' + ', '.join(names) + ')' if names else ''}{'' if columns is None else ' in these views'}"
+        problem = f"{dataset.path}: has {dataset.d} input columns, but the model was fitted to {fitted}"
+        raise InputError(f"{problem}; give the same columns in the same order")
 
 
 def check_uncertain(model: Model, version: Path, wanted: str) -> None:
@@ -130,10 +128,9 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
     if labels_of(model) is not None:
         raise InputError(f"{wanted}: {version} is a classifier, whose probabilities say how sure it is; leave it out")
     if model.posterior is None:
-        raise InputError(
-            f"{wanted}: {version} keeps no posterior; set solve.posterior: true in its job and fit again (sums that "
-            "are kept are used again). Only the route `direct` has one: set solve.route to it if the fit took another"
-        )
+        remedy = "set solve.posterior: true in its job and fit again (sums that are kept are used again)"
+        route = "Only the route `direct` has one: set solve.route to it if the fit took another"
+        raise InputError(f"{wanted}: {version} keeps no posterior; {remedy}. {route}")
 
 
 @lru_cache(maxsize=2)

@@ -69,8 +69,13 @@ class SplitProblem(NamedTuple):
         m = len(weights.gain)
         psi, place = np.zeros((m, weights.count)), np.arange(len(self.rotation))
         psi[np.arange(m), 0 if weights.views is None else weights.views] = weights.gain
+        groups = defaultdict[tuple[tuple[int, ...], bytes], list[int]](list)  # by patterns and shares, the columns
+        largest = np.maximum(self.shares.max(axis=0, initial=0.0), np.finfo(np.float64).tiny)
+        for j, share in enumerate(np.round(self.shares / largest, _DECIMALS) + 0.0):
+            there = tuple(i for i, (rows, _, _) in enumerate(sums) if rows.mask.all() or rows.mask[self.columns[j]])
+            groups[there, share.tobytes()].append(j)
         blocks = []
-        for there, at in self._groups([rows for rows, _, _ in sums]):
+        for (there, _), at in groups.items():
             load, rotation, columns = self.load[:, at], self.rotation[:, at], self.columns[at]
             some, shares = [sums[i] for i in there], zip(terms, self.shares[at[0]], strict=True)
             bordered = [
@@ -84,15 +89,6 @@ class SplitProblem(NamedTuple):
                 G, rhs, removed, unit = np.zeros((m, m)), np.zeros((m, len(at))), 0.0, 0.0
             blocks.append(Block(G, self.a[at], rhs, place, rotation, columns, load, removed=removed, unit=unit))
         return tuple(blocks)
-
-    def _groups(self, rows: Sequence[Rows]) -> list[tuple[tuple[int, ...], list[int]]]:
-        """Of each block, which patterns have its targets, and its columns."""
-        groups = defaultdict[tuple[tuple[int, ...], bytes], list[int]](list)
-        largest = np.maximum(self.shares.max(axis=0, initial=0.0), np.finfo(np.float64).tiny)
-        for j, share in enumerate(np.round(self.shares / largest, _DECIMALS) + 0.0):
-            there = tuple(i for i, one in enumerate(rows) if one.mask.all() or one.mask[self.columns[j]])
-            groups[there, share.tobytes()].append(j)
-        return [(there, at) for (there, _), at in groups.items()]
 
 
 def untouched(root: FloatArray) -> bool:

@@ -328,8 +328,7 @@ def cg_bytes(size: Size) -> int:
 
 
 def _solution(system: System, x: FloatArray, rhs: FloatArray, ridge: float, condition: float, error: float) -> Solution:
-    """With the noise variance, which needs no more than x; scores need the system's spectrum. Its digits are those
-    that rounding leaves, or the iteration has reached: an `error` in the system's norm, relative to what x has."""
+    """With the noise variance; digits are those that rounding leaves, or the `error` reached in the system's norm."""
     problem, (block,), shift = system.problem, system.problem.blocks, system.problem.l * ridge
     squares = dots(x, x)
     solved = BlockSolution(block, x, dots(x, rhs), shift * squares, shift * condition * squares, condition)

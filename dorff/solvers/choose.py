@@ -11,7 +11,6 @@ from dorff.kernels import MultiView
 from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
-from dorff.solvers.problem import Parts
 from dorff.solvers.ridge_path import path_errors
 from dorff.solvers.scores import FitScore, Ridge, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
@@ -130,8 +129,11 @@ def _trials(
     """Scores, with the fits that they are of where these are to all rows."""
     if ridges is None:
         return _searched(folds, setting, by, per_output=per_output, common=common)
-    if by == "loo":
-        return left_out_scores(pooled(folds), setting, ridges, per_output=per_output)
+    if by == "loo":  # each row of the setting's sample is predicted by the fit to all others
+        if (sample := setting.sample) is None or not len(sample.X) or per_output:
+            raise InputError("leave-one-out: needs rows of a sample, and one ridge for all outputs; choose by kfold")
+        fits, errors = setting.left_out(parts := pooled(folds), ridges)
+        return list(zip(_table(errors, setting, ridges, sample.spread, parts[0].unit), fits, strict=True))
     if (rule := criterion_of(by).of_fit) is None:
         return [(score, None) for score in fold_scores(folds, setting, ridges, per_output=per_output, common=common)]
     if per_output:
@@ -198,16 +200,6 @@ def fold_scores(
     rung, kept = rungs[int(best[0])], float(digits[best].min())
     ridge_each, r2_each = tuple(each.tolist()), _or_none(last)
     return [*table, Score(0, geometric_mean(each), value, setting.m, ridge_each, rung, kept, r2_each)]
-
-
-def left_out_scores(
-    parts: Parts, setting: Setting, ridges: Sequence[float], *, per_output: bool = False
-) -> list[tuple[Score, Fit | None]]:
-    """As `fold_scores`, of the setting's sample, each row of it predicted by the fit to all others; with the fits."""
-    if (sample := setting.sample) is None or not len(sample.X) or per_output:
-        raise InputError("leave-one-out: needs rows of a sample, and one ridge for all outputs; choose by kfold")
-    fits, errors = setting.left_out(parts, ridges)
-    return list(zip(_table(errors, setting, ridges, sample.spread, parts[0].unit), fits, strict=True))
 
 
 def _table(held: FoldErrors, setting: Setting, ridges: Sequence[float], spread: Spread, unit: float) -> list[Score]:

@@ -182,10 +182,9 @@ class Problem:
     def outputs_apart(self) -> FloatArray:
         """`directions` (p, p), or the InputError that says why outputs cannot have ridges of their own."""
         if self.directions is None:
-            raise InputError(
-                "ridge_per_output: needs a kernel that is one scalar kernel times a matrix (a diagonal one where rows "
-                "miss targets) and targets that are the outputs; give one ridge for all outputs"
-            )
+            kernel = "a kernel that is one scalar kernel times a matrix (a diagonal one where rows miss targets)"
+            remedy = "give one ridge for all outputs"
+            raise InputError(f"ridge_per_output: needs {kernel} and targets that are the outputs; {remedy}")
         return self.directions
 
     def shifts(self, block: system.Block, ridge: float | FloatArray) -> FloatArray:

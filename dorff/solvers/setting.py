@@ -288,12 +288,11 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
     ridges = fit.solution.ridges
     if ridges is None:
         return fit.solution.ridge
-    theirs, mine = (
-        output_directions(weights.root[0]) for weights in (fit.weights, setting.weights(setting.fixed(parts)))
-    )
-    fitted, here = linear_sum_assignment(np.abs(theirs.T @ mine), maximize=True)
+    here = setting.weights(setting.fixed(parts))
+    theirs, mine = output_directions(fit.weights.root[0]), output_directions(here.root[0])
+    fitted, at = linear_sum_assignment(np.abs(theirs.T @ mine), maximize=True)
     carried = np.empty(len(ridges))
-    carried[here] = ridges[fitted]
+    carried[at] = ridges[fitted]
     return carried
 
 
@@ -324,10 +323,9 @@ def check_apart(kernel: OperatorKernel, observe: FloatArray | None) -> None:
     bases = [base for weight, base in kernel.terms() if weight > 0]
     one = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
     if not one or observe is not None or learned_term(kernel) is not None:
-        raise InputError(
-            "solve.ridge_per_output: needs a kernel that is one scalar kernel times a given matrix, and targets "
-            "that are its outputs (no observe); leave it out, or use a decomposable kernel"
-        )
+        needs = "a kernel that is one scalar kernel times a given matrix, and targets that are its outputs (no observe)"
+        remedy = "leave it out, or use a decomposable kernel"
+        raise InputError(f"solve.ridge_per_output: needs {needs}; {remedy}")
 
 
 def spread(variances: FloatArray, *, together: bool) -> FloatArray:
