@@ -21,16 +21,14 @@ _BLOCK: Final = 512  # rows whose features are in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The log evidence of rows X (n, d), Y (n, P, c) as a function of length-scales and of a noise ratio.
-
-    y = sum_a F_a psi_a^T h_a + b + noise, h ~ N(0, (s2 / ratio) I), noise of variance s2 / w in a row of weight w,
-    and b free, of a flat prior (the restricted likelihood of Patterson & Thompson 1971; as `Solution.log_evidence`).
-    Each of the c columns of Y is a problem of its own with the same features and s2 of its own, which is put at its
-    best value; the P targets of one column share s2. psi is scaled such that the kernel's mean variance at zero is 1:
-    `ratio` is noise variance over signal variance. (One s2 for a field, unlike `select.noise_models`: what is compared
-    here are length-scales of one kernel, and one noise for all favours none of them; it costs precision.)
-
-    `weights` (n,) are positive. No column of Y may be constant. X is best centred: its phases keep more digits."""
+    """The log evidence of rows X (n, d), Y (n, P, c) as a function of length-scales and of a noise ratio. y = sum_a
+    F_a psi_a^T h_a + b + noise, h ~ N(0, (s2 / ratio) I), noise of variance s2 / w in a row of weight w, and b free,
+    of a flat prior (the restricted likelihood of Patterson & Thompson 1971; as `Solution.log_evidence`). Each of the c
+    columns of Y is a problem of its own with the same features and s2 of its own, which is put at its best value; the
+    P targets of one column share s2. psi is scaled such that the kernel's mean variance at zero is 1: `ratio` is noise
+    variance over signal variance. (One s2 for a field, unlike `select.noise_models`: what is compared here are
+    length-scales of one kernel, and one noise for all favours none of them; it costs precision.) `weights` (n,) are
+    positive. No column of Y may be constant. X is best centred: its phases keep more digits."""
 
     features: UnitFeatures
     X: FloatArray

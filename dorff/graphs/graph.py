@@ -45,19 +45,14 @@ class RowGraph(ABC):
 
 @dataclass(frozen=True)
 class KNN(RowGraph):
-    """Each row is joined to its `neighbours` nearest others, by Euclidean distance of the scaled inputs.
-
-    Lists are not mutual: W = (A + A^T) / 2, so that two rows that list each other have the edge's full weight, a row
-    that is listed without listing back half of it. Ties go to the row that comes first.
-
-    `weights`: "heat", exp(-|x - z|^2 / (s_x s_z)) with s the distance to a row's own last neighbour; "binary", 1; or a
-    number t in the scaled inputs' units, exp(-|x - z|^2 / (2 t^2)).
-
-    `within`: "data", neighbours anywhere among the rows, found by landmarks, and kept in an edge store; or "leaf",
-    among the 4096 rows of one run of a leaf, exactly, and kept nowhere.
-
-    `append`: what rows do that are appended to a graph over the data. "rebuild": the graph is made anew, because a new
-    row may be nearer than those listed; "link": new rows list old and new ones, and the lists of old rows stay."""
+    """Each row is joined to its `neighbours` nearest others, by Euclidean distance of the scaled inputs. Lists are not
+    mutual: W = (A + A^T) / 2, so that two rows that list each other have the edge's full weight, a row that is listed
+    without listing back half of it. Ties go to the row that comes first. `weights`: "heat", exp(-|x - z|^2 / (s_x
+    s_z)) with s the distance to a row's own last neighbour; "binary", 1; or a number t in the scaled inputs' units,
+    exp(-|x - z|^2 / (2 t^2)). `within`: "data", neighbours anywhere among the rows, found by landmarks, and kept in an
+    edge store; or "leaf", among the 4096 rows of one run of a leaf, exactly, and kept nowhere. `append`: what rows do
+    that are appended to a graph over the data. "rebuild": the graph is made anew, because a new row may be nearer than
+    those listed; "link": new rows list old and new ones, and the lists of old rows stay."""
 
     neighbours: int = 10
     weights: str | float = "heat"

@@ -144,14 +144,13 @@ _BLOCK = 2**16
 
 def hermite_gram(phi: Function, x: FloatArray, z: FloatArray, cosine: FloatArray) -> FloatArray:
     """E phi(|x| u) phi(|z| v) for standard normal u, v of correlation `cosine` (n, k); x (n,), z (k,) are norms.
-
     Mehler's formula (Daniely et al. 2017, section 8): sum_l h_l(|x|) h_l(|z|) cosine^l, h_l(a) = E phi(a u) He_l(u)
-    with He_l normalised, by the trapezium rule. It is what a bivariate Gauss-Hermite rule of many nodes gives, at
-    n + k one-dimensional integrals. What is left of the series after 1024 terms (known, since the squares sum to
-    E phi^2) is added at the first powers left out, even and odd apart: so z = x and z = -x are exact, the gram
-    matrix stays positive semi-definite, and the error is at most the rest itself. Measured against two-dimensional
-    rules: 1e-13 for tanh and softplus up to |x| = 4; for tanh 1e-6 at |x| = 10 and 1e-3 at 30, and that only where
-    x and z are within 8 degrees of a line; 1e-5 |x| |z| for a kink at 0, 1e-3 for a jump. phi may grow like powers."""
+    with He_l normalised, by the trapezium rule. It is what a bivariate Gauss-Hermite rule of many nodes gives, at n +
+    k one-dimensional integrals. What is left of the series after 1024 terms (known, since the squares sum to E phi^2)
+    is added at the first powers left out, even and odd apart: so z = x and z = -x are exact, the gram matrix stays
+    positive semi-definite, and the error is at most the rest itself. Measured against two-dimensional rules: 1e-13 for
+    tanh and softplus up to |x| = 4; for tanh 1e-6 at |x| = 10 and 1e-3 at 30, and that only where x and z are within 8
+    degrees of a line; 1e-5 |x| |z| for a kink at 0, 1e-3 for a jump. phi may grow like powers."""
     functions = _hermite_functions()
     left, left_rest = _coefficients(phi, x, functions)
     right, right_rest = _coefficients(phi, z, functions)

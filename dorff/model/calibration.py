@@ -43,15 +43,13 @@ class Calibration:
 
     @classmethod
     def fit(cls, decisions: npt.ArrayLike, codes: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Self:
-        """Most likely slope for decision values (n, K) of rows that the decisions were not fitted to.
-
-        `codes` (n,) are the rows' classes 0..K-1, `weights` (n,) how much a row counts (not negative). Where all
-        rows are on the right side no slope is steep enough; so the likelihood has one more row, whose class is any
-        of the K with equal chance (the remedy of Platt 1999, section 2.2, with one row in place of his K). The
-        slope that is most likely is then finite, and the bias, of order 1/n, is below the slope's own error. n is
-        Kish's effective number of rows, (sum w)^2 / sum w^2.
-
-        Raises InputError: arrays that do not fit together, no row, a decision value that is not finite."""
+        """Most likely slope for decision values (n, K) of rows that the decisions were not fitted to. `codes` (n,) are
+        the rows' classes 0..K-1, `weights` (n,) how much a row counts (not negative). Where all rows are on the right
+        side no slope is steep enough; so the likelihood has one more row, whose class is any of the K with equal
+        chance (the remedy of Platt 1999, section 2.2, with one row in place of his K). The slope that is most likely
+        is then finite, and the bias, of order 1/n, is below the slope's own error. n is Kish's effective number of
+        rows, (sum w)^2 / sum w^2. Raises InputError: arrays that do not fit together, no row, a decision value that is
+        not finite."""
         f, labels, w = _checked(decisions, codes, weights)
         n = len(f)
         # Probabilities do not see what a row's decision values have in common.
@@ -136,13 +134,10 @@ LEVELS: Final = (*(step / 200 for step in range(1, 200)), 0.999, 0.9999)
 @dataclass(frozen=True, eq=False)
 class Conformal:
     """Split-conformal factors of normalised residuals |y - C f| / std (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman
-    2018, section 5.2, std being the posterior's with noise), each target for itself.
-
-    `factors` (L, q) belong to LEVELS: the ceil((n + 1) level)-th smallest of n scores, infinite where that is more
-    than n. Where a new row and the held-out ones are exchangeable, |y - C f| <= factor std holds with probability
-    `level` at least and level + 1/(n + 1) at most (Vovk, Gammerman & Shafer 2005), on average over rows. `rows` (q,)
-    counts each target's scores.
-
+    2018, section 5.2, std being the posterior's with noise), each target for itself. `factors` (L, q) belong to
+    LEVELS: the ceil((n + 1) level)-th smallest of n scores, infinite where that is more than n. Where a new row and
+    the held-out ones are exchangeable, |y - C f| <= factor std holds with probability `level` at least and level +
+    1/(n + 1) at most (Vovk, Gammerman & Shafer 2005), on average over rows. `rows` (q,) counts each target's scores.
     The bounds hold about and not by proof, by the departures that `fit.held.Held` lists; and where folds are dealt by
     leaves, held-out rows are exchangeable with new ones only where order says nothing."""
 

@@ -20,14 +20,13 @@ STEP_BYTES: Final = 2**25  # working memory of an evaluation, beside its result;
 
 @dataclass(frozen=True, eq=False)
 class PosteriorBlock(ABC):
-    """Coefficients x (k, c) whose columns are independent, Gaussian, with covariances
-    `variance`_j basis diag(spread_j) basis^T; x has the units of h, those of the scaled targets.
-
-    `basis` is (k, k'), `spread` (k', c), or (k', 1) where it is the same for every column, and `variance` (c,): the
-    noise variances of the scaled targets. For the Bayesian linear model h ~ N(0, s2 / (l ridge) I) with noise s2,
-    basis diag(spread_j) basis^T is the inverse of the system that gave x_j (Rasmussen & Williams 2006, eq. 2.8).
-    A spread (k', c, c) is of columns that hang together, by noise of other variances in each target: the covariances
-    of what the columns have along each column of the basis; `variance` is then 1."""
+    """Coefficients x (k, c) whose columns are independent, Gaussian, with covariances `variance`_j basis
+    diag(spread_j) basis^T; x has the units of h, those of the scaled targets. `basis` is (k, k'), `spread` (k', c), or
+    (k', 1) where it is the same for every column, and `variance` (c,): the noise variances of the scaled targets. For
+    the Bayesian linear model h ~ N(0, s2 / (l ridge) I) with noise s2, basis diag(spread_j) basis^T is the inverse of
+    the system that gave x_j (Rasmussen & Williams 2006, eq. 2.8). A spread (k', c, c) is of columns that hang
+    together, by noise of other variances in each target: the covariances of what the columns have along each column of
+    the basis; `variance` is then 1."""
 
     basis: FloatArray
     spread: FloatArray

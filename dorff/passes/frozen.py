@@ -180,15 +180,12 @@ class RowsName:
 @dataclass(frozen=True, eq=False)
 class FrozenConstants:
     """What the first rows told. `sample` names these; `patterns` are the ways to miss targets that count (None: all
-    do), and fold 0 has the group or row `first`. `fold_seed` is in the place of the spec's for few groups.
-
-    `run` is how many rows are dealt to folds together, and `sampled` what a sample of rows told (`plan.sampled`), both
-    where the spec leaves the first to them. `distances` are the median distance of rows over the length-scale of each
-    kernel, None of those that have none.
-
-    Where length-scales are words, `drawn` and `fitted` are the kernels with numbers in their place (`fitted` None:
-    those drawn for are fitted), `tuning_rows` names the rows that were searched by, and `tuned` says what became of
-    that for each kernel."""
+    do), and fold 0 has the group or row `first`. `fold_seed` is in the place of the spec's for few groups. `run` is
+    how many rows are dealt to folds together, and `sampled` what a sample of rows told (`plan.sampled`), both where
+    the spec leaves the first to them. `distances` are the median distance of rows over the length-scale of each
+    kernel, None of those that have none. Where length-scales are words, `drawn` and `fitted` are the kernels with
+    numbers in their place (`fitted` None: those drawn for are fitted), `tuning_rows` names the rows that were searched
+    by, and `tuned` says what became of that for each kernel."""
 
     features: FeatureMap
     draw: Drawn

@@ -30,17 +30,13 @@ class Stamped(Protocol):
 
 class Tree:
     """A binary-counter tree over leaf numbers: appended leaves change no node that was complete before, nor do those
-    that a window leaves behind. Only full leaves are merged into nodes; one that is not is a root of its own.
-
-    A node's file is named by a key of all that is in it, so a file that exists under the right name is right
-    (its checksum is looked at when it is read). Children are deleted once merged, but for those of level
-    `kept`, from which the levels above can be added again (-1: none is kept).
-
-    A leaf whose receipt is gone, or whose files were touched, may be in a sum that is there already. Its rows are read
-    first; if they are what they were, so is the sum's name, and no other leaf is read.
-
-    `computed` are the leaves done through this object, `rewritten` those of them whose rows were others than an
-    earlier receipt says."""
+    that a window leaves behind. Only full leaves are merged into nodes; one that is not is a root of its own. A node's
+    file is named by a key of all that is in it, so a file that exists under the right name is right (its checksum is
+    looked at when it is read). Children are deleted once merged, but for those of level `kept`, from which the levels
+    above can be added again (-1: none is kept). A leaf whose receipt is gone, or whose files were touched, may be in a
+    sum that is there already. Its rows are read first; if they are what they were, so is the sum's name, and no other
+    leaf is read. `computed` are the leaves done through this object, `rewritten` those of them whose rows were others
+    than an earlier receipt says."""
 
     def __init__(self, sums: Stage, source: Stamped, leaves: Sequence[Leaf], *, kept: int = -1) -> None:
         self._sums, self._source, self._kept = sums, source, kept

@@ -25,14 +25,13 @@ STEPS: Final = (1, 2, 3)  # beyond an end
 
 @dataclass(frozen=True)
 class Score:
-    """One trial: number `candidate` in the list of settings, its ridge, m, and what was found.
-
-    `value` is the GCV score, minus the log evidence, or by k-fold and leave-one-out the mean squared error of all
-    held-out entries, in the targets' units squared; `r2` is then their R2, the mean of outputs' or pooled
-    (`Setting.r2`), and the choice is by that: of outputs in different units `value` hears the largest numbers alone.
-    `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
-    the value was found: "direct", along a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few
-    rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest."""
+    """One trial: number `candidate` in the list of settings, its ridge, m, and what was found. `value` is the GCV
+    score, minus the log evidence, or by k-fold and leave-one-out the mean squared error of all held-out entries, in
+    the targets' units squared; `r2` is then their R2, the mean of outputs' or pooled (`Setting.r2`), and the choice is
+    by that: of outputs in different units `value` hears the largest numbers alone. `ridges` are those of the outputs
+    where each has its own; `ridge` is then their geometric mean. `rung` says how the value was found: "direct", along
+    a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few rows "rows" (`solvers.few_labels`).
+    `digits` are `Solution.digits`, of all folds the fewest."""
 
     candidate: int
     ridge: float
@@ -68,15 +67,13 @@ def choose(
     folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float] | None, *, by: str | None = None,
     per_output: bool = False, counts: Sequence[int] = (),
 ) -> Choice:  # fmt: skip
-    """The best by the criterion, k-fold where there are folds and GCV else if left out; the first of equals.
-
-    `ridges` None are those of a range that extends itself (`setting_scores`).
-
-    `counts` are numbers of features to choose from, the settings' own if none are given: features are whole cosine and
-    sine pairs of equal weight, of which the first are used (`of_first`). `per_output` gives each output a ridge of its
-    own. A single candidate with a single ridge needs no score, and gets none but by k-fold, which takes R2 pooled for
-    all where it is for one candidate. InputError for k-fold with fewer than two folds, for "loo" without rows to leave
-    out (`Setting.sample`), and where outputs with ridges of their own do not fall apart, or by "loo"."""
+    """The best by the criterion, k-fold where there are folds and GCV else if left out; the first of equals. `ridges`
+    None are those of a range that extends itself (`setting_scores`). `counts` are numbers of features to choose from,
+    the settings' own if none are given: features are whole cosine and sine pairs of equal weight, of which the first
+    are used (`of_first`). `per_output` gives each output a ridge of its own. A single candidate with a single ridge
+    needs no score, and gets none but by k-fold, which takes R2 pooled for all where it is for one candidate.
+    InputError for k-fold with fewer than two folds, for "loo" without rows to leave out (`Setting.sample`), and where
+    outputs with ridges of their own do not fall apart, or by "loo"."""
     by = by or ("gcv" if len(folds) == 1 else "kfold")
     table, best, fitted, common = list[Score](), None, None, Common()
     r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN

@@ -128,14 +128,13 @@ class RidgeScores:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Coefficients h (m, r) for one ridge, and how they were found.
-
-    `condition` is the (estimated) condition number of the worst system solved, `rung` the method that solved it,
-    `digits` what `digits_left` says of the two. `variance` is the noise variance of the scaled targets, (p,) with one
-    for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
-    of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
-    and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
-    `ridges` (p,) where each direction has its own; `ridge` is their geometric mean. Not `converged`: out of steps."""
+    """Coefficients h (m, r) for one ridge, and how they were found. `condition` is the (estimated) condition number of
+    the worst system solved, `rung` the method that solved it, `digits` what `digits_left` says of the two. `variance`
+    is the noise variance of the scaled targets, (p,) with one for each of the problem's `directions`, or (1,), `rss`
+    the squares that are left, alike, and `freedom` the degrees of freedom, the intercept's among them, where they were
+    counted. `gcv` is the generalised cross-validation score and `log_evidence` the log marginal likelihood
+    (`RidgeScores`), where they were asked for or came for nothing. `ridges` (p,) where each direction has its own;
+    `ridge` is their geometric mean. Not `converged`: out of steps."""
 
     h: FloatArray
     ridge: float

@@ -71,15 +71,14 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """(G (x) diag(a) + l ridge I) x = rhs with G (k, k), a (c,), rhs (k, c): a system that touches no other one.
-
-    `at` says where x goes in h (m, r): the indices of the rows of a general system (c = 1), or the columns that
-    x rotation^T fills. `columns` (c,) says which of the problem's `directions` each column of x is about, and `load`
-    (q, c) along what it adds to the targets, where they see a feature as it is; |load_j|^2 = a_j. `given`
-    and `turned` are the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the
-    features' own singular values, so that nothing lost digits by being squared. `removed` bounds the largest
-    eigenvalue of what centring took off G: sums were rounded with that still in them. `unit` is the rounding error of
-    what penalties add to G, relative to its largest diagonal entry of the same row of the weights."""
+    """(G (x) diag(a) + l ridge I) x = rhs with G (k, k), a (c,), rhs (k, c): a system that touches no other one. `at`
+    says where x goes in h (m, r): the indices of the rows of a general system (c = 1), or the columns that x
+    rotation^T fills. `columns` (c,) says which of the problem's `directions` each column of x is about, and `load` (q,
+    c) along what it adds to the targets, where they see a feature as it is; |load_j|^2 = a_j. `given` and `turned` are
+    the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the features' own
+    singular values, so that nothing lost digits by being squared. `removed` bounds the largest eigenvalue of what
+    centring took off G: sums were rounded with that still in them. `unit` is the rounding error of what penalties add
+    to G, relative to its largest diagonal entry of the same row of the weights."""
 
     G: FloatArray
     a: FloatArray
@@ -201,14 +200,12 @@ def free_system(sums: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
 @dataclass(frozen=True, eq=False)
 class Penalty:
     """weight <f, M f>, M = L (x) Q (Minh 2016, eq. 67 with gI): L any positive matrix over all rows, labelled or not.
-
     `sums` are T = [F | 1]^T L [F | 1], (m + 1, m + 1), as moments without targets. Q = views (x) outputs, (V p, V p):
     `outputs` (p, p) couples the outputs and `views` (V, V) the views of a multi-view kernel, both symmetric and
     positive; None for the identity. M acts on f in the scaled targets' units, with all of its constants: y0 and the
-    intercept.
-
-    `shift` is what rounding costs where T was found as a difference and may have negative eigenvalues: that many times
-    T's largest diagonal entry is added to its diagonal. The column of ones is left out if its entry is no larger."""
+    intercept. `shift` is what rounding costs where T was found as a difference and may have negative eigenvalues: that
+    many times T's largest diagonal entry is added to its diagonal. The column of ones is left out if its entry is no
+    larger."""
 
     sums: Moments
     weight: float
