@@ -86,10 +86,9 @@ def features_needed(bound: Callable[[float, int], float], epsilon: float, delta:
     high = 1
     while bound(epsilon, high) > delta:
         if high >= most:
-            raise InputError(
-                f"no D up to {most:g} brings the bound to {delta:g} at epsilon = {epsilon:g}; a constant of the "
-                "kernel may be infinite under its measure: choose trace or bounded, a larger epsilon or another bound"
-            )
+            problem = f"no D up to {most:g} brings the bound to {delta:g} at epsilon = {epsilon:g}"
+            remedy = "choose trace or bounded, a larger epsilon or another bound"
+            raise InputError(f"{problem}; a constant of the kernel may be infinite under its measure: {remedy}")
         high = min(2 * high, most)
     return bisect_left(range(high), True, high // 2 + 1, key=lambda D: bound(epsilon, D) <= delta)
 
@@ -350,10 +349,8 @@ def inverse_square(kernel: BaseKernel) -> float:
     fields = CurlFree | DivergenceFree
     if isinstance(kernel, fields) and isinstance(scalar, Gaussian) and isinstance(scalar.lengthscale, float):
         return scalar.lengthscale**-2
-    raise InputError(
-        f"kernel: moments are known for decomposable kernels, and for curl-free and divergence-free ones of a "
-        f"Gaussian with one lengthscale, not for {kernel!r}; give Constants your own numbers"
-    )
+    of = "decomposable kernels, and for curl-free and divergence-free ones of a Gaussian with one lengthscale"
+    raise InputError(f"kernel: moments are known for {of}, not for {kernel!r}; give Constants your own numbers")
 
 
 def measure_of(kernel: BaseKernel) -> Measure:

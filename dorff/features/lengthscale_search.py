@@ -322,9 +322,9 @@ def _probed(evidence: Evidence, guess: FloatArray, climb: _Climb) -> _Climb:
 
 def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
     """L-BFGS-B on the log evidence an entry of Y; one length-scale in `start` moves all in `guess`."""
-    entries, history = evidence.Y.size, []
-
     from scipy.optimize import minimize
+
+    entries, history = evidence.Y.size, []
 
     def descend(logs: FloatArray) -> tuple[float, FloatArray]:
         value, gradient = evidence(guess * np.exp(logs[:-1]), float(np.exp(logs[-1])))

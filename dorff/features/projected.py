@@ -48,10 +48,8 @@ def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
     """phi(t), looked at, since it may be anybody's function."""
     values = np.asarray(phi.activation.function(t))
     if values.shape != t.shape or not np.all(np.isfinite(values)):
-        raise InputError(
-            f"{phi!r}: phi must give a finite number for every number; it gave shape {values.shape} for {t.shape}"
-            + ("" if values.shape != t.shape else ", not all of them finite")
-        )
+        gave = f"shape {values.shape} for {t.shape}{'' if values.shape != t.shape else ', not all of them finite'}"
+        raise InputError(f"{phi!r}: phi must give a finite number for every number; it gave {gave}")
     return values
 
 
@@ -88,10 +86,9 @@ class Projected(ScalarMap):
             elif reflected:
                 weights = weights / math.sqrt(2.0)
         if centre_column and centre < 0:
-            raise InputError(
-                f"sampler: the centre's weight came out as {centre:.3g}, and a fit without intercept has no place for "
-                "a negative one; fit an intercept, set centre: redraw, or take another seed"
-            )
+            problem = f"the centre's weight came out as {centre:.3g}, and a fit without intercept has no place for"
+            remedy = "fit an intercept, set centre: redraw, or take another seed"
+            raise InputError(f"sampler: {problem} a negative one; {remedy}")
         return cls(frequencies.transform, weights, phi, reflected, centre, centre_column)
 
     @property
@@ -154,11 +151,9 @@ class Projected(ScalarMap):
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
         equal = equal and not isinstance(self.projection, Modes)
         if self.phi is not None or self.centre != 0 or not equal:
-            raise InputError(
-                "features.count: several need cosine and sine pairs of equal weight, of which any part will do; this "
-                "kernel's or sampler's features are others: give one count, or use sampler iid or orthogonal with a "
-                "shift-invariant kernel"
-            )
+            problem = "several need cosine and sine pairs of equal weight, of which any part will do"
+            remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
+            raise InputError(f"features.count: {problem}; this kernel's or sampler's features are others: {remedy}")
         if not 1 <= count <= D:
             raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
         if count == D:
@@ -229,10 +224,9 @@ def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureM
     """The first `count` frequencies (`Projected.first`) of a map and of its `Law`. InputError where a part of the
     features would estimate another kernel."""
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
-        raise InputError(
-            "features.count: several need features that are one sample of frequencies; this kernel's or sampler's "
-            "are not: give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
-        )
+        problem = "several need features that are one sample of frequencies; this kernel's or sampler's are not"
+        remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
+        raise InputError(f"features.count: {problem}: {remedy}")
     phi = features.phi.first(count)
     if density is not None:
         density = phi.omega, density[1][:count], None

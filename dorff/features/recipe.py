@@ -72,10 +72,8 @@ class Recipe:
             raise InputError(f"n_features is {self.n_features}, but this kernel and sampler need more; raise it")
         degrees = np.count_nonzero(series(self.scalar)) if isinstance(self.scalar, Polynomial) else 0
         if self.m < degrees:
-            raise InputError(
-                f"n_features is {self.n_features}, but this polynomial needs a column for each of its {degrees} "
-                "degrees; raise it"
-            )
+            needs = f"this polynomial needs a column for each of its {degrees} degrees"
+            raise InputError(f"n_features is {self.n_features}, but {needs}; raise it")
         if not self._own and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
             problem = "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra"
             raise InputError(f"{problem}, which only an intercept can take; fit one, or use iid, orthogonal or qmc")

@@ -217,12 +217,9 @@ class Manifold:
     def config(self) -> Config:
         """All of it as plain JSON: what `manifold:` of JOB.yaml says, and what `from_config` reads."""
         same = {name: getattr(self, name) for name in ("laplacian", "power", "form", "view", "between", "scale")}
-        return {
-            "graph": self.graph.config(),
-            **same,
-            "weight": list(self.weight) if isinstance(self.weight, tuple) else self.weight,
-            "outputs": None if self.outputs is None else {"matrix": self.outputs.tolist()},
-        }
+        outputs = None if self.outputs is None else {"matrix": self.outputs.tolist()}
+        weight = list(self.weight) if isinstance(self.weight, tuple) else self.weight
+        return {"graph": self.graph.config(), **same, "weight": weight, "outputs": outputs}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Manifold":

@@ -207,8 +207,7 @@ def _kernel(name: str, kernel: OperatorKernel | ScalarKernel) -> OperatorKernel:
             problem = f"the kernel of view {name} must be shift-invariant, since views have frequencies of their own"
             raise InputError(f"{problem}, which {type(base.scalar).__name__} has not; use a Gaussian, say")
         if isinstance(base, Decomposable) and isinstance(base.output, Covariance | Learned):
-            raise InputError(
-                f"the kernel of view {name} has output '{base.output.config()}', which is of targets that are the "
-                "outputs, but here they are the mean of the views; use identity or a matrix"
-            )
+            problem = "which is of targets that are the outputs, but here they are the mean of the views"
+            output = f"the kernel of view {name} has output '{base.output.config()}'"
+            raise InputError(f"{output}, {problem}; use identity or a matrix")
     return found

@@ -1,7 +1,5 @@
 """Operator-valued kernels: values, and roots that psi is made of; decomposable, curl-free, divergence-free ones."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class OperatorKernel(ABC):
         return total
 
     @abstractmethod
-    def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
+    def terms(self) -> "tuple[tuple[float, BaseKernel], ...]":
         """The kernel as a sum: (weight, kernel) pairs of kernels that are not sums."""
 
     @abstractmethod
@@ -40,7 +38,7 @@ class OperatorKernel(ABC):
         """The kernel in the grammar of JOB.yaml."""
 
     @abstractmethod
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "OperatorKernel":
         """The kernel for d inputs and p outputs, every output matrix written out; InputError if impossible."""
 
     @property
@@ -56,12 +54,12 @@ class OperatorKernel(ABC):
         """tr k(0), the share in the mixture that frequencies are drawn from (Minh 2016, eq. 58-59)."""
         return sum(weight * kernel.trace(d, p) for weight, kernel in self.terms())
 
-    def __mul__(self, factor: float) -> OperatorKernel:
+    def __mul__(self, factor: float) -> "OperatorKernel":
         return Sum([(factor, self)])
 
     __rmul__ = __mul__
 
-    def __add__(self, other: OperatorKernel) -> OperatorKernel:
+    def __add__(self, other: "OperatorKernel") -> "OperatorKernel":
         if not isinstance(other, OperatorKernel):
             return NotImplemented
         return Sum([(1.0, self), (1.0, other)])
@@ -78,7 +76,7 @@ class BaseKernel(OperatorKernel):
     measure: Measure | None
     vector_field = False
 
-    def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
+    def terms(self) -> "tuple[tuple[float, BaseKernel], ...]":
         return ((1.0, self),)
 
     @abstractmethod
@@ -197,7 +195,7 @@ class Decomposable(BaseKernel):
             raise InputError(f"{waiting}; use kernel.fix(d, p) first")
         return p
 
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Decomposable:
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "Decomposable":
         self.scalar.check(d)
         return Decomposable(self.scalar, self.output.fixed(p, covariance))
 

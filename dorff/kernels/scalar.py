@@ -1,7 +1,5 @@
 """What every scalar kernel offers, the families of them, and the laws that frequencies may be drawn from."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -38,9 +36,9 @@ class Measure:
     name: str
     split: float | None = None
 
-    UNBOUNDED: ClassVar[Measure]
-    TRACE: ClassVar[Measure]
-    DEFENSIVE: ClassVar[Measure]
+    UNBOUNDED: ClassVar["Measure"]
+    TRACE: ClassVar["Measure"]
+    DEFENSIVE: ClassVar["Measure"]
 
     def __post_init__(self) -> None:
         if self.name not in _NAMES:
@@ -55,12 +53,12 @@ class Measure:
         object.__setattr__(self, "split", float(split))
 
     @classmethod
-    def bounded(cls, split: float = 0.5) -> Measure:
+    def bounded(cls, split: float = 0.5) -> "Measure":
         """The law with 1 - `split` of a Gaussian's exponent; the weight has the rest, and is bounded."""
         return cls("bounded", split)
 
     @classmethod
-    def of(cls, value: Measure | str | Mapping[str, Any]) -> Measure:
+    def of(cls, value: "Measure | str | Mapping[str, Any]") -> "Measure":
         """The measure that `value` is, names or describes as `config` does; InputError for anything else."""
         if isinstance(value, Measure):
             return value

@@ -160,18 +160,16 @@ class SampledSignature:
         """InputError unless the table is even, and zero on the faces, to rounding of `scale`."""
         apart = np.abs(self.table - np.flip(self.table, axis=tuple(range(len(self.shape))))).max(axis=-1)
         if apart.max() > _SYMMETRIC * scale:
-            raise InputError(
-                f"signature must be the same at delta and -delta, but differs at delta = "
-                f"{place(self._at(int(np.argmax(apart)), self.steps))}; of a kernel K0(-delta) is K0(delta) transposed"
-            )
+            where = place(self._at(int(np.argmax(apart)), self.steps))
+            problem = f"signature must be the same at delta and -delta, but differs at delta = {where}"
+            raise InputError(f"{problem}; of a kernel K0(-delta) is K0(delta) transposed")
         sizes = np.abs(self.table).max(axis=-1)
         sizes[tuple(slice(1, -1) for _ in self.shape)] = 0.0
         if sizes.max() > _SMALL * scale:
-            raise InputError(
-                f"box: beyond it the signature counts as zero, but at delta = "
-                f"{place(self._at(int(np.argmax(sizes)), self.steps))} it is {sizes.max():.3g}, and {scale:.3g} at "
-                f"zero; it has to fall to {_SMALL:g} of that within the box: make the box wider"
-            )
+            where = place(self._at(int(np.argmax(sizes)), self.steps))
+            problem = f"at delta = {where} it is {sizes.max():.3g}, and {scale:.3g} at zero"
+            remedy = f"it has to fall to {_SMALL:g} of that within the box: make the box wider"
+            raise InputError(f"box: beyond it the signature counts as zero, but {problem}; {remedy}")
 
     def extremes(self, spectrum: FloatArray) -> tuple[float, float]:
         """The lowest eigenvalue of mu at the centres of the FFT's cells, upper triangles, in the table's shape, and the
@@ -249,11 +247,10 @@ def _transformed(table: FloatArray) -> FloatArray:
 def refuse_negative(lowest: float, peak: float, omega: FloatArray) -> None:
     """InputError where an eigenvalue, at omega (d,), is more negative than cutting off K0 makes it."""
     if lowest < -_NEGATIVE * peak:
-        raise InputError(
-            f"signature is not that of a positive kernel: at omega = {place(omega)} its spectrum has an eigenvalue of "
-            f"{lowest / peak:.3g} times the largest in size; every eigenvalue of int K0(delta) cos(omega . delta) "
-            "d delta must be zero or more"
-        )
+        problem = f"its spectrum has an eigenvalue of {lowest / peak:.3g} times the largest in size"
+        wanted = "every eigenvalue of int K0(delta) cos(omega . delta) d delta must be zero or more"
+        where = f"at omega = {place(omega)}"
+        raise InputError(f"signature is not that of a positive kernel: {where} {problem}; {wanted}")
 
 
 def matrices(packed: FloatArray, p: int) -> FloatArray:

@@ -90,18 +90,15 @@ class SpectralDensity(OfFunction):
         negative = np.flatnonzero(values[:, 0] < -_EQUAL * largest - _TINY)
         if negative.size:
             worst = negative[np.argmin(values[negative, 0])]
-            raise InputError(
-                f"mu must be positive semi-definite, but at omega = {place(omega[worst])} it has an eigenvalue of "
-                f"{values[worst, 0]:.3g}, where its largest is {values[worst, -1]:.3g}"
-            )
+            problem = f"an eigenvalue of {values[worst, 0]:.3g}, where its largest is {values[worst, -1]:.3g}"
+            where = f"at omega = {place(omega[worst])}"
+            raise InputError(f"mu must be positive semi-definite, but {where} it has {problem}")
         floor = 4 * self.p * np.finfo(np.float64).eps * largest + _TINY
         log_proposal = self.proposal.log_density(omega, Measure.UNBOUNDED)
         bare = np.flatnonzero((log_proposal == -np.inf) & (largest > _TINY))
         if bare.size:
-            raise InputError(
-                f"proposal: {type(self.proposal).__name__} has no frequencies near omega = {place(omega[bare[0]])}, "
-                "where mu is not zero; use one whose spectrum covers mu"
-            )
+            problem = f"{type(self.proposal).__name__} has no frequencies near omega = {place(omega[bare[0]])}"
+            raise InputError(f"proposal: {problem}, where mu is not zero; use one whose spectrum covers mu")
         return scaled_root(values, vectors, floor, log_proposal)
 
     def trace(self, d: int, p: int) -> float:
@@ -120,11 +117,10 @@ def _trace(kernel: SpectralDensity, d: int) -> float:
         raise InputError(f"mu / proposal is zero, or not finite, at the proposal's frequencies; {remedy}")
     effective, tail = float(u.sum() ** 2 / np.sum(u**2)), _tail_index(u)
     if effective < _LEAST * _SAMPLE or tail > _HEAVIEST:
-        raise InputError(
-            f"proposal: of {_SAMPLE} frequencies of {kernel.proposal!r} only {effective:.0f} count for mu, and the "
-            f"tail index of their weights is {tail:.2f} ({_HEAVIEST} is the most that serves); use a proposal nearer "
-            "to mu, of heavier tails or a shorter lengthscale where mu reaches further, such as a Matern"
-        )
+        count = f"of {_SAMPLE} frequencies of {kernel.proposal!r} only {effective:.0f} count for mu"
+        problem = f"{count}, and the tail index of their weights is {tail:.2f} ({_HEAVIEST} is the most that serves)"
+        remedy = "of heavier tails or a shorter lengthscale where mu reaches further, such as a Matern"
+        raise InputError(f"proposal: {problem}; use a proposal nearer to mu, {remedy}")
     estimate, error = float(u.mean()), float(u.std()) / np.sqrt(_SAMPLE)
     if kernel.signature is None:
         return estimate
@@ -172,10 +168,8 @@ def refuse_asymmetric(name: str, points: FloatArray, bad: npt.NDArray[np.bool_])
     """InputError for matrices, at points (D, d), that are complex or not symmetric where `bad` (D,) says so."""
     if bad.any():
         where = f"{'omega' if name == 'mu' else 'delta'} = {place(points[np.argmax(bad)])}"
-        raise InputError(
-            f"{name} is complex or not symmetric at {where}; a spectrum that is complex Hermitian (k0(delta) not "
-            "symmetric: delays) is not supported: give real symmetric matrices"
-        )
+        problem = "a spectrum that is complex Hermitian (k0(delta) not symmetric: delays) is not supported"
+        raise InputError(f"{name} is complex or not symmetric at {where}; {problem}: give real symmetric matrices")
 
 
 def scaled_root(values: FloatArray, vectors: FloatArray, floor: FloatArray, log_density: FloatArray) -> FloatArray:

@@ -131,7 +131,6 @@ class Model:
         InputError for features without a derivative (Heaviside's)."""
         features, M = self.feature_map, self._mean(views)
         W = self._combined if M is None else self._combined @ M.T
-
         slopes = features.phi.slopes(W)
 
         def of_rows(rows: FloatArray) -> FloatArray:
@@ -206,11 +205,9 @@ class Model:
 
     def _kept_posterior(self) -> Posterior:
         if self.posterior is None:
-            raise InputError(
-                "the model keeps no posterior, which standard deviations, bands and samples need: fit with "
-                "solve.posterior: true (an estimator: see posterior_model_); a streaming fit cannot give one, and a "
-                "sample has none"
-            )
+            problem = "the model keeps no posterior, which standard deviations, bands and samples need"
+            remedy = "fit with solve.posterior: true (an estimator: see posterior_model_)"
+            raise InputError(f"{problem}: {remedy}; a streaming fit cannot give one, and a sample has none")
         return self.posterior
 
     def _multi_view(self) -> MultiView:

@@ -91,8 +91,7 @@ class Sweeper:
         sweep = Sweep(self._folder / name, name)
         # The first one's receipts are wanted too.
         folds = store.load_sums(sweep.total, Products) if self.receipts else None
-        if folds is None:
-            folds = self._run(sweep, V)
+        folds = self._run(sweep, V) if folds is None else folds
         self.count += 1
         parts = pooled(by_fold(folds))
         patterns = [part.observed for part in parts]

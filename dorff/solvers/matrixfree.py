@@ -49,10 +49,8 @@ class Border(NamedTuple):
 def of_moments(parts: Sequence[Solvable]) -> tuple[list[Border], Operator]:
     """The borders of moments, and the product with them; those that are written out are unpacked once, 8 w^2 bytes."""
     operators = [part.operator() for part in parts]
-    borders = [
-        Border(part.m, part.n, part.y0, columns, part.observed)
-        for part, (columns, _) in zip(parts, operators, strict=True)
-    ]
+    pairs = zip(parts, operators, strict=True)
+    borders = [Border(one.m, one.n, one.y0, columns, one.observed) for one, (columns, _) in pairs]
     return borders, lambda V: [product(V) for _, product in operators]
 
 
@@ -108,8 +106,7 @@ class System(ABC):
         """The adjoint of going from W to [W | b], for U (m, t, L) and what the column of ones gives, (t, L)."""
         if not self.problem.intercept:
             return U
-        centred: FloatArray = U - self._pick(self._s, columns) * self._free(total, columns)
-        return centred
+        return np.asarray(U - self._pick(self._s, columns) * self._free(total, columns))
 
     def design(self, F: FloatArray, x: FloatArray) -> FloatArray:
         """(b t, L): what features F (b, m) of some rows, about the mean over all, give at x (k, L)."""

@@ -214,10 +214,8 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
     "neighbours", or "factored" where a fold needed factors of its own; and the digits by the neighbours' condition.
     None where neither converges, or a kernel is not the same for all folds. Rows have all targets, and these are
     values of f; ridges are positive."""
-    trainings = [
-        Training.of(pooled([[other] for number, other in enumerate(folds) if number != held])[0], setting)
-        for held in range(len(folds))
-    ]
+    rest = ([[other] for number, other in enumerate(folds) if number != held] for held in range(len(folds)))
+    trainings = [Training.of(pooled(others)[0], setting) for others in rest]
     total = Training.of(pooled([[fold] for fold in folds])[0], setting)
     if any(not np.allclose(one.psi, total.psi, rtol=1e-12, atol=0.0) for one in trainings):
         return None
