@@ -203,14 +203,9 @@ class Projected(ScalarMap):
         return None if polynomial is None else lambda x: polynomial(x).reshape(len(x), p, self.d)
 
     def config(self) -> Config:
-        return {
-            "type": self.kind,
-            "transform": self.projection.kind,
-            "phi": self.phi.config() if self.phi else None,
-            "reflected": self.reflected,
-            "centre": self.centre,
-            "centre_column": self.centre_column,
-        }
+        phi = self.phi.config() if self.phi else None
+        same = {name: getattr(self, name) for name in ("reflected", "centre", "centre_column")}
+        return {"type": self.kind, "transform": self.projection.kind, "phi": phi, **same}
 
     def fits(self) -> bool:
         held = math.isfinite(self.centre) and (self.centre >= 0 or not self.centre_column)

@@ -278,10 +278,9 @@ def _apportion(laws: Sequence[Law], count: int) -> list[int]:
     """Whole counts that sum to `count`, nearest to the shares (largest remainders), at least one each."""
     shares = np.array([law.share for law in laws])
     if count < len(shares):
-        raise InputError(
-            f"n_features gives {count} frequencies, but the kernel's sum needs at least one for each of its "
-            f"{len(shares)} spectra; raise n_features to {2 * len(shares)} or more"
-        )
+        needs = f"the kernel's sum needs at least one for each of its {len(shares)} spectra"
+        remedy = f"raise n_features to {2 * len(shares)} or more"
+        raise InputError(f"n_features gives {count} frequencies, but {needs}; {remedy}")
     exact = shares / shares.sum() * (count - len(shares))
     whole = np.floor(exact).astype(int)
     rest = count - len(shares) - int(whole.sum())

@@ -65,12 +65,8 @@ class Quadrature(Sampler):
     def __post_init__(self) -> None:
         if isinstance(self.degree, list | np.ndarray):
             object.__setattr__(self, "degree", tuple(int(part) for part in self.degree))
-        choices = {
-            "degree": DEGREES,
-            "mixing": ("butterfly", "haar"),
-            "radii": ("own", "shared"),
-            "centre": ("signed", "redraw", "drop"),
-        }
+        words = {"mixing": ("butterfly", "haar"), "radii": ("own", "shared"), "centre": ("signed", "redraw", "drop")}
+        choices: dict[str, tuple[object, ...]] = {"degree": DEGREES, **words}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {', '.join(map(str, known))}, not {getattr(self, name)!r}")
@@ -94,10 +90,9 @@ class Quadrature(Sampler):
             try:
                 _ = law.variance
             except InputError as error:
-                raise InputError(
-                    f"sampler: quadrature of degree (3,3) needs frequencies of a finite second moment, which those of "
-                    f"{law!r} have not; set degree: [1, 3], or use orthogonal"
-                ) from error
+                problem = f"needs frequencies of a finite second moment, which those of {law!r} have not"
+                remedy = "set degree: [1, 3], or use orthogonal"
+                raise InputError(f"sampler: quadrature of degree (3,3) {problem}; {remedy}") from error
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         spectrum = isotropic(law.spectrum, law.measure, "quadrature")

@@ -79,10 +79,9 @@ class Covariance(Output):
         if covariance is None:
             raise InputError("output 'covariance' needs the targets' covariance, which only a fit knows")
         if covariance.shape != (p, p):
-            raise InputError(
-                f"output 'covariance': the targets' covariance is {covariance.shape[0]} x {covariance.shape[0]} but "
-                f"there are {p} outputs; use identity or a matrix where the outputs are not the targets"
-            )
+            n, remedy = len(covariance), "use identity or a matrix where the outputs are not the targets"
+            problem = f"the targets' covariance is {n} x {n} but there are {p} outputs"
+            raise InputError(f"output 'covariance': {problem}; {remedy}")
         if not np.any(covariance):
             raise InputError("output 'covariance': the targets do not vary, so their covariance is zero")
         return Matrix(covariance)

@@ -92,10 +92,8 @@ def operator_weights(
         return weights
     omega, _, serves = density
     if serves is not None or m > 2 * len(omega):
-        raise InputError(
-            "normalize: needs frequencies that are one plain sample, not those of a rule, a concatenated sum or a "
-            "multi-view kernel; draw with iid, orthogonal or qmc, and leave concatenate out"
-        )
+        needs = "frequencies that are one plain sample, not those of a rule, a concatenated sum or a multi-view kernel"
+        raise InputError(f"normalize: needs {needs}; draw with iid, orthogonal or qmc, and leave concatenate out")
     mean = float(weights.sizes[: len(omega)].mean())
     if not 0 < mean < np.inf:
         problem = "normalize: no frequency has a weight for this kernel"

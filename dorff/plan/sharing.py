@@ -45,10 +45,9 @@ def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:
         raise InputError(f"features.drawn_for: {problem}; {remedy}")
     if not isinstance(recipe.scalar, Spectral):
         if any(scalar != recipe.scalar for scalar in _scalars(targets)):
-            raise InputError(
-                f"features.drawn_for: the features of a {type(recipe.scalar).__name__} kernel serve that scalar "
-                "kernel alone, with any output matrix; give `kernel` the same one, or leave drawn_for out"
-            )
+            problem = f"a {type(recipe.scalar).__name__} kernel serve that scalar kernel alone, with any output matrix"
+            remedy = "give `kernel` the same one, or leave drawn_for out"
+            raise InputError(f"features.drawn_for: the features of {problem}; {remedy}")
     elif not recipe.sampler.mixes:
         problem = "is a rule for one spectrum, whose points have no density to weigh them by for another"
         sampler = f"sampler {recipe.sampler.config()['type']}"

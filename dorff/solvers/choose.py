@@ -287,8 +287,6 @@ def _check_apart(folds: Folds, setting: Setting) -> None:
     setting.check_scored()
     weights = setting.weights(setting.fixed(pooled(folds)))
     if not (weights.separable and setting.observe is None and untouched(weights.root[0])):
-        raise InputError(
-            "ridge_per_output: by k-fold it needs outputs that do not share a system: a kernel that is one scalar "
-            "kernel times a diagonal matrix, such as identity, and targets that are the outputs; use gcv or evidence, "
-            "or one ridge for all outputs"
-        )
+        kernel = "a kernel that is one scalar kernel times a diagonal matrix, such as identity"
+        problem = f"by k-fold it needs outputs that do not share a system: {kernel}, and targets that are the outputs"
+        raise InputError(f"ridge_per_output: {problem}; use gcv or evidence, or one ridge for all outputs")

@@ -221,10 +221,9 @@ class _Rows:
 def _sharpened(problem: Problem, block: Block, rows: Sequence[_Rows]) -> Block:
     k, c = block.rhs.shape
     if k > LARGEST_SVD:
-        raise InputError(
-            f"features.count: the QR of the features has {k} columns, LAPACK's 32-bit numbers reach {LARGEST_SVD} for "
-            "its singular values; lower the count, or set solve.qr: false"
-        )
+        limit = f"LAPACK's 32-bit numbers reach {LARGEST_SVD} for its singular values"
+        remedy = "lower the count, or set solve.qr: false"
+        raise InputError(f"features.count: the QR of the features has {k} columns, {limit}; {remedy}")
     if block.rotation is None:
         values, vectors = np.linalg.eigh(problem.free[0])
         some = values > 1e-12 * values[-1] if problem.intercept else np.zeros(len(values), dtype=bool)
