@@ -175,14 +175,15 @@ def _sum(plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: 
         frozen, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
         columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
+    edges, seconds = 0 if isinstance(graph, Identity) else sums.n, time.perf_counter() - began
     summary = {
         "type": graph.config()["type"],
         "rows": source.rows,
-        "edges": 0 if isinstance(graph, Identity) else sums.n,
+        "edges": edges,
         "shards": shards,
-        "seconds": time.perf_counter() - began,
-        **({"rows_without_edges": alone} if isinstance(graph, Given) else {}),
+        "seconds": seconds,
     }
+    summary |= {"rows_without_edges": alone} if isinstance(graph, Given) else {}
     return TermSums(sums, receipts, summary)
 
 

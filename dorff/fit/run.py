@@ -226,10 +226,8 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
 def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
-    distance, auto, weighed = given_distance(plan, fitted), solve.ridge == AUTO, solve.class_weight != "none"
-    more = warnings_of(
-        fitted, quality, auto=auto, distance=distance, held=held, weighed=weighed, conformal=solve.conformal
-    )
+    how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
+    more = warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how)
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 

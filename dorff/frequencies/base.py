@@ -131,10 +131,8 @@ class Sampler(ABC):
         """What `draw` of the same arguments gives and takes."""
         if isinstance(kernel, MultiView):
             self.check(kernel, d, p)
-            parts = [
-                self.of_view(view).cost(view.kernel, d=view.d, p=p // kernel.V, count=size)
-                for view, size in zip(kernel.views, dealt(kernel, count), strict=True)
-            ]
+            each = zip(kernel.views, dealt(kernel, count), strict=True)
+            parts = [self.of_view(one).cost(one.kernel, d=one.d, p=p // kernel.V, count=size) for one, size in each]
             D = sum(part.frequencies for part in parts)
             return Cost(D, 2 * D * d + max(part.numbers for part in parts), 2.0 * D * d)
         laws = self.laws(kernel, d, p)
@@ -157,16 +155,12 @@ class Sampler(ABC):
             ]
         laws = self.laws(kernel, d, p)
         apart = self._apart(kernel, laws)
-        return [
-            {
-                "scalar": law.scalar.config(),
-                "measure": law.measure.config(),
-                "count": size,
-                **({} if self.mixes else {"weighed": law.weighed}),
-                **({"terms": list(law.terms)} if apart else {}),
-            }
-            for law, size in zip(laws, _apportion(laws, count), strict=True)
-        ]
+        listed = list[Config]()
+        for law, size in zip(laws, _apportion(laws, count), strict=True):
+            listed.append({"scalar": law.scalar.config(), "measure": law.measure.config(), "count": size})
+            listed[-1] |= {} if self.mixes else {"weighed": law.weighed}
+            listed[-1] |= {"terms": list(law.terms)} if apart else {}
+        return listed
 
     @final
     def laws(self, kernel: OperatorKernel, d: int, p: int) -> list[Law]:

@@ -117,11 +117,8 @@ class MultiView(OperatorKernel):
 
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
         """Those of each view in turn, each of all inputs and outputs; `scalar` is of the view's inputs alone."""
-        return tuple(
-            (weight, InView(base, view.columns, number, self.V))
-            for number, view in enumerate(self.views)
-            for weight, base in view.kernel.terms()
-        )
+        each = ((number, view.columns, term) for number, view in enumerate(self.views) for term in view.kernel.terms())
+        return tuple((weight, InView(base, columns, number, self.V)) for number, columns, (weight, base) in each)
 
     def check_inputs(self, d: int) -> None:
         """Does nothing if the views see all columns of d inputs, else raises the InputError that says why not."""

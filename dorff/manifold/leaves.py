@@ -81,10 +81,8 @@ class Shards:
     def adjacency(self, shard: int) -> Edges:
         """(i, j, weights) of the edges of a shard's rows i, each (edges,), in the order of i and then of j."""
         with self._mending():
-            parts = [
-                load_edges(self._spec(), BuildTask("collect", generation, shard), int(digest[:8], 16))
-                for generation, digest in self._written(shard)
-            ]
+            tasks = [(BuildTask("collect", number, shard), int(crc[:8], 16)) for number, crc in self._written(shard)]
+            parts = [load_edges(self._spec(), *task) for task in tasks]
         i, j, w = (np.concatenate(ends) for ends in zip(*parts, strict=True))
         some = np.flatnonzero(j < i) if self.owned else np.lexsort((j, i))
         return i[some], j[some], w[some]

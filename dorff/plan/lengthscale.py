@@ -196,14 +196,10 @@ def with_columns(config: Config, dataset: Dataset) -> Config:
     if config["type"] != "multi_view":
         return config
     columns = array_columns(dataset)
-    views = [
-        {
-            "name": view["name"],
-            "kernel": view["kernel"],
-            "columns": [one for name in np.atleast_1d(view["inputs"]).tolist() for one in columns[name]],
-        }
-        for view in config["views"]
-    ]
+    views = []
+    for view in config["views"]:
+        seen = [one for name in np.atleast_1d(view["inputs"]).tolist() for one in columns[name]]
+        views.append({"name": view["name"], "kernel": view["kernel"], "columns": seen})
     return {"type": "multi_view", "views": views}
 
 
