@@ -94,14 +94,10 @@ class Writing:
 
     def staging(self, out: Path) -> Path:
         """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
-        data, stamp = self.dataset, self.dataset.stamp(self.dataset.first, self.dataset.n)
-        question: Config = {
-            "model": self.name,
-            "uncertainty": asdict(self.asked),
-            "views": self.sight.views,
-            "stamp": stamp,
-        }
+        data = self.dataset
+        question: Config = {"model": self.name, "uncertainty": asdict(self.asked), "views": self.sight.views}
         question |= {"store": data.path, "rows": data.n, "first": data.first, "inputs": data.rows_spec()}
+        question["stamp"] = data.stamp(data.first, data.n)
         text = json.dumps(question, sort_keys=True)
         path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")
         with space_on(out):
