@@ -1,7 +1,5 @@
-"""What the bounds need to know of a kernel, of the law of its frequencies and of the inputs: among it the variance of
-one random feature's kernel, cos<omega, delta> mu~(omega), as a matrix. And what the proofs are made of: tails of a
-mean of matrices, a net over the differences of inputs, the number of frequencies that a bound asks for; and the psi_1
-Orlicz norm, which says how heavy an exponential tail is."""
+"""What the bounds need to know of a kernel, of its frequencies' law and of the inputs, the variance of one random
+feature's kernel among it; and what the proofs are made of: tails of a mean of matrices, nets, Orlicz norms."""
 
 import math
 from bisect import bisect_left
@@ -88,10 +86,9 @@ def features_needed(bound: Callable[[float, int], float], epsilon: float, delta:
     high = 1
     while bound(epsilon, high) > delta:
         if high >= most:
-            raise InputError(
-                f"no D up to {most:g} brings the bound to {delta:g} at epsilon = {epsilon:g}; a constant of the "
-                "kernel may be infinite under its measure: choose trace or bounded, a larger epsilon or another bound"
-            )
+            problem = f"no D up to {most:g} brings the bound to {delta:g} at epsilon = {epsilon:g}"
+            remedy = "choose trace or bounded, a larger epsilon or another bound"
+            raise InputError(f"{problem}; a constant of the kernel may be infinite under its measure: {remedy}")
         high = min(2 * high, most)
     return bisect_left(range(high), True, high // 2 + 1, key=lambda D: bound(epsilon, D) <= delta)
 
@@ -199,10 +196,9 @@ def _sum(kernel: OperatorKernel, parts: list[dict[str, float]], d: int, p: int) 
     trace = sum(weight * base.trace(d, p) for weight, base in kernel.terms())
     tilted = all(isinstance(base, Decomposable) or measure_of(base) == Measure.TRACE for _, base in kernel.terms())
     if not tilted or kernel.concatenated:
-        raise InputError(
-            "kernel: a sum has constants under its trace measure alone: use measure trace in its curl-free and "
-            "divergence-free terms, and no concatenation; or give Constants your own numbers"
-        )
+        problem = "use measure trace in its curl-free and divergence-free terms, and no concatenation"
+        remedy = "or give Constants your own numbers"
+        raise InputError(f"kernel: a sum has constants under its trace measure alone: {problem}; {remedy}")
     top = _norm(_signature(kernel, np.zeros(d)))
     return {
         "top": top,
@@ -353,10 +349,8 @@ def inverse_square(kernel: BaseKernel) -> float:
     fields = CurlFree | DivergenceFree
     if isinstance(kernel, fields) and isinstance(scalar, Gaussian) and isinstance(scalar.lengthscale, float):
         return scalar.lengthscale**-2
-    raise InputError(
-        f"kernel: moments are known for decomposable kernels, and for curl-free and divergence-free ones of a "
-        f"Gaussian with one lengthscale, not for {kernel!r}; give Constants your own numbers"
-    )
+    of = "decomposable kernels, and for curl-free and divergence-free ones of a Gaussian with one lengthscale"
+    raise InputError(f"kernel: moments are known for {of}, not for {kernel!r}; give Constants your own numbers")
 
 
 def measure_of(kernel: BaseKernel) -> Measure:

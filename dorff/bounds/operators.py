@@ -30,10 +30,8 @@ def brault_uniform(constants: Constants, epsilon: float, frequencies: int) -> fl
     D = frequencies
     centred = constants.orlicz + constants.top / math.log(2)
     spread = derived_spread(constants.variance, centred)
-    rate = max(
-        bennett(constants.variance, constants.largest + constants.top, epsilon / 2),
-        bennett_orlicz(constants.variance, spread, epsilon / 2),
-    )
+    bounded = bennett(constants.variance, constants.largest + constants.top, epsilon / 2)
+    rate = max(bounded, bennett_orlicz(constants.variance, spread, epsilon / 2))
     steep = 4 * constants.slope**2 + max(constants.slope_squared - constants.slope**2, 0.0) / D
     anchor = math.log(2 * constants.rows) - D * rate
     return over_net(constants.d, constants.diameter, anchor, steep * (2 / epsilon) ** 2, 2)

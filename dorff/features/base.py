@@ -64,10 +64,9 @@ class ScalarMap(ABC):
 
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
         """d(F W)_i / dx_j, (b, p, d), for x (b, d) and W (m, p). InputError unless `differentiable`."""
-        raise InputError(
-            "jacobian: the kernel's features have no derivative (a step), or none that is known (a Python function, "
-            "eigenfunctions, random Maclaurin features); use another kernel"
-        )
+        unknown = "a Python function, eigenfunctions, random Maclaurin features"
+        problem = f"the kernel's features have no derivative (a step), or none that is known ({unknown})"
+        raise InputError(f"jacobian: {problem}; use another kernel")
 
     def product(self, W: FloatArray) -> Product | None:
         """A faster way to F(x) W, (b, p), for x (b, d) and W (m, p), than to make F, if there is one."""
@@ -89,9 +88,8 @@ class ScalarMap(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureMap:
-    """F = phi((X - center) / scale). center and scale (d,), in the inputs' units.
-
-    Where phi's kernel is shift-invariant centring moves no kernel value; it keeps the digits of projections good."""
+    """F = phi((X - center) / scale). center and scale (d,), in the inputs' units. Where phi's kernel is
+    shift-invariant centring moves no kernel value; it keeps the digits of projections good."""
 
     phi: ScalarMap
     center: FloatArray

@@ -49,9 +49,8 @@ class OwnFeatures(ScalarMap):
 
 @dataclass(frozen=True, eq=False)
 class Monomials(OwnFeatures):
-    """Every monomial of the kernel: F(x) . F(z) is the polynomial kernel exactly.
-
-    Column j is `weights[j]` times the product of the inputs `factors[j]` (degree of them; d stands for 1)."""
+    """Every monomial of the kernel: F(x) . F(z) is the polynomial kernel exactly. Column j is `weights[j]` times the
+    product of the inputs `factors[j]` (degree of them; d stands for 1)."""
 
     inputs: int
     factors: npt.NDArray[np.integer[Any]]
@@ -106,12 +105,11 @@ class Monomials(OwnFeatures):
 
 @dataclass(frozen=True, eq=False)
 class Maclaurin(OwnFeatures):
-    """Random features of a polynomial kernel (Kar & Karnick 2012): products of n projections on random signs.
-
-    The kernel is sum_n a_n (x . z)^n. Degrees share the columns before the draw, rather than by it: it has less
-    variance, and is as unbiased. The shares are binomial(degree, n), those of the terms where scale x . x is about the
-    offset; the constant is exact in one column, and so is degree 1 in d columns, the inputs, where its share is d.
-    `signs` (sum of n over the columns, d) lies column by column, degrees (m,) ascending."""
+    """Random features of a polynomial kernel (Kar & Karnick 2012): products of n projections on random signs. The
+    kernel is sum_n a_n (x . z)^n. Degrees share the columns before the draw, rather than by it: it has less variance,
+    and is as unbiased. The shares are binomial(degree, n), those of the terms where scale x . x is about the offset;
+    the constant is exact in one column, and so is degree 1 in d columns, the inputs, where its share is d. `signs`
+    (sum of n over the columns, d) lies column by column, degrees (m,) ascending."""
 
     signs: FloatArray
     degrees: npt.NDArray[np.integer[Any]]
@@ -169,10 +167,9 @@ class Maclaurin(OwnFeatures):
 
 @dataclass(frozen=True, eq=False)
 class Eigenfunctions(OwnFeatures):
-    """Eigenfunctions of a Mercer kernel, drawn with probability lambda_i / |lambda|_1 (Oono's note, 6.3):
-    column j is sqrt(|lambda|_1 / m) phi_{i_j} (the note prints |lambda|_1 / sqrt(m)).
-
-    A kernel of no more than `count` eigenpairs has all of them, exactly: sqrt(lambda_i) phi_i."""
+    """Eigenfunctions of a Mercer kernel, drawn with probability lambda_i / |lambda|_1 (Oono's note, 6.3): column j is
+    sqrt(|lambda|_1 / m) phi_{i_j} (the note prints |lambda|_1 / sqrt(m)). A kernel of no more than `count` eigenpairs
+    has all of them, exactly: sqrt(lambda_i) phi_i."""
 
     kernel: Mercer
     inputs: int

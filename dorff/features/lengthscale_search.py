@@ -21,16 +21,14 @@ _BLOCK: Final = 512  # rows whose features are in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The log evidence of rows X (n, d), Y (n, P, c) as a function of length-scales and of a noise ratio.
-
-    y = sum_a F_a psi_a^T h_a + b + noise, h ~ N(0, (s2 / ratio) I), noise of variance s2 / w in a row of weight w,
-    and b free, of a flat prior (the restricted likelihood of Patterson & Thompson 1971; as `Solution.log_evidence`).
-    Each of the c columns of Y is a problem of its own with the same features and s2 of its own, which is put at its
-    best value; the P targets of one column share s2. psi is scaled such that the kernel's mean variance at zero is 1:
-    `ratio` is noise variance over signal variance. (One s2 for a field, unlike `select.noise_models`: what is compared
-    here are length-scales of one kernel, and one noise for all favours none of them; it costs precision.)
-
-    `weights` (n,) are positive. No column of Y may be constant. X is best centred: its phases keep more digits."""
+    """The log evidence of rows X (n, d), Y (n, P, c) as a function of length-scales and of a noise ratio. y = sum_a
+    F_a psi_a^T h_a + b + noise, h ~ N(0, (s2 / ratio) I), noise of variance s2 / w in a row of weight w, and b free,
+    of a flat prior (the restricted likelihood of Patterson & Thompson 1971; as `Solution.log_evidence`). Each of the c
+    columns of Y is a problem of its own with the same features and s2 of its own, which is put at its best value; the
+    P targets of one column share s2. psi is scaled such that the kernel's mean variance at zero is 1: `ratio` is noise
+    variance over signal variance. (One s2 for a field, unlike `select.noise_models`: what is compared here are
+    length-scales of one kernel, and one noise for all favours none of them; it costs precision.) `weights` (n,) are
+    positive. No column of Y may be constant. X is best centred: its phases keep more digits."""
 
     features: UnitFeatures
     X: FloatArray
@@ -54,11 +52,10 @@ class Evidence:
         return _EvidenceSystem.scale(self.features.psi(lengthscale))
 
     def __call__(self, lengthscale: FloatArray, ratio: float) -> tuple[float, FloatArray]:
-        """The log evidence, and its gradient by (log lengthscale, log ratio); lengthscale (1,) or (d,).
-
-        3 n m^2 for F^T F and the gradient, (m r)^3 for the factor and the inverse; each column adds n m. The gradient
-        is the formulas run backwards (reverse mode), so that d adds next to nothing. At the best h the squares change
-        with F and psi alone (the envelope theorem): by -2 <residual, dF W + F dW>."""
+        """The log evidence, and its gradient by (log lengthscale, log ratio); lengthscale (1,) or (d,). 3 n m^2 for
+        F^T F and the gradient, (m r)^3 for the factor and the inverse; each column adds n m. The gradient is the
+        formulas run backwards (reverse mode), so that d adds next to nothing. At the best h the squares change with F
+        and psi alone (the envelope theorem): by -2 <residual, dF W + F dW>."""
         psi = self.features.psi(lengthscale)
         mean = self._mean(lengthscale)
         m, (n, P, c) = len(mean), self.Y.shape
@@ -123,7 +120,6 @@ class Evidence:
 @dataclass(frozen=True, eq=False)
 class _EvidenceSystem:
     """(G + ratio I) h = psi (F^T Y), G[ar, bs] = S_ab (psi_a psi_b^T)_rs: h (m, r, c), W (m, P, c) rows psi_a^T h_a.
-
     `drawn` (D, R, P) is psi before it is scaled and turned, by `turn` (D, R, r) where R > P, into psi (m, r, P).
     `lower` is the Cholesky factor of G + ratio I; half (m, r, m, P) is its inverse K times psi."""
 
@@ -218,12 +214,11 @@ def search_size(n: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """What `tune_lengthscales` found.
-
-    `lengthscale` (1,) or (d,), in the units of X; `kernel` is the kernel with it. `ridge` is that of 1/l sum |y - f|^2
-    + ridge |f|^2 over the sample's l = `rows` rows; for N rows it is ridge * rows / N. `log_evidence` is in the units
-    of Y, a sum over outputs, and `history` that of the best climb's iterations. `converged` is False where iterations
-    ran out and where the evidence is flat; `status` says so in words, and what has come to a bound."""
+    """What `tune_lengthscales` found. `lengthscale` (1,) or (d,), in the units of X; `kernel` is the kernel with it.
+    `ridge` is that of 1/l sum |y - f|^2 + ridge |f|^2 over the sample's l = `rows` rows; for N rows it is ridge * rows
+    / N. `log_evidence` is in the units of Y, a sum over outputs, and `history` that of the best climb's iterations.
+    `converged` is False where iterations ran out and where the evidence is flat; `status` says so in words, and what
+    has come to a bound."""
 
     lengthscale: FloatArray
     kernel: OperatorKernel
@@ -327,9 +322,9 @@ def _probed(evidence: Evidence, guess: FloatArray, climb: _Climb) -> _Climb:
 
 def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
     """L-BFGS-B on the log evidence an entry of Y; one length-scale in `start` moves all in `guess`."""
-    entries, history = evidence.Y.size, []
-
     from scipy.optimize import minimize
+
+    entries, history = evidence.Y.size, []
 
     def descend(logs: FloatArray) -> tuple[float, FloatArray]:
         value, gradient = evidence(guess * np.exp(logs[:-1]), float(np.exp(logs[-1])))
@@ -375,9 +370,8 @@ def _sample(
     X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
     Y = Y[:, None] if Y.ndim == 1 else Y
     if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y) or not X.shape[1] or not Y.shape[1]:
-        raise InputError(
-            f"X must be (rows, inputs) and Y (rows, targets) of as many rows; got shapes {X.shape} and {Y.shape}"
-        )
+        came = f"got shapes {X.shape} and {Y.shape}"
+        raise InputError(f"X must be (rows, inputs) and Y (rows, targets) of as many rows; {came}")
     w = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != (len(X),) or np.any(w < 0):
         raise InputError(f"weights must be {len(X)} numbers, one a row, none negative; got shape {w.shape}")

@@ -48,25 +48,21 @@ def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
     """phi(t), looked at, since it may be anybody's function."""
     values = np.asarray(phi.activation.function(t))
     if values.shape != t.shape or not np.all(np.isfinite(values)):
-        raise InputError(
-            f"{phi!r}: phi must give a finite number for every number; it gave shape {values.shape} for {t.shape}"
-            + ("" if values.shape != t.shape else ", not all of them finite")
-        )
+        gave = f"shape {values.shape} for {t.shape}{'' if values.shape != t.shape else ', not all of them finite'}"
+        raise InputError(f"{phi!r}: phi must give a finite number for every number; it gave {gave}")
     return values
 
 
 @dataclass(frozen=True, eq=False)
 class Projected(ScalarMap):
     """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)], a (D,) the `weights`.
-
     Where `reflected`, each frequency stands for its negative too, and phi is `constant + slope t + gain rest(t)` (see
     `Split`): F = [a rest(x omega^T) | scale slope x], the inputs only where there is a slope. They stand for the
-    linear part sum_j a_j^2 t_j t'_j, t = x omega^T, of mean x . x' (whole rules of degree (3,3) give it exactly).
-    A phi that is not known to split has both: [a phi(x omega^T) | a phi(-x omega^T)].
-
-    `centre` is what no frequency carries: the (signed) squared weight of omega = 0 times phi(0)^2, and where
-    `reflected` the square of phi's constant. With `centre_column` F has one more column, its root; without, it counts
-    in `gram` alone, and a free intercept takes its place."""
+    linear part sum_j a_j^2 t_j t'_j, t = x omega^T, of mean x . x' (whole rules of degree (3,3) give it exactly). A
+    phi that is not known to split has both: [a phi(x omega^T) | a phi(-x omega^T)]. `centre` is what no frequency
+    carries: the (signed) squared weight of omega = 0 times phi(0)^2, and where `reflected` the square of phi's
+    constant. With `centre_column` F has one more column, its root; without, it counts in `gram` alone, and a free
+    intercept takes its place."""
 
     projection: Transform
     weights: FloatArray
@@ -90,10 +86,9 @@ class Projected(ScalarMap):
             elif reflected:
                 weights = weights / math.sqrt(2.0)
         if centre_column and centre < 0:
-            raise InputError(
-                f"sampler: the centre's weight came out as {centre:.3g}, and a fit without intercept has no place for "
-                "a negative one; fit an intercept, set centre: redraw, or take another seed"
-            )
+            problem = f"the centre's weight came out as {centre:.3g}, and a fit without intercept has no place for"
+            remedy = "fit an intercept, set centre: redraw, or take another seed"
+            raise InputError(f"sampler: {problem} a negative one; {remedy}")
         return cls(frequencies.transform, weights, phi, reflected, centre, centre_column)
 
     @property
@@ -151,17 +146,14 @@ class Projected(ScalarMap):
 
     def first(self, count: int) -> Projected:
         """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
-
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
         equal = equal and not isinstance(self.projection, Modes)
         if self.phi is not None or self.centre != 0 or not equal:
-            raise InputError(
-                "features.count: several need cosine and sine pairs of equal weight, of which any part will do; this "
-                "kernel's or sampler's features are others: give one count, or use sampler iid or orthogonal with a "
-                "shift-invariant kernel"
-            )
+            problem = "several need cosine and sine pairs of equal weight, of which any part will do"
+            remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
+            raise InputError(f"features.count: {problem}; this kernel's or sampler's features are others: {remedy}")
         if not 1 <= count <= D:
             raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
         if count == D:
@@ -213,14 +205,9 @@ class Projected(ScalarMap):
         return None if polynomial is None else lambda x: polynomial(x).reshape(len(x), p, self.d)
 
     def config(self) -> Config:
-        return {
-            "type": self.kind,
-            "transform": self.projection.kind,
-            "phi": self.phi.config() if self.phi else None,
-            "reflected": self.reflected,
-            "centre": self.centre,
-            "centre_column": self.centre_column,
-        }
+        phi = self.phi.config() if self.phi else None
+        same = {name: getattr(self, name) for name in ("reflected", "centre", "centre_column")}
+        return {"type": self.kind, "transform": self.projection.kind, "phi": phi, **same}
 
     def fits(self) -> bool:
         held = math.isfinite(self.centre) and (self.centre >= 0 or not self.centre_column)
@@ -231,14 +218,12 @@ class Projected(ScalarMap):
 
 
 def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
-    """The first `count` frequencies (`Projected.first`) of a map and of its `Law`.
-
-    InputError where a part of the features would estimate another kernel."""
+    """The first `count` frequencies (`Projected.first`) of a map and of its `Law`. InputError where a part of the
+    features would estimate another kernel."""
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
-        raise InputError(
-            "features.count: several need features that are one sample of frequencies; this kernel's or sampler's "
-            "are not: give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
-        )
+        problem = "several need features that are one sample of frequencies; this kernel's or sampler's are not"
+        remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
+        raise InputError(f"features.count: {problem}: {remedy}")
     phi = features.phi.first(count)
     if density is not None:
         density = phi.omega, density[1][:count], None
@@ -247,11 +232,10 @@ def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureM
 
 @dataclass(frozen=True, eq=False)
 class UnitFeatures:
-    """Frequencies drawn at length-scale 1, omega = units / lengthscale, and weights psi that are linear in them.
-
-    units (D, d). psi (D, R, P) = sizes[j, i] sum_k [omega_j | 1]_k roots[i, :, k], with sizes (D, R), the roots of
-    the terms' weights over the density drawn from, and roots (R, P, d + 1): a length-scale moves the kernel's density
-    and the law drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: one system for all."""
+    """Frequencies drawn at length-scale 1, omega = units / lengthscale, and weights psi that are linear in them. units
+    (D, d). psi (D, R, P) = sizes[j, i] sum_k [omega_j | 1]_k roots[i, :, k], with sizes (D, R), the roots of the
+    terms' weights over the density drawn from, and roots (R, P, d + 1): a length-scale moves the kernel's density and
+    the law drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: one system for all."""
 
     units: FloatArray
     sizes: FloatArray
@@ -259,11 +243,10 @@ class UnitFeatures:
 
     @classmethod
     def of(cls, kernel: OperatorKernel, *, d: int, p: int, columns: int, seed: int) -> UnitFeatures:
-        """Of a kernel, whose own length-scales are not looked at: all its terms get one and the same.
-
-        At most `columns` columns of psi (x) F. Orthogonal frequencies, quasi-random ones (scrambled Sobol) for laws
-        that rotations change: of low variance, and smooth in the length-scales since the draw is fixed. A sum that
-        is concatenated is drawn from its mixture all the same: the kernel is the same."""
+        """Of a kernel, whose own length-scales are not looked at: all its terms get one and the same. At most
+        `columns` columns of psi (x) F. Orthogonal frequencies, quasi-random ones (scrambled Sobol) for laws that
+        rotations change: of low variance, and smooth in the length-scales since the draw is fixed. A sum that is
+        concatenated is drawn from its mixture all the same: the kernel is the same."""
         unit = with_lengthscale(kernel, 1.0, identity=True).fix(d, p)
         terms = [(weight, base) for weight, base in unit.terms() if weight > 0]
         separable = all(isinstance(base, Decomposable) for _, base in terms)
@@ -311,13 +294,11 @@ def with_lengthscale(
     kernel: OperatorKernel, lengthscale: float | FloatArray, *, identity: bool = False
 ) -> OperatorKernel:
     """The kernel with this length-scale (one, or one an input) in all its terms; `identity`: and no output matrices.
-
     InputError for a scalar kernel that has none."""
     for _, base in kernel.terms():
         if not isinstance(base.scalar, Stretched):
-            raise InputError(
-                f"lengthscale: {type(base.scalar).__name__} has none to tune; use a kernel with one, such as gaussian"
-            )
+            remedy = "use a kernel with one, such as gaussian"
+            raise InputError(f"lengthscale: {type(base.scalar).__name__} has none to tune; {remedy}")
     value = float(np.ravel(lengthscale)[0]) if np.size(lengthscale) == 1 else np.asarray(lengthscale).tolist()
 
     def replaced(config: Any) -> Any:
@@ -331,9 +312,8 @@ def with_lengthscale(
 
 
 def _linear_root(base: object, d: int, p: int) -> FloatArray:
-    """B (r, p, d + 1) such that U = B [omega | 1] has U^T U = M(omega).
-
-    For the divergence-free kernel the rows omega_i e_j - omega_j e_i, i < j: linear, and more than p where p > 3."""
+    """B (r, p, d + 1) such that U = B [omega | 1] has U^T U = M(omega). For the divergence-free kernel the rows
+    omega_i e_j - omega_j e_i, i < j: linear, and more than p where p > 3."""
     if isinstance(base, CurlFree):
         root = np.zeros((1, p, d + 1))
         root[0, range(p), range(d)] = 1.0

@@ -43,9 +43,8 @@ def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet.
-
-    A free `intercept` takes the place of a rule's centre and phi's constant. InputError for what cannot be drawn."""
+    """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet. A free
+    `intercept` takes the place of a rule's centre and phi's constant. InputError for what cannot be drawn."""
 
     kernel: OperatorKernel
     sampler: Sampler
@@ -73,20 +72,14 @@ class Recipe:
             raise InputError(f"n_features is {self.n_features}, but this kernel and sampler need more; raise it")
         degrees = np.count_nonzero(series(self.scalar)) if isinstance(self.scalar, Polynomial) else 0
         if self.m < degrees:
-            raise InputError(
-                f"n_features is {self.n_features}, but this polynomial needs a column for each of its {degrees} "
-                "degrees; raise it"
-            )
+            needs = f"this polynomial needs a column for each of its {degrees} degrees"
+            raise InputError(f"n_features is {self.n_features}, but {needs}; raise it")
         if not self._own and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
-            raise InputError(
-                "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra, which only an "
-                "intercept can take; fit one, or use iid, orthogonal or qmc"
-            )
+            problem = "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra"
+            raise InputError(f"{problem}, which only an intercept can take; fit one, or use iid, orthogonal or qmc")
         if self._own and not isinstance(self.sampler, IID | Orthogonal):
-            raise InputError(
-                f"sampler: a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies; "
-                "leave the sampler out"
-            )
+            problem = f"a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies"
+            raise InputError(f"sampler: {problem}; leave the sampler out")
 
     @classmethod
     def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = True) -> Recipe:

@@ -97,16 +97,10 @@ def made(plan: Plan) -> dict[str, Any]:
     """All that a model depends on but for its rows' values, as the model keeps it. These fingerprints name; where no
     receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of the files that manifold
     terms are of."""
-    wanted = [
-        plan.own.config(),
-        plan.kernel_configs,
-        plan.drawn_configs,
-        plan.job.features.counts,
-        plan.costs.route,
-        None if plan.observe is None else plan.observe.tolist(),
-        plan.job.solve.model_dump(mode="json", exclude={"observe"}),
-        __version__,
-    ]
+    observe = None if plan.observe is None else plan.observe.tolist()
+    solve = plan.job.solve.model_dump(mode="json", exclude={"observe"})
+    wanted: list[Any] = [plan.own.config(), plan.kernel_configs, plan.drawn_configs, plan.job.features.counts]
+    wanted += [plan.costs.route, observe, solve, __version__]
     wanted += [*(term.asked() for term in plan.terms), *(() if plan.job.publish.sample else ("no sample",))]
     job = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32]
     first, stop = plan.dataset.first, plan.dataset.n

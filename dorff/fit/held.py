@@ -1,5 +1,4 @@
-"""What held-out rows are for once a kernel and a ridge are chosen: calibrated probabilities, bands that hold, and a
-sample of them to judge the model by."""
+"""What held-out rows are for after a choice: calibrated probabilities, bands that hold, a sample to judge by."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -30,12 +29,11 @@ GOLDEN: Final = (5**0.5 - 1) / 2
 @dataclass(frozen=True, eq=False)
 class Held:
     """A fit of all folds but one, the first that has rows, with what was chosen; and rows of that fold, which its sums
-    have not seen: `n` of them have targets, and they are in `leaves`.
-
-    Departures from a clean split: the ridge, the kernel, the number of features and length-scales were chosen with
-    the fold in, and so were the constants of the pass, which come from the data's first rows: y0, the inputs' centre
-    and scales. Dealt by leaves, fold 0 is every count-th leaf beginning with leaf 0, the one those rows are in. What
-    is found from its rows, probabilities' slope or bands' factors, is used with the fit to all rows."""
+    have not seen: `n` of them have targets, and they are in `leaves`. Departures from a clean split: the ridge, the
+    kernel, the number of features and length-scales were chosen with the fold in, and so were the constants of the
+    pass, which come from the data's first rows: y0, the inputs' centre and scales. Dealt by leaves, fold 0 is every
+    count-th leaf beginning with leaf 0, the one those rows are in. What is found from its rows, probabilities' slope
+    or bands' factors, is used with the fit to all rows."""
 
     plan: Plan
     model: Model
@@ -173,8 +171,8 @@ def conformalize(held: Held | None) -> Conformal:
                 values = held.model.observed(held.model.predict(rows.X))
                 scores.append(calibration.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
     if not scores:
-        raise InputError(
-            "solve.conformal: no rows can be held out, because all that have targets are in one fold (of one group or "
-            "leaf, or so few); set solve.folds.by: rows, or leave conformal out"
+        problem = (
+            "no rows can be held out, because all that have targets are in one fold (of one group or leaf, or so few)"
         )
+        raise InputError(f"solve.conformal: {problem}; set solve.folds.by: rows, or leave conformal out")
     return Conformal.fit(np.concatenate(scores))

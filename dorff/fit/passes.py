@@ -1,6 +1,4 @@
-"""One pass over the data, run or gone on with, and what comes of it: its sums, and those of manifold terms; and of a
-choice by them noise, posterior, evidence, a fit without some rows, the model, the same for jobs, streaming and
-estimators."""
+"""One pass over the data, run or gone on with, and what comes of it, the same for jobs, streaming and estimators."""
 
 import hashlib
 import time
@@ -139,10 +137,9 @@ def sum_terms(
             summary = {key: of if key == "type" else of + part.summary[key] for key, of in total.summary.items()}
             total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], summary)
         if not total.sums.packed.any() and any(term.manifold.weights):
-            raise InputError(
-                f"manifold, term {len(sums) + 1}: its sums are zero: its graph has no edge with a weight above 0, or "
-                "all of them join equal rows; mend the graph (graph.weights, if it is a width), or leave the term out"
-            )
+            problem = "its sums are zero: its graph has no edge with a weight above 0, or all of them join equal rows"
+            remedy = "mend the graph (graph.weights, if it is a width), or leave the term out"
+            raise InputError(f"manifold, term {len(sums) + 1}: {problem}; {remedy}")
         sums.append(total)
     with nullcontext() if lease is None else lease.fenced():
         for folder in (GRAPHS, TERMS):  # of other terms
@@ -178,14 +175,15 @@ def _sum(plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: 
         frozen, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
         columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
+    edges, seconds = 0 if isinstance(graph, Identity) else sums.n, time.perf_counter() - began
     summary = {
         "type": graph.config()["type"],
         "rows": source.rows,
-        "edges": 0 if isinstance(graph, Identity) else sums.n,
+        "edges": edges,
         "shards": shards,
-        "seconds": time.perf_counter() - began,
-        **({"rows_without_edges": alone} if isinstance(graph, Given) else {}),
+        "seconds": seconds,
     }
+    summary |= {"rows_without_edges": alone} if isinstance(graph, Given) else {}
     return TermSums(sums, receipts, summary)
 
 
@@ -237,9 +235,8 @@ def _collected(tree: Tree, plan: Plan, engine: Engine, told: Callable[[int], Non
     if plan.spec.sums is not Kind.TOEPLITZ:
         return dict(tree.collect(engine, Triangle if plan.spec.sums is Kind.TRIANGLE else Moments, told))
     sums = tree.collect(engine, Toeplitz, told)
-    lattice, modes = (
-        modes_of(one) for one in (load_pass(plan.directory, plan.frozen().hash).features, plan.frozen().features)
-    )
+    frozen = plan.frozen()
+    lattice, modes = modes_of(load_pass(plan.directory, frozen.hash).features), modes_of(frozen.features)
     made = of_lattice if plan.costs.route == "cg" else gram
     return {part: made(sums.pop(part), lattice, modes) for part in list(sums)}
 
@@ -260,9 +257,8 @@ def not_trimmed(plan: Plan) -> Iterator[None]:
 
 @contextmanager
 def nothing_left(plan: Plan) -> Iterator[None]:
-    """What is refused before its first leaf is done leaves nothing behind.
-
-    Receipts of done leaves stay, whatever happens: they are used again."""
+    """What is refused before its first leaf is done leaves nothing behind. Receipts of done leaves stay, whatever
+    happens: they are used again."""
     absent = [path for path in (plan.directory, *plan.directory.parents) if not path.exists()]
     try:
         yield

@@ -39,12 +39,11 @@ def publish(
     record: Mapping[str, Any],
     judge: Callable[[Path, Path | None], Verdict],
 ) -> tuple[Path, Verdict]:
-    """Write a version of the model, have it judged, and switch to it; returns its directory and the verdict.
-
-    `record` goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept.
-    Whatever happens, and wherever this is killed, `current` names a whole version: the old one or the new one. Raises
-    GateError where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails: then
-    the new version is removed. `lease` is that of `root`: what publishes that were killed left there is removed."""
+    """Write a version of the model, have it judged, and switch to it; returns its directory and the verdict. `record`
+    goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept. Whatever
+    happens, and wherever this is killed, `current` names a whole version: the old one or the new one. Raises GateError
+    where the judge refuses, LeaseError where the lease is lost, IncompleteError where the disk fails: then the new
+    version is removed. `lease` is that of `root`: what publishes that were killed left there is removed."""
     models.discard_unnumbered(root, lease)
     version = models.write_version(model, root)
     try:
@@ -80,10 +79,8 @@ def _refused(root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: P
     """What to say of a refusal, once the history tells it."""
     with lease.fenced():
         append_history(root, {**line, "outcome": "refused", "reasons": list(reasons)})
-    return GateError(
-        f"{root}: the new model is not published: {'; '.join(reasons)}. "
-        + (f"{old.name} stays current" if old else "There is no model yet")
-    )
+    now = f"{old.name} stays current" if old else "There is no model yet"
+    return GateError(f"{root}: the new model is not published: {'; '.join(reasons)}. {now}")
 
 
 def _current(root: Path) -> Path | None:
@@ -131,16 +128,11 @@ def refuse_coverage(plan: Plan, error: QuarantineError) -> GateError:
     leaves = [leaf for leaf in plan.leaves if leaf.number in numbers]
     rows, of = sum(leaf.stop - leaf.start for leaf in leaves), plan.dataset.rows
     shard = plan.dataset.shard_rows
-    named = "; ".join(
-        f"leaf {leaf.number} (rows {leaf.start} to {leaf.stop - 1}, shards {leaf.start // shard} to "
-        f"{(leaf.stop - 1) // shard})"
-        for leaf in leaves[:8]
-    )
-    what = f"coverage {1 - rows / of:.4%}: {named} of {plan.dataset.path}" if leaves else str(error)
-    why = (
-        f"{what} killed its worker each time it was tried, alone too; all other leaves are done, and nothing is "
-        "published: look at the workers' memory and logs and at these rows, then run again"
-    )
+    spans = [(leaf.number, leaf.start, leaf.stop - 1) for leaf in leaves[:8]]
+    each = [f"leaf {n} (rows {at} to {end}, shards {at // shard} to {end // shard})" for n, at, end in spans]
+    what = f"coverage {1 - rows / of:.4%}: {'; '.join(each)} of {plan.dataset.path}" if leaves else str(error)
+    why = f"{what} killed its worker each time it was tried, alone too; all other leaves are done, and nothing is"
+    why += " published: look at the workers' memory and logs and at these rows, then run again"
     root, name = locate(plan.job.model), None
     if root.exists() and (current := read_history(root)):
         append_history(root, {"time": _now(), "outcome": "refused", "reasons": [why]})
@@ -153,11 +145,10 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
     reasons, rule = [], job.publish
     if report.digits < rule.digits:
         terms = "; of manifold terms set form: edges, or lower weight or power" if report.manifold else ""
-        reasons.append(
-            f"only {report.digits:.1f} digits of its fitted values are right (publish.digits: {rule.digits:g}; "
-            f"condition {report.condition:.2g}): raise the ridge, or see that features.precision is double, "
-            f"solve.route auto and solve.qr true{terms}"
-        )
+        wanted = f"publish.digits: {rule.digits:g}; condition {report.condition:.2g}"
+        remedy = "raise the ridge, or see that features.precision is double, solve.route auto and solve.qr true"
+        problem = f"only {report.digits:.1f} digits of its fitted values are right"
+        reasons.append(f"{problem} ({wanted}): {remedy}{terms}")
     r2_of = R2(report.r2_of)
     mine = report.score if rule.holdout is None else held_out(job, new, r2_of)
     if rule.margin is None or old is None:
@@ -166,15 +157,11 @@ def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:
     try:
         other = _old_score(job, old, new, r2_of)
     except InputError as error:
-        reasons.append(
-            f"the current model cannot be compared with it ({error}): publish to another place, or once without "
-            "publish.margin"
-        )
+        remedy = "publish to another place, or once without publish.margin"
+        reasons.append(f"the current model cannot be compared with it ({error}): {remedy}")
     if mine is not None and other is not None and not mine >= other - rule.margin:
-        reasons.append(
-            f"its held-out score {mine:.5g} is more than publish.margin {rule.margin:g} below the current model's "
-            f"{other:.5g}: look at what is new in the data"
-        )
+        problem = f"its held-out score {mine:.5g} is more than publish.margin {rule.margin:g} below the current model's"
+        reasons.append(f"{problem} {other:.5g}: look at what is new in the data")
     return Verdict(mine, other, tuple(reasons))
 
 

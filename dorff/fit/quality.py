@@ -1,5 +1,4 @@
-"""How good a fit is on rows that it has not seen, against predicting the mean and a linear model; and warnings, each
-with a remedy."""
+"""How good a fit is on unseen rows, against the mean and a linear model; and warnings, each with a remedy."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -63,11 +62,10 @@ class ClassQuality:
 @dataclass(frozen=True)
 class FitQuality:
     """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows; or, by `ONE_BY_ONE`, rows of a
-    sample that are left out alone, each predicted by the fit to all others. The linear model is of
-    `linear_rows` of them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was
-    looked at. `half` is R2 with the first half of the features, `outputs` those of each target. Of classes it is the
-    one fold that calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their
-    weights."""
+    sample that are left out alone, each predicted by the fit to all others. The linear model is of `linear_rows` of
+    them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was looked at. `half`
+    is R2 with the first half of the features, `outputs` those of each target. Of classes it is the one fold that
+    calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their weights."""
 
     by: str
     folds: int
@@ -202,45 +200,36 @@ def warnings_of(
     over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
     lost = [one for one in quality.outputs if (one.r2_linear or 0.0) - max(one.r2 or 0.0, 0.0) > NO_BETTER]
     if lost and not far:
-        yield (
-            f"a linear model has R2 {lost[0].r2_linear:.2f} on held-out rows of "
-            f"{_names([one.target for one in lost])}, and this fit {lost[0].r2 or 0.0:.2f}: new rows are further from "
-            "others than its length-scale reaches; list kernels of longer ones (2, 4 and 8 times), of which the best "
-            "on held-out rows is taken"
-        )
+        rows = f"held-out rows of {_names([one.target for one in lost])}"
+        problem = f"a linear model has R2 {lost[0].r2_linear:.2f} on {rows}, and this fit {lost[0].r2 or 0.0:.2f}"
+        why = "new rows are further from others than its length-scale reaches"
+        remedy = "list kernels of longer ones (2, 4 and 8 times), of which the best on held-out rows is taken"
+        yield f"{problem}: {why}; {remedy}"
     elif poor:
         yield f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}"
     elif over:
         why, more = "rows: it learns rows by heart", "rows, or fewer inputs"
         if quality.by not in ("rows", "blocks", "leaves", "splits", ONE_BY_ONE):  # groups, or their column
             why, more = "groups: each has errors of its own", "groups, rather than more rows of these"
-        yield (
-            f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f} on the fit's own rows to "
-            f"{over[0].r2:.2f} on held-out {why}; give more {more}"
-        )
+        falls = f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f}"
+        yield f"{falls} on the fit's own rows to {over[0].r2:.2f} on held-out {why}; give more {more}"
     if quality.accuracy is not None and quality.accuracy_frequent is not None:
         yield from _of_classes(quality, quality.accuracy, quality.accuracy_frequent, weighed=weighed)
     told = quality.dependence or 0.0
     if quality.by == "rows" and alike(told, quality.correlation or 0.0):
-        yield (
-            f"rows beside a row tell {told:.0%} of its error, and rows are held out one by one: new ones will do "
-            "worse than those did; leave solve.folds.by out, or set it to blocks"
-        )
+        problem = "new ones will do worse than those did; leave solve.folds.by out, or set it to blocks"
+        yield f"rows beside a row tell {told:.0%} of its error, and rows are held out one by one: {problem}"
     least = 0.0 if held is None else COVERS - 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
     narrow = {one.target: one.inside for one in quality.outputs if one.inside is not None and one.inside < least}
     if narrow:
         remedy = "conformal bands are right" if conformal else "set solve.conformal: true, for bands that hold"
-        yield (
-            f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}: errors hang "
-            f"together, and deviations of f (--std) are too small too; {remedy}"
-        )
+        problem = f"errors hang together, and deviations of f (--std) are too small too; {remedy}"
+        yield f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}: {problem}"
     if quality.half is not None and quality.r2 is not None and not poor:
         fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)
         if fell > GAIN and 1.0 - quality.r2 > NOTHING:
-            yield (
-                f"more features would do better: with twice as many the held-out error fell by {fell:.0%}, to "
-                f"{1 - quality.r2:.3g} of the variance at {fitted.choice.m:,}; raise features.count"
-            )
+            problem = f"more features would do better: with twice as many the held-out error fell by {fell:.0%}"
+            yield f"{problem}, to {1 - quality.r2:.3g} of the variance at {fitted.choice.m:,}; raise features.count"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -268,10 +257,9 @@ def _edges(fitted: Fitted, by: str | None, *, auto: bool) -> Iterator[str]:
     if not auto:
         yield f"the ridge is the {'smallest' if smallest else 'largest'} tried, {best:.3g}; set solve.ridge: auto"
     elif smallest and by in ("rows", ONE_BY_ONE):
-        yield (
-            f"the best ridge is the smallest that can be, {best:.3g}: the targets have no noise, or rows are alike "
-            "that are in several folds; set solve.folds.by: blocks, or name groups, if rows belong together"
-        )
+        problem = "the targets have no noise, or rows are alike that are in several folds"
+        remedy = "set solve.folds.by: blocks, or name groups, if rows belong together"
+        yield f"the best ridge is the smallest that can be, {best:.3g}: {problem}; {remedy}"
     elif not smallest:
         yield f"the best ridge is the largest that can be, 1e{LAST[1] - 1:+d} of k(x, x): the inputs tell nothing here"
 
@@ -285,10 +273,8 @@ def better(fitted: Fitted, sample: LeftOut, select: str) -> Iterator[str]:
     ridges = [chosen, *sorted(tried)[:: math.ceil(len(tried) / OTHERS) or 1]]
     r2 = fitted.settings[choice.candidate].r2.score(_without(fitted, ridges, sample), sample.spread)
     if r2.max() - r2[0] > WORSE:
-        yield (
-            f"{select} chose ridge {chosen:.3g}, whose R2 is {r2[0]:.3f} on rows that are left out one "
-            f"at a time; that of ridge {ridges[int(np.argmax(r2))]:.3g} is {r2.max():.3f}: set solve.select: auto"
-        )
+        problem = f"{select} chose ridge {chosen:.3g}, whose R2 is {r2[0]:.3f} on rows that are left out one at a time"
+        yield f"{problem}; that of ridge {ridges[int(np.argmax(r2))]:.3g} is {r2.max():.3f}: set solve.select: auto"
 
 
 def given_distance(plan: Plan, fitted: Fitted) -> float | None:
@@ -301,9 +287,8 @@ def given_distance(plan: Plan, fitted: Fitted) -> float | None:
 
 def _far(distance: float | None) -> Iterator[str]:
     if distance is not None and not FAR[0] < distance < FAR[1]:
-        flat = distance <= FAR[0]
-        yield (
-            f"the length-scale is {1 / distance if flat else distance:,.0f} times "
-            f"{'longer' if flat else 'shorter'} than rows are apart, in the units that the fit sees: the kernel is "
-            f"{'almost flat' if flat else 'zero between most rows'}; leave lengthscale out, and it is found"
-        )
+        off, kernel = f"{distance:,.0f} times shorter", "zero between most rows"
+        if distance <= FAR[0]:
+            off, kernel = f"{1 / distance:,.0f} times longer", "almost flat"
+        problem = f"the length-scale is {off} than rows are apart, in the units that the fit sees"
+        yield f"{problem}: the kernel is {kernel}; leave lengthscale out, and it is found"

@@ -35,10 +35,9 @@ ROUNDS: Final = 3  # of passes in which what the terms are of changes
 
 def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = None) -> FitReport:
     """Fit the job and publish its model; goes on from what an earlier, unfinished run left. Where there is nothing new
-    nothing is touched.
-
-    Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again), LeaseError (another run is at
-    it) and GateError: the new model is not good enough, or rows cannot be read, and the current one stays."""
+    nothing is touched. Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again),
+    LeaseError (another run is at it) and GateError: the new model is not good enough, or rows cannot be read, and the
+    current one stays."""
     began, before = time.perf_counter(), COUNTS.copy()
 
     def spent(report: FitReport) -> FitReport:
@@ -88,9 +87,8 @@ def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[Fi
     model = replace(model, info=info, held=model.held if job.publish.sample else None)
     kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
     record = {key: getattr(report, key) for key in (*kept, "r2_of")}
-    path, verdict = publish(
-        model, locate(job.model), lease=lease, rule=job.publish, record=record, judge=partial(judge, job, report)
-    )
+    judging = partial(judge, job, report)
+    path, verdict = publish(model, locate(job.model), lease=lease, rule=job.publish, record=record, judge=judging)
     by = report.score_by if job.publish.holdout is None else "holdout"
     return replace(report, score=verdict.score, score_by=by, model=str(path))
 
@@ -172,8 +170,7 @@ def _streamed(run: _FitRun) -> Solved:
 
 
 def _pass(run: _FitRun) -> tuple[PassResult, int]:
-    """A pass, and those of manifold terms, on an engine that is closed before anything is solved: its processes hold
-    memory. IncompleteError where what the terms are of changed each time."""
+    """A pass and its manifold terms', on an engine closed before anything is solved: its processes hold memory."""
     plan = run.plan
     with _opened(run) as running:
         for _ in range(ROUNDS):
@@ -183,10 +180,8 @@ def _pass(run: _FitRun) -> tuple[PassResult, int]:
                 terms = sum_terms(plan, running, lambda number: _share(run, number + 1), lease=run.lease)
             if of == [term.stamp() for term in plan.terms]:
                 return replace(passed, terms=terms), running.threads
-    raise IncompleteError(
-        f"{plan.dataset.path}: the rows or graphs of its manifold terms changed each time they had been read; run "
-        "again when nobody writes to them"
-    )
+    problem = f"{plan.dataset.path}: the rows or graphs of its manifold terms changed each time they had been read"
+    raise IncompleteError(f"{problem}; run again when nobody writes to them")
 
 
 def _narrowed(plan: Plan, work: Callable[[], T]) -> T:
@@ -231,15 +226,11 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
 def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
-    distance, auto, weighed = given_distance(plan, fitted), solve.ridge == AUTO, solve.class_weight != "none"
-    more = list(
-        warnings_of(
-            fitted, quality, auto=auto, distance=distance, held=held, weighed=weighed, conformal=solve.conformal
-        )
-    )
+    how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
+    more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
     if (reached := plan.kernel_error(fitted.fit.kernel)) is not None and reached > 2 * plan.own.sampler["error"]:
-        asked_for = f"{plan.own.sampler['error']:g} was asked for; raise features.count"
-        more.append(f"the lattice's {fitted.choice.m} features may be off the kernel by {reached:.1g}, {asked_for}")
+        wanted = f"{plan.own.sampler['error']:g} was asked for; raise features.count"
+        more.append(f"the lattice's {fitted.choice.m} features may be off the kernel by {reached:.1g}, {wanted}")
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 

@@ -167,10 +167,8 @@ def expected_passes(plan: Plan) -> int | None:
     """How many passes over the data a job solved by streaming may take: those that its iteration takes for some
     thousand rows, with at most `MOST_FEATURES` of its features and the linear part of phi, if it has one. None where
     so few of the rows that were looked at can be used that they do not tell. Length-scales that are to be found are
-    found first. Writes nothing.
-
-    (Fits of 8,000 to 40,000 rows with 2 to 8192 features, 3 to 353 passes, took .69 to 1.48 times as many as were
-    expected, 200,000 rows with 32,768 features .71.)"""
+    found first. Writes nothing. (Fits of 8,000 to 40,000 rows with 2 to 8192 features, 3 to 353 passes, took .69 to
+    1.48 times as many as were expected, 200,000 rows with 32,768 features .71.)"""
     job, linear = plan.job, 2 * plan.dataset.d if plan.recipe.linear else 0
     features = job.features.model_copy(update={"count": min(*job.features.counts, MOST_FEATURES + linear)})
     solve = job.solve.model_copy(update={"route": "streaming"})

@@ -22,11 +22,9 @@ from dorff.store import load_moments, save_moments
 
 @dataclass(frozen=True)
 class Trial:
-    """A job with one of its kernels, numbers of features and ridges, and its score.
-
-    `manifold` are the weights of its manifold terms. `value` and, by k-fold, `r2` are as in `Score`, and the best has
-    least of the same. `kernel` is the number of the kernel in the job's list, 0 where it names one; `ridges`, `rung`
-    and `digits` as in `Score`."""
+    """A job with one of its kernels, numbers of features and ridges, and its score. `manifold` are the weights of its
+    manifold terms. `value` and, by k-fold, `r2` are as in `Score`, and the best has least of the same. `kernel` is the
+    number of the kernel in the job's list, 0 where it names one; `ridges`, `rung` and `digits` as in `Score`."""
 
     ridge: float
     value: float
@@ -46,10 +44,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The job with its best kernel, features and ridge alone, and every trial.
-
-    `reads` says how often this run read the rows: less than once where moments of earlier runs were used. Seconds are
-    those of the pass and of the trials. `r2_of` says what held-out R2 is of; `warnings` are the plan's."""
+    """The job with its best kernel, features and ridge alone, and every trial. `reads` says how often this run read
+    the rows: less than once where moments of earlier runs were used. Seconds are those of the pass and of the trials.
+    `r2_of` says what held-out R2 is of; `warnings` are the plan's."""
 
     best: Job
     trial: Trial
@@ -62,10 +59,9 @@ class TuneResult:
 
 
 def tune(job: Job, *, engine: Engine | None = None, progress: Told = None, told: Told = None) -> TuneResult:
-    """Score a job with each of its kernels, numbers of features and ridges; the least wins, the first of equals.
-
-    The pass is durable: a run that was cut goes on, and a fit of the best job reuses it. Runs on the job's cluster
-    where no engine is given. `progress` is told the rows of the pass, `told` the trials."""
+    """Score a job with each of its kernels, numbers of features and ridges; the least wins, the first of equals. The
+    pass is durable: a run that was cut goes on, and a fit of the best job reuses it. Runs on the job's cluster where
+    no engine is given. `progress` is told the rows of the pass, `told` the trials."""
     plan = make_plan(job)
     _with_scores(plan)
     running = open_engine(job.cluster, needs=plan.costs.worker_bytes) if engine is None else nullcontext(engine)
@@ -75,20 +71,15 @@ def tune(job: Job, *, engine: Engine | None = None, progress: Told = None, told:
 
 def _with_scores(plan: Plan) -> None:
     if plan.costs.route == "streaming":
-        raise InputError(
-            "solve.route: streaming keeps no sums to choose from; tune with fewer features (features.count), or set "
-            "solve.route: direct or cg"
-        )
+        remedy = "tune with fewer features (features.count), or set solve.route: direct or cg"
+        raise InputError(f"solve.route: streaming keeps no sums to choose from; {remedy}")
     if plan.costs.route == "cg" and plan.job.solve.select != "kfold":
-        raise InputError(
-            f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none; set "
-            "solve.select: kfold, or solve.route: direct"
-        )
+        problem = f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none"
+        raise InputError(f"{problem}; set solve.select: kfold, or solve.route: direct")
     if plan.job.solve.select not in HELD_OUT and any(map(any, plan.weights)):
-        raise InputError(
-            f"solve.select: {plan.job.solve.select} knows nothing of unlabelled rows, and cannot score a job with "
-            "manifold terms; set solve.select: kfold, or fit the job"
-        )
+        problem = "knows nothing of unlabelled rows, and cannot score a job with manifold terms"
+        remedy = "set solve.select: kfold, or fit the job"
+        raise InputError(f"solve.select: {plan.job.solve.select} {problem}; {remedy}")
 
 
 def _tuned(plan: Plan, engine: Engine, progress: Told, told: Told) -> TuneResult:
@@ -106,8 +97,7 @@ def _tuned(plan: Plan, engine: Engine, progress: Told, told: Told) -> TuneResult
 def _grid(
     plan: Plan, folds: Mapping[Part, Solvable], terms: Sequence[Moments], engine: Engine, told: Told
 ) -> list[Trial]:
-    """Every trial, in order; a task scores one setting (a kernel with weights of the manifold terms) at one m, the
-    largest first, from files of the pass's folds and of the terms' sums."""
+    """Every trial, in order; a task scores one setting at one m, the largest first, from files of the sums."""
     settings_ = range(len(plan.kernel_configs) * len(plan.weights))
     grid = [(m, setting, at) for setting in settings_ for at, m in enumerate(plan.counts or (plan.costs.m,))]
     grid.sort(key=lambda one: -one[0])
@@ -128,16 +118,14 @@ def _grid(
         file = stack.enter_context(_shared(plan.directory, folds))
         sums = [stack.enter_context(_shared(plan.directory, {(0, ""): T}, f"term-{at}")) for at, T in enumerate(terms)]
         solver = engine if _fits_a_worker(plan) else SerialEngine()
-        solver.run(
-            [Task(score_setting, (plan, file, sums, setting, m), (setting, at)) for m, setting, at in grid], done
-        )
+        tasks = [Task(score_setting, (plan, file, sums, setting, m), (setting, at)) for m, setting, at in grid]
+        solver.run(tasks, done)
     return [trial for tag in sorted(tried) for trial in tried[tag]]
 
 
 @contextmanager
 def _shared(directory: Path, folds: Mapping[Part, Solvable], name: str = "folds") -> Iterator[Path]:
-    """A file of a pass's folds beside its plan, for the trials of this run: it holds the lease, so what a run that was
-    killed left there is written over."""
+    """A file of a pass's folds for this run's trials: under the lease, what a killed run left is written over."""
     path = directory / f"{name}.moments"
     try:
         save_moments(path, folds)
@@ -153,18 +141,15 @@ def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m:
     sums = [_read(one)[0, ""] for one in terms]
     parts, setting = of_first(filled(plan, folds), settings(plan, sums)[number], m)
     ridges = None if solve.ridge == AUTO else solve.ridges
-    return [
-        replace(score, candidate=number)
-        for score in setting_scores(parts, setting, ridges, by=solve.select, per_output=solve.ridge_per_output)
-    ]
+    scores = setting_scores(parts, setting, ridges, by=solve.select, per_output=solve.ridge_per_output)
+    return [replace(score, candidate=number) for score in scores]
 
 
 def _read(path: Path) -> Folds:
     folds = load_moments(path)
     if folds is None:
-        raise IncompleteError(
-            f"{path}: the folds' moments are gone or damaged; see that every worker sees this folder, then run again"
-        )
+        remedy = "see that every worker sees this folder, then run again"
+        raise IncompleteError(f"{path}: the folds' moments are gone or damaged; {remedy}")
     return folds
 
 

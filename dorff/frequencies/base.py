@@ -16,9 +16,8 @@ from dorff.spec.registry import Config
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure.
-
-    It serves the kernel's `terms`; `share` is their part of tr k(0). `weighed`: one's psi depends on the frequency."""
+    """A law that frequencies are drawn from: a scalar kernel's spectrum, by a measure. It serves the kernel's `terms`;
+    `share` is their part of tr k(0). `weighed`: one's psi depends on the frequency."""
 
     scalar: ScalarKernel
     measure: Measure
@@ -38,13 +37,11 @@ class Law:
 
 @dataclass(frozen=True)
 class Sampler(ABC):
-    """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone.
-
-    A kernel of several laws (distinct pairs of a scalar kernel and a measure) has them drawn together, from their
-    mixture, where `mixes`; else, and always for a concatenated sum, which has a law for each term, law by law.
-
-    One that does not mix is a rule for one rotation-invariant law, whose weights or points are no plain sample of it.
-    It serves every operator kernel: a term's estimate is the rule's for g(omega) = cos(omega . delta) M(omega)."""
+    """Draws the frequencies of an operator kernel. They depend on the arguments of `draw` alone. A kernel of several
+    laws (distinct pairs of a scalar kernel and a measure) has them drawn together, from their mixture, where `mixes`;
+    else, and always for a concatenated sum, which has a law for each term, law by law. One that does not mix is a rule
+    for one rotation-invariant law, whose weights or points are no plain sample of it. It serves every operator kernel:
+    a term's estimate is the rule's for g(omega) = cos(omega . delta) M(omega)."""
 
     kind: ClassVar[str]  #: its word in JOB.yaml
     mixes: ClassVar[bool] = False
@@ -101,11 +98,10 @@ class Sampler(ABC):
 
     @final
     def draw(self, kernel: OperatorKernel, *, d: int, p: int, count: int, seed: int) -> Frequencies:
-        """The frequencies that come for a ceiling of `count` (see `cost`). InputError where there is no rule.
-
-        Laws get frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the
-        density is that of the shares actually used, so that the estimate of the kernel stays unbiased whatever the
-        rounding. The views of a multi-view kernel have as many each, in turn, with zeros for unseen inputs."""
+        """The frequencies that come for a ceiling of `count` (see `cost`). InputError where there is no rule. Laws get
+        frequencies in shares tr k_i(0), rounded to whole ones. From a mixture (Minh 2016, eq. 58-59) the density is
+        that of the shares actually used, so that the estimate of the kernel stays unbiased whatever the rounding. The
+        views of a multi-view kernel have as many each, in turn, with zeros for unseen inputs."""
         rng = np.random.default_rng(seed)
         if not isinstance(kernel, MultiView):
             return self._drawn(kernel, d, p, count, rng)
@@ -135,10 +131,8 @@ class Sampler(ABC):
         """What `draw` of the same arguments gives and takes."""
         if isinstance(kernel, MultiView):
             self.check(kernel, d, p)
-            parts = [
-                self.of_view(view).cost(view.kernel, d=view.d, p=p // kernel.V, count=size)
-                for view, size in zip(kernel.views, dealt(kernel, count), strict=True)
-            ]
+            each = zip(kernel.views, dealt(kernel, count), strict=True)
+            parts = [self.of_view(one).cost(one.kernel, d=one.d, p=p // kernel.V, count=size) for one, size in each]
             D = sum(part.frequencies for part in parts)
             return Cost(D, 2 * D * d + max(part.numbers for part in parts), 2.0 * D * d)
         laws = self.laws(kernel, d, p)
@@ -161,26 +155,20 @@ class Sampler(ABC):
             ]
         laws = self.laws(kernel, d, p)
         apart = self._apart(kernel, laws)
-        return [
-            {
-                "scalar": law.scalar.config(),
-                "measure": law.measure.config(),
-                "count": size,
-                **({} if self.mixes else {"weighed": law.weighed}),
-                **({"terms": list(law.terms)} if apart else {}),
-            }
-            for law, size in zip(laws, _apportion(laws, count), strict=True)
-        ]
+        listed = list[Config]()
+        for law, size in zip(laws, _apportion(laws, count), strict=True):
+            listed.append({"scalar": law.scalar.config(), "measure": law.measure.config(), "count": size})
+            listed[-1] |= {} if self.mixes else {"weighed": law.weighed}
+            listed[-1] |= {"terms": list(law.terms)} if apart else {}
+        return listed
 
     @final
     def laws(self, kernel: OperatorKernel, d: int, p: int) -> list[Law]:
         """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one."""
         if isinstance(kernel, MultiView):
             if not self.mixes:
-                raise InputError(
-                    f"sampler: {self.config()['type']} is no rule for the views of a multi-view kernel, which have "
-                    "frequencies of their own; use iid, orthogonal or qmc"
-                )
+                problem = f"sampler: {self.config()['type']} is no rule for the views of a multi-view kernel"
+                raise InputError(f"{problem}, which have frequencies of their own; use iid, orthogonal or qmc")
             found, before = list[Law](), 0
             for view in kernel.views:
                 laws = self.laws(view.kernel, view.d, p // kernel.V)
@@ -248,25 +236,20 @@ def spectrum(scalar: ScalarKernel) -> Spectral:
 def isotropic(law: Spectral, measure: Measure, sampler: str) -> Isotropic:
     """The law where it is rotation-invariant under the measure, else InputError."""
     if not isinstance(law, Isotropic):
-        raise InputError(
-            f"sampler: {sampler} needs a spectrum that no rotation changes; that of {type(law).__name__} is not "
-            "such a one: use iid or qmc"
-        )
+        remedy = f"that of {type(law).__name__} is not such a one: use iid or qmc"
+        raise InputError(f"sampler: {sampler} needs a spectrum that no rotation changes; {remedy}")
     if not law.rotation_invariant(measure):
-        raise InputError(
-            f"sampler: {sampler} needs a law that no rotation changes; the {measure} measure of unequal length-scales "
-            "is not such a one: use the unbounded or the defensive measure, or iid or qmc"
-        )
+        problem = f"the {measure} measure of unequal length-scales is not such a one"
+        remedy = "use the unbounded or the defensive measure, or iid or qmc"
+        raise InputError(f"sampler: {sampler} needs a law that no rotation changes; {problem}: {remedy}")
     return law
 
 
 def unbounded(measure: Measure, sampler: str) -> None:
     """InputError for a measure that is not the spectrum itself."""
     if measure != Measure.UNBOUNDED:
-        raise InputError(
-            f"sampler: {sampler} is a rule for a spectrum itself, not for its {measure} measure; leave the kernel's "
-            "measure out or set unbounded, or use iid, orthogonal or qmc"
-        )
+        remedy = "leave the kernel's measure out or set unbounded, or use iid, orthogonal or qmc"
+        raise InputError(f"sampler: {sampler} is a rule for a spectrum itself, not for its {measure} measure; {remedy}")
 
 
 def _mixed(rng: np.random.Generator, parts: Sequence[Frequencies], laws: Sequence[Law], terms: int) -> Frequencies:
@@ -289,10 +272,9 @@ def _apportion(laws: Sequence[Law], count: int) -> list[int]:
     """Whole counts that sum to `count`, nearest to the shares (largest remainders), at least one each."""
     shares = np.array([law.share for law in laws])
     if count < len(shares):
-        raise InputError(
-            f"n_features gives {count} frequencies, but the kernel's sum needs at least one for each of its "
-            f"{len(shares)} spectra; raise n_features to {2 * len(shares)} or more"
-        )
+        needs = f"the kernel's sum needs at least one for each of its {len(shares)} spectra"
+        remedy = f"raise n_features to {2 * len(shares)} or more"
+        raise InputError(f"n_features gives {count} frequencies, but {needs}; {remedy}")
     exact = shares / shares.sum() * (count - len(shares))
     whole = np.floor(exact).astype(int)
     rest = count - len(shares) - int(whole.sum())

@@ -65,21 +65,16 @@ class Quadrature(Sampler):
     def __post_init__(self) -> None:
         if isinstance(self.degree, list | np.ndarray):
             object.__setattr__(self, "degree", tuple(int(part) for part in self.degree))
-        choices = {
-            "degree": DEGREES,
-            "mixing": ("butterfly", "haar"),
-            "radii": ("own", "shared"),
-            "centre": ("signed", "redraw", "drop"),
-        }
+        words = {"mixing": ("butterfly", "haar"), "radii": ("own", "shared"), "centre": ("signed", "redraw", "drop")}
+        choices: dict[str, tuple[object, ...]] = {"degree": DEGREES, **words}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {', '.join(map(str, known))}, not {getattr(self, name)!r}")
         idle = ("centre",) if self.degree == (1, 3) else ("mixing", "radii", "centre") if self.degree == (1, 1) else ()
         for name in idle:
             if (value := getattr(self, name)) != choices[name][0]:
-                raise InputError(
-                    f"sampler.{name} has no effect on a rule of degree {self.degree}, came {value!r}; leave it out"
-                )
+                problem = f"sampler.{name} has no effect on a rule of degree {self.degree}, came {value!r}"
+                raise InputError(f"{problem}; leave it out")
 
     @property
     def centred(self) -> bool:
@@ -95,10 +90,9 @@ class Quadrature(Sampler):
             try:
                 _ = law.variance
             except InputError as error:
-                raise InputError(
-                    f"sampler: quadrature of degree (3,3) needs frequencies of a finite second moment, which those of "
-                    f"{law!r} have not; set degree: [1, 3], or use orthogonal"
-                ) from error
+                problem = f"needs frequencies of a finite second moment, which those of {law!r} have not"
+                remedy = "set degree: [1, 3], or use orthogonal"
+                raise InputError(f"sampler: quadrature of degree (3,3) {problem}; {remedy}") from error
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         spectrum = isotropic(law.spectrum, law.measure, "quadrature")
@@ -169,7 +163,6 @@ class Quadrature(Sampler):
 
 def butterfly_angles(u: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Cosines and sines (..., d - 1) of the butterfly matrices whose first columns are the unit vectors u (..., d).
-
     With u uniform on the sphere the first column is, and no other (Genz 1998, after Anderson, Olkin & Underhill 1987).
     A group's angle shares its length between its halves; angles are numbered from stride 1 on, group by group."""
     values = u  # one number for each group of entries: its one entry, or its length

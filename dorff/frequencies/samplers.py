@@ -87,7 +87,6 @@ class QMCSpec(Typed):
 @dataclass(frozen=True)
 class QMC(DenseSampler):
     """A low-discrepancy sequence through the law's quantiles (Yang et al. 2014), for every kernel and measure.
-
     `sequence` "sobol" or "halton". Scrambled, it is random and unbiased (Owen 1997); else the same, and biased."""
 
     sequence: str = "sobol"
@@ -104,10 +103,8 @@ class QMC(DenseSampler):
         from scipy.stats import qmc  # large, and only this sampler needs it
 
         if self.sequence == "sobol" and law.dims(d, measure) > qmc.Sobol.MAXDIM:
-            raise InputError(
-                f"sampler: qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs "
-                f"{law.dims(d, measure)}; set sequence: halton, or use orthogonal"
-            )
+            problem = f"qmc: Sobol's sequence ends at {qmc.Sobol.MAXDIM} dimensions, this needs {law.dims(d, measure)}"
+            raise InputError(f"sampler: {problem}; set sequence: halton, or use orthogonal")
 
     def seeded(self, d: int, count: int) -> bool:
         return self.scramble
@@ -136,10 +133,9 @@ class GaussQuadratureSpec(Typed):
 @dataclass(frozen=True)
 class GaussQuadrature(Sampler):
     """Nodes of the product Gauss-Hermite grid, drawn with its weights as probabilities (Dao, De Sa & Re 2017).
-
-    `points` nodes an axis. A grid of no more nodes than asked for is taken whole, with its weights. Biased as the
-    grid is: exact for polynomials up to degree 2 points - 1 in each input, good for distances up to about
-    2 sqrt(points) length-scales an input. For Gaussian kernels and expectations over N(0, I)."""
+    `points` nodes an axis. A grid of no more nodes than asked for is taken whole, with its weights. Biased as the grid
+    is: exact for polynomials up to degree 2 points - 1 in each input, good for distances up to about 2 sqrt(points)
+    length-scales an input. For Gaussian kernels and expectations over N(0, I)."""
 
     points: int = 8
     kind = "gauss_quadrature"
@@ -155,10 +151,8 @@ class GaussQuadrature(Sampler):
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         if not isinstance(isotropic(law, measure, "gauss_quadrature"), Gaussian):
-            raise InputError(
-                f"sampler: gauss_quadrature has nodes for normal frequencies only, not for those of "
-                f"{type(law).__name__}; use quadrature or orthogonal"
-            )
+            problem = f"gauss_quadrature has nodes for normal frequencies only, not for those of {type(law).__name__}"
+            raise InputError(f"sampler: {problem}; use quadrature or orthogonal")
         unbounded(measure, "gauss_quadrature")
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
@@ -179,10 +173,9 @@ def padded(d: int) -> int:
 
 
 class _HadamardSampler(Sampler):
-    """What the three share: blocks of n rows, all of every block but the last one's remainder.
-
-    Where psi depends on the frequency a row's first d entries are made a direction in R^d, for a radius of the
-    measure: no other law has the measure's density, which psi is weighed by. Rows without any entry are left out."""
+    """What the three share: blocks of n rows, all of every block but the last one's remainder. Where psi depends on
+    the frequency a row's first d entries are made a direction in R^d, for a radius of the measure: no other law has
+    the measure's density, which psi is weighed by. Rows without any entry are left out."""
 
     blocks: int = 3  #: diagonal and Hadamard matrices in a block; a permutation counts as one more
 
@@ -239,9 +232,8 @@ def _signs(rng: np.random.Generator, *shape: int) -> FloatArray:
 
 
 def with_an_entry(chain: HadamardChain, count: int) -> HadamardChain:
-    """The first `count` rows that have an entry within the d inputs, made unit vectors in R^d.
-
-    At least d of a block's n rows have one, since its first d columns are independent."""
+    """The first `count` rows that have an entry within the d inputs, made unit vectors in R^d. At least d of a block's
+    n rows have one, since its first d columns are independent."""
     squared, step = np.zeros(chain.D), 16
     out = np.empty((step, chain.D))
     for start in range(0, chain.d, step):
@@ -257,11 +249,10 @@ def with_an_entry(chain: HadamardChain, count: int) -> HadamardChain:
 
 class SORF(_Rademacher):
     """sqrt(n) (H D3)(H D2)(H D1), H the orthonormal Hadamard matrix, D random signs (Yu et al. 2016, section 5).
-
     Always three factors, and the first rows of the last block. Biased, most at small d: directions are not uniform,
-    and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and all whose weights depend on
-    the frequency (vector fields under every measure, spectral densities), have random radii. At d = 3, over distances
-    up to a length-scale, the mean of a Gaussian's gram is 2% off, curl-free 12%, Matern curl-free (nu = 3.5) 21%."""
+    and the Gaussian's radius is fixed at sqrt(n). Kernels with another radial law, and all whose weights depend on the
+    frequency (vector fields under every measure, spectral densities), have random radii. At d = 3, over distances up
+    to a length-scale, the mean of a Gaussian's gram is 2% off, curl-free 12%, Matern curl-free (nu = 3.5) 21%."""
 
     kind = "sorf"
 
@@ -277,11 +268,10 @@ class ROMSpec(Typed):
 
 @dataclass(frozen=True)
 class ROM(_Rademacher):
-    """sqrt(n) prod_{i <= blocks} H D_i: the S-Rademacher matrices of Choromanski, Rowland & Weller (2017).
-
-    Differs from SORF in two ways: `blocks` is free, and a part of a block takes random rows, without replacement,
-    rather than the first ones. With three blocks and a whole number of n rows the two have the same law. Biased in
-    the same way; where the radius is fixed the bias falls with `blocks` only at first."""
+    """sqrt(n) prod_{i <= blocks} H D_i: the S-Rademacher matrices of Choromanski, Rowland & Weller (2017). Differs
+    from SORF in two ways: `blocks` is free, and a part of a block takes random rows, without replacement, rather than
+    the first ones. With three blocks and a whole number of n rows the two have the same law. Biased in the same way;
+    where the radius is fixed the bias falls with `blocks` only at first."""
 
     blocks: int = 3
     kind = "rom"
@@ -294,10 +284,9 @@ class ROM(_Rademacher):
 
 
 class Fastfood(_HadamardSampler):
-    """S H G P H B / sqrt(n) (Le, Sarlos & Smola 2013; Oono's note, eq. 6.17).
-
-    B random signs, P a random permutation, G standard normals, and S the radii chi(n) divided by |G|_F (the note
-    prints |G|_F^(-1/2), and n as S). Unbiased: given B and P, a row is normal; rows of one block are correlated."""
+    """S H G P H B / sqrt(n) (Le, Sarlos & Smola 2013; Oono's note, eq. 6.17). B random signs, P a random permutation,
+    G standard normals, and S the radii chi(n) divided by |G|_F (the note prints |G|_F^(-1/2), and n as S). Unbiased:
+    given B and P, a row is normal; rows of one block are correlated."""
 
     kind = "fastfood"
 

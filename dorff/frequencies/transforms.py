@@ -93,9 +93,8 @@ class Dense(Transform):
 class Modes(Transform):
     """omega_j = step * modes_j on a lattice: `step` (d,), `modes` (D, d) whole numbers, within the `extents` (d,) of
     the lattice whose sums are made, that serve more kernels than these frequencies do; 0 along constant inputs.
-
-    `beside` (n, d) are frequencies along inputs that are constant, whose modes are 0: the law is that of all
-    omega_j + beside_i, which no feature tells from omega_j. One row of zeros where no input is constant."""
+    `beside` (n, d) are frequencies along inputs that are constant, whose modes are 0: the law is that of all omega_j +
+    beside_i, which no feature tells from omega_j. One row of zeros where no input is constant."""
 
     step: FloatArray
     modes: IntArray
@@ -148,10 +147,9 @@ class _Blocks(Transform):
 
 @dataclass(frozen=True, eq=False)
 class HadamardChain(_Blocks):
-    """Rows of blocks H G_K ... P H G_1, the inputs stretched and padded with zeros to n, a power of two.
-
-    stretch (d,); diagonals (B, K, n); permutation (B, n) before the second diagonal, or (B, 0); frequency j is row
-    `rows[j]` of the stacked blocks times `gains[j]`. H is the unnormalised Walsh-Hadamard matrix."""
+    """Rows of blocks H G_K ... P H G_1, the inputs stretched and padded with zeros to n, a power of two. stretch (d,);
+    diagonals (B, K, n); permutation (B, n) before the second diagonal, or (B, 0); frequency j is row `rows[j]` of the
+    stacked blocks times `gains[j]`. H is the unnormalised Walsh-Hadamard matrix."""
 
     stretch: FloatArray
     diagonals: FloatArray
@@ -175,10 +173,9 @@ class HadamardChain(_Blocks):
 
 @dataclass(frozen=True, eq=False)
 class ButterflyRules(_Blocks):
-    """Points of rotated rules: the axes (`vertices` false) or a regular simplex's vertices (true), times `gains`.
-
-    The rotation of each of B rules is a product of K butterflies and permutations: permutations (B, K, d), cosines
-    and sines (B, K, d - 1). Frequency j is point `rows[j]` of the stacked rules times `gains[j]`."""
+    """Points of rotated rules: the axes (`vertices` false) or a regular simplex's vertices (true), times `gains`. The
+    rotation of each of B rules is a product of K butterflies and permutations: permutations (B, K, d), cosines and
+    sines (B, K, d - 1). Frequency j is point `rows[j]` of the stacked rules times `gains[j]`."""
 
     stretch: FloatArray
     permutations: IntArray
@@ -284,10 +281,8 @@ def dealt(kernel: MultiView, count: int) -> list[int]:
     """`count` frequencies dealt out to the views: as many to each, the first ones get what is left over."""
     V = kernel.V
     if count < V:
-        raise InputError(
-            f"n_features gives {count} frequencies, but the kernel's {V} views need at least one each; raise "
-            f"n_features to {2 * V} or more"
-        )
+        problem = f"n_features gives {count} frequencies, but the kernel's {V} views need at least one each"
+        raise InputError(f"{problem}; raise n_features to {2 * V} or more")
     return [count // V + (number < count % V) for number in range(V)]
 
 

@@ -45,19 +45,14 @@ class RowGraph(ABC):
 
 @dataclass(frozen=True)
 class KNN(RowGraph):
-    """Each row is joined to its `neighbours` nearest others, by Euclidean distance of the scaled inputs.
-
-    Lists are not mutual: W = (A + A^T) / 2, so that two rows that list each other have the edge's full weight, a row
-    that is listed without listing back half of it. Ties go to the row that comes first.
-
-    `weights`: "heat", exp(-|x - z|^2 / (s_x s_z)) with s the distance to a row's own last neighbour; "binary", 1; or a
-    number t in the scaled inputs' units, exp(-|x - z|^2 / (2 t^2)).
-
-    `within`: "data", neighbours anywhere among the rows, found by landmarks, and kept in an edge store; or "leaf",
-    among the 4096 rows of one run of a leaf, exactly, and kept nowhere.
-
-    `append`: what rows do that are appended to a graph over the data. "rebuild": the graph is made anew, because a new
-    row may be nearer than those listed; "link": new rows list old and new ones, and the lists of old rows stay."""
+    """Each row is joined to its `neighbours` nearest others, by Euclidean distance of the scaled inputs. Lists are not
+    mutual: W = (A + A^T) / 2, so that two rows that list each other have the edge's full weight, a row that is listed
+    without listing back half of it. Ties go to the row that comes first. `weights`: "heat", exp(-|x - z|^2 / (s_x
+    s_z)) with s the distance to a row's own last neighbour; "binary", 1; or a number t in the scaled inputs' units,
+    exp(-|x - z|^2 / (2 t^2)). `within`: "data", neighbours anywhere among the rows, found by landmarks, and kept in an
+    edge store; or "leaf", among the 4096 rows of one run of a leaf, exactly, and kept nowhere. `append`: what rows do
+    that are appended to a graph over the data. "rebuild": the graph is made anew, because a new row may be nearer than
+    those listed; "link": new rows list old and new ones, and the lists of old rows stay."""
 
     neighbours: int = 10
     weights: str | float = "heat"
@@ -72,19 +67,15 @@ class KNN(RowGraph):
         if isinstance(weights, Real) and not isinstance(weights, bool):
             object.__setattr__(self, "weights", float(weights))
             if not (math.isfinite(weights) and weights > 0):
-                raise InputError(
-                    f"graph.weights: wanted a finite length above 0, got {weights!r}; give one in the scaled inputs' "
-                    'units, or "heat", which finds its own.'
-                )
+                remedy = """give one in the scaled inputs' units, or "heat", which finds its own."""
+                raise InputError(f"graph.weights: wanted a finite length above 0, got {weights!r}; {remedy}")
         elif weights not in ("heat", "binary"):
             raise InputError(f'graph.weights: wanted "heat", "binary" or a length, got {weights!r}; use one of them.')
         one_of("graph.within", self.within, ("data", "leaf"))
         one_of("graph.append", self.append, ("rebuild", "link"))
         if self.within == "leaf" and self.append == "link":
-            raise InputError(
-                "graph.append: link is for a graph across leaves; inside a leaf new rows never change old edges; "
-                "leave it out"
-            )
+            problem = "graph.append: link is for a graph across leaves; inside a leaf new rows never change old edges"
+            raise InputError(f"{problem}; leave it out")
 
     def config(self) -> Config:
         return {"type": "knn", **asdict(self)}
@@ -92,9 +83,8 @@ class KNN(RowGraph):
 
 @dataclass(frozen=True, eq=False)
 class Given(RowGraph):
-    """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk.
-
-    On disk it is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form. See `checked`."""
+    """The user's own graph: a scipy sparse or dense matrix of weights (n, n), or the path of one on disk. On disk it
+    is a Zarr group or Parquet with the edges i, j and weights w, or in CSR form. See `checked`."""
 
     source: Any
 
@@ -107,10 +97,9 @@ class Given(RowGraph):
         except ValueError:  # rows of several lengths
             matrix = np.empty(len(self.source), object)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "biuf":
-            raise InputError(
-                f"graph: wanted a square matrix of weights or the path of one, got {type(self.source).__name__} of "
-                f"shape {matrix.shape} and type {matrix.dtype}; give W (n, n), scipy sparse say."
-            )
+            came = f"{type(self.source).__name__} of shape {matrix.shape} and type {matrix.dtype}"
+            wanted = "a square matrix of weights or the path of one"
+            raise InputError(f"graph: wanted {wanted}, got {came}; give W (n, n), scipy sparse say.")
         object.__setattr__(self, "source", matrix)
 
     @property
@@ -189,10 +178,10 @@ class Manifold:
             raise InputError(f"manifold.graph: wanted a graph, got {self.graph!r}; KNN(10), Given(W) or Identity().")
         object.__setattr__(self, "weight", _weight(self.weight))
         if str(self.laplacian).replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
-            raise InputError(
-                "manifold.laplacian: the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so "
-                '<f, L f> is no penalty; use "normalised", which has the same eigenvalues.'
+            problem = (
+                "the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so <f, L f> is no penalty"
             )
+            raise InputError(f'manifold.laplacian: {problem}; use "normalised", which has the same eigenvalues.')
         one_of("manifold.laplacian", self.laplacian, ("unnormalised", "normalised"))
         one_of("manifold.form", self.form, ("auto", "edges", "difference"))
         one_of("manifold.scale", self.scale, ("sum", "mean"))
@@ -211,10 +200,8 @@ class Manifold:
         if not isinstance(self.between, bool):
             raise InputError(f"manifold.between: wanted true or false, got {self.between!r}; use one of them.")
         if self.between and (not identity or self.view is not None):
-            raise InputError(
-                "manifold.between: the term between views is over all rows and all views; give it the graph of type "
-                "identity and no view, and make the term of a view one of its own."
-            )
+            remedy = "give it the graph of type identity and no view, and make the term of a view one of its own."
+            raise InputError(f"manifold.between: the term between views is over all rows and all views; {remedy}")
         if identity and (self.power != 1 or self.form != "auto" or self.laplacian != "unnormalised"):
             raise InputError("manifold.graph: identity means L = I, without laplacian, power or form; leave them out.")
 
@@ -230,18 +217,14 @@ class Manifold:
     def config(self) -> Config:
         """All of it as plain JSON: what `manifold:` of JOB.yaml says, and what `from_config` reads."""
         same = {name: getattr(self, name) for name in ("laplacian", "power", "form", "view", "between", "scale")}
-        return {
-            "graph": self.graph.config(),
-            **same,
-            "weight": list(self.weight) if isinstance(self.weight, tuple) else self.weight,
-            "outputs": None if self.outputs is None else {"matrix": self.outputs.tolist()},
-        }
+        outputs = None if self.outputs is None else {"matrix": self.outputs.tolist()}
+        weight = list(self.weight) if isinstance(self.weight, tuple) else self.weight
+        return {"graph": self.graph.config(), **same, "weight": weight, "outputs": outputs}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Manifold":
-        """The term that such a `config` is of, or InputError.
-
-        `outputs` may be absent, "identity", {"matrix": Q}, or {"graph": W, "offset": c}: Q = D - W + c I."""
+        """The term that such a `config` is of, or InputError. `outputs` may be absent, "identity", {"matrix": Q}, or
+        {"graph": W, "offset": c}: Q = D - W + c I."""
         refuse_unknown(config, cls.__dataclass_fields__, "manifold term")
         if not isinstance(config.get("graph"), Mapping):
             raise InputError("manifold.graph: is missing; give one such as {type: knn, neighbours: 10}.")
@@ -260,17 +243,13 @@ def positive(Q: npt.ArrayLike) -> FloatArray:
     size = float(np.abs(A).max())
     if not np.allclose(A, A.T, rtol=0.0, atol=1e-10 * size):
         i, j = np.unravel_index(np.argmax(np.abs(A - A.T)), A.shape)
-        raise InputError(
-            f"manifold.outputs: wanted a symmetric matrix, got {A[i, j]} at ({i}, {j}) and {A[j, i]} at ({j}, {i}); "
-            "give (Q + Q.T) / 2."
-        )
+        problem = f"wanted a symmetric matrix, got {A[i, j]} at ({i}, {j}) and {A[j, i]} at ({j}, {i})"
+        raise InputError(f"manifold.outputs: {problem}; give (Q + Q.T) / 2.")
     A = 0.5 * (A + A.T)
     least = float(np.linalg.eigvalsh(A)[0])
     if least < -1e-10 * size * len(A):
-        raise InputError(
-            f"manifold.outputs: wanted a positive semi-definite matrix, but its least eigenvalue is {least:.3g}; "
-            "a negative one would reward differences."
-        )
+        problem = f"manifold.outputs: wanted a positive semi-definite matrix, but its least eigenvalue is {least:.3g}"
+        raise InputError(f"{problem}; a negative one would reward differences.")
     A.setflags(write=False)
     return A
 
@@ -290,10 +269,8 @@ def _weight(weight: Any) -> float | tuple[float, ...]:
 
 def _check_power(power: Any, form: str) -> None:
     if not isinstance(power, int | np.integer) or isinstance(power, bool) or power < 1 or (power > 1 and power % 2):
-        raise InputError(
-            f"manifold.power: wanted 1 or an even number, got {power!r}; L^2j is summed as (L^j F)^T (L^j F), which "
-            "stays positive, an odd power would not."
-        )
+        remedy = "L^2j is summed as (L^j F)^T (L^j F), which stays positive, an odd power would not."
+        raise InputError(f"manifold.power: wanted 1 or an even number, got {power!r}; {remedy}")
     if power > 1 and form != "auto":
         raise InputError(f"manifold.form: {form!r} is for power 1; L^{power} has (L^j F)^T (L^j F): leave it out.")
 

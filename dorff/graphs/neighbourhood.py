@@ -1,5 +1,4 @@
-"""Exact nearest neighbours of rows, whatever the number of threads, the chunks, or the rows asked for at once; from
-their lists to symmetric weights W, to degrees and Laplacians; and what a user's graph must be."""
+"""Exact nearest neighbours, whatever the threads or chunks; weights W, degrees, Laplacians; checks of users' graphs."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -73,10 +72,8 @@ def _checked_rows(X: npt.ArrayLike) -> FloatArray:
         raise InputError(f"X: wanted a matrix (rows, inputs), got shape {rows.shape}; reshape it first.")
     if not (rows.max(initial=0.0) < LARGEST and rows.min(initial=0.0) > -LARGEST):
         i, j = np.argwhere(~(np.abs(rows) < LARGEST))[0]
-        raise InputError(
-            f"X: neighbours need finite inputs below {LARGEST:g} in size, got {rows[i, j]} in row {i}, column {j}; "
-            "drop such rows, or mend or scale them."
-        )
+        problem = f"X: neighbours need finite inputs below {LARGEST:g} in size, got {rows[i, j]} in row {i}, column {j}"
+        raise InputError(f"{problem}; drop such rows, or mend or scale them.")
     return rows + 0.0  # of -0 and 0, one: copies are found by their bytes
 
 
@@ -130,13 +127,11 @@ def _product_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) ->
 
 def _near(queries: _Points, candidates: _Points, own: IntArray, k: int, out: npt.NDArray[Any]) -> Pairs:
     """Pairs (row X of `queries`, row Z of `candidates`) that rounding lets be among the k nearest; `own` is where a
-    row of X is in Z, or -1. `out` (rows of Z, rows of X), of their type, is for the distances.
-
-    With x2 and z2 the squares, and u the unit roundoff of the type: a squared distance is off by less than
-    (4 d + 32) u (|x|^2 + |z|^2): d u of the product, 4 u each of centring and of rounding to the type, the rest of
-    adding up; and as much again for the d u of the sum of squares that it is compared with.
-
-    A length that k rows of Z keep below is the k-th least of the minima of sets of them, found in one pass."""
+    row of X is in Z, or -1. `out` (rows of Z, rows of X), of their type, is for the distances. With x2 and z2 the
+    squares, and u the unit roundoff of the type: a squared distance is off by less than (4 d + 32) u (|x|^2 + |z|^2):
+    d u of the product, 4 u each of centring and of rounding to the type, the rest of adding up; and as much again for
+    the d u of the sum of squares that it is compared with. A length that k rows of Z keep below is the k-th least of
+    the minima of sets of them, found in one pass."""
     (X, x2), (Z, z2) = queries, candidates
     info, n = np.finfo(X.dtype), len(Z)
     c = (2 * X.shape[1] + 16) * float(info.eps)
@@ -196,7 +191,6 @@ def inverse_roots(degree: FloatArray) -> FloatArray:
 
 def local_graph(X: npt.ArrayLike, knn: KNN, *, numbers: npt.ArrayLike | None = None) -> sp.csr_array:
     """W (n, n) of the nearest-neighbour graph of the rows X (n, d): symmetric, not negative, nothing on its diagonal.
-
     A_ij is the weight of j in i's list, and W = (A + A^T) / 2 (see `KNN`). Edges of weight 0 (underflow) are left out.
     InputError as `neighbours`."""
     index, distance = neighbours(X, knn.neighbours, numbers=numbers)
@@ -215,11 +209,10 @@ def own_scale(index: IntArray, distance: FloatArray) -> FloatArray:
 def edge_weights(
     distance: FloatArray, scale_i: FloatArray, scale_j: FloatArray, weights: str | float = "heat"
 ) -> FloatArray:
-    """The weights (edges,) of edges of these lengths; 1 at distance 0, and never above.
-
-    "binary": 1. "heat": exp(-|x - z|^2 / (s_i s_j)), s each end's own scale, the distance to the last row that it
-    lists (Zelnik-Manor & Perona 2004, eq. 2; there the 7th neighbour's). A number t: exp(-|x - z|^2 / (2 t^2)), which
-    is the Gaussian of length-scale t (Belkin & Niyogi's heat kernel at time t^2 / 2). The same bits either way."""
+    """The weights (edges,) of edges of these lengths; 1 at distance 0, and never above. "binary": 1. "heat": exp(-|x -
+    z|^2 / (s_i s_j)), s each end's own scale, the distance to the last row that it lists (Zelnik-Manor & Perona 2004,
+    eq. 2; there the 7th neighbour's). A number t: exp(-|x - z|^2 / (2 t^2)), which is the Gaussian of length-scale t
+    (Belkin & Niyogi's heat kernel at time t^2 / 2). The same bits either way."""
     lengths = np.ascontiguousarray(distance, np.float64)
     if weights == "binary":
         return np.ones_like(lengths)
@@ -237,9 +230,8 @@ def both_ways(i: IntArray, j: IntArray, w: FloatArray) -> tuple[IntArray, IntArr
 
 
 def adjacency(i: IntArray, j: IntArray, w: FloatArray, shape: tuple[int, int]) -> sp.csr_array:
-    """A matrix of these entries, columns ascending in each row, entries at the same place added, zeros left out.
-
-    At most two entries may share a place for the sum to be the same in any order of them."""
+    """A matrix of these entries, columns ascending in each row, entries at the same place added, zeros left out. At
+    most two entries may share a place for the sum to be the same in any order of them."""
     W: Any = sp.coo_array((w, (i, j)), shape=shape).tocsr()
     W.sum_duplicates()
     W.eliminate_zeros()
@@ -251,21 +243,17 @@ EQUAL: Final = 1e-10
 
 
 def checked(W: Any, n: int, *, what: str = "graph") -> sp.csr_array:
-    """W (n, n), a scipy sparse or a dense matrix, as float64 CSR: exactly symmetric, without a diagonal or zeros.
-
-    Both directions of an edge must be there with the same weight (to a relative 1e-10; their mean is taken); entries
-    at the same place are added, as scipy does. Self loops are dropped: they change no Laplacian D - W.
-
-    InputError: W is no symmetric n x n matrix of finite numbers of 0 or more, or an index lies outside of it."""
+    """W (n, n), a scipy sparse or a dense matrix, as float64 CSR: exactly symmetric, without a diagonal or zeros. Both
+    directions of an edge must be there with the same weight (to a relative 1e-10; their mean is taken); entries at the
+    same place are added, as scipy does. Self loops are dropped: they change no Laplacian D - W. InputError: W is no
+    symmetric n x n matrix of finite numbers of 0 or more, or an index lies outside of it."""
     if not sp.issparse(W):
         W = np.asarray(W)
     if W.dtype.kind not in "biuf":
         raise InputError(f"{what}: wanted real weights, got type {W.dtype}; convert them to float64.")
     if W.shape != (n, n):
-        raise InputError(
-            f"{what}: wanted one node a row, a matrix {n} x {n}, got shape {W.shape}; give the graph of these rows, "
-            "labelled and not, in their order."
-        )
+        remedy = "give the graph of these rows, labelled and not, in their order."
+        raise InputError(f"{what}: wanted one node a row, a matrix {n} x {n}, got shape {W.shape}; {remedy}")
     _check_structure(W, what)
     entries = sp.coo_array(W).astype(np.float64)  # narrow whole numbers would overflow where entries are added
     check_edges(entries.row, entries.col, entries.data, n=n, what=what)  # before sums make NaN of infinities
@@ -292,28 +280,22 @@ def check_edges(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, n: int,
     outside = (tail < 0) | (tail >= n) | (head < 0) | (head >= n)
     if outside.any():
         at = int(np.argmax(outside))
-        raise InputError(
-            f"{what}: wanted nodes from 0 to {n - 1}, one a row, got an edge from {tail[at]} to {head[at]}; "
-            "mend the graph, or give the rows that it is of."
-        )
+        problem = f"{what}: wanted nodes from 0 to {n - 1}, one a row, got an edge from {tail[at]} to {head[at]}"
+        raise InputError(f"{problem}; mend the graph, or give the rows that it is of.")
     wrong = ~(np.isfinite(weight) & (weight >= 0))
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise InputError(
-            f"{what}: wanted finite weights of at least 0, got {weight[at]} between {tail[at]} and {head[at]}; "
-            "mend it, or leave that edge out."
-        )
+        problem = f"{what}: wanted finite weights of at least 0, got {weight[at]} between {tail[at]} and {head[at]}"
+        raise InputError(f"{problem}; mend it, or leave that edge out.")
 
 
 def undirected(
     i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, both: bool, what: str = "graph"
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Each edge once, (i, j, w) with i < j, in ascending order; self loops and weights of 0 are dropped.
-
-    With `both` an edge must come once in each direction (a matrix), otherwise in one or in both (a list of edges); all
-    weights that come for it must be equal to a relative 1e-10, and the mean of the least and the largest is taken.
-
-    InputError, with ends and values: an edge's weights differ, or with `both` one direction is missing or twice."""
+    """Each edge once, (i, j, w) with i < j, in ascending order; self loops and weights of 0 are dropped. With `both`
+    an edge must come once in each direction (a matrix), otherwise in one or in both (a list of edges); all weights
+    that come for it must be equal to a relative 1e-10, and the mean of the least and the largest is taken. InputError,
+    with ends and values: an edge's weights differ, or with `both` one direction is missing or twice."""
     tail, head = np.asarray(i, np.int64), np.asarray(j, np.int64)
     weight = np.asarray(w, np.float64)
     real = (tail != head) & (weight != 0)
@@ -348,6 +330,5 @@ def _asymmetric(
     up_value = weights[~down][0] if (~down).any() else (0.0 if both else weights[0])
     down_value = weights[down][-1] if down.any() else (0.0 if both else weights[-1])
     remedy = "make it symmetric, (W + W.T) / 2 say" if both else "give the edge once, or with one weight"
-    return InputError(
-        f"{what}: wanted symmetric weights, got {up_value} from {a} to {b} and {down_value} from {b} to {a}; {remedy}."
-    )
+    problem = f"{what}: wanted symmetric weights, got {up_value} from {a} to {b} and {down_value} from {b} to {a}"
+    return InputError(f"{problem}; {remedy}.")

@@ -52,9 +52,8 @@ def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
 
 
 def from_config(config: Mapping[str, Any]) -> OperatorKernel:
-    """The operator kernel that `OperatorKernel.config` (or a job's `kernel:`) describes.
-
-    Raises InputError for a type that is not known."""
+    """The operator kernel that `OperatorKernel.config` (or a job's `kernel:`) describes. Raises InputError for a type
+    that is not known."""
     kind = kind_of(config)
     entry = KERNELS.get(kind)
     if entry is None:

@@ -22,10 +22,9 @@ UNIFORM_FROM = 50.0
 
 
 def log_matern(order: float, z: FloatArray) -> FloatArray:
-    """log of 2^(1 - v) / Gamma(v) z^v K_v(z) for an order v > 0 and z >= 0: zero at z = 0, and falling.
-
-    About 13 digits of exp(result). Up to order 50 from scipy's scaled K; above it from the uniform expansion
-    for large orders (NIST DLMF 10.41.4), divided by its value at zero so that no large terms cancel."""
+    """log of 2^(1 - v) / Gamma(v) z^v K_v(z) for an order v > 0 and z >= 0: zero at z = 0, and falling. About 13
+    digits of exp(result). Up to order 50 from scipy's scaled K; above it from the uniform expansion for large orders
+    (NIST DLMF 10.41.4), divided by its value at zero so that no large terms cancel."""
     if order >= UNIFORM_FROM:
         return _uniform(order, z)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -66,9 +65,8 @@ _TINY = 1e-280
 
 
 class Gaussian(Isotropic):
-    """exp(-|x - z|^2 / (2 s^2)), s = `lengthscale` in the inputs' own units: one number, or one per input.
-
-    Its spectrum is N(0, I / s^2) (Rahimi & Recht 2007). Minh's sigma is sqrt(2) s."""
+    """exp(-|x - z|^2 / (2 s^2)), s = `lengthscale` in the inputs' own units: one number, or one per input. Its
+    spectrum is N(0, I / s^2) (Rahimi & Recht 2007). Minh's sigma is sqrt(2) s."""
 
     kind = "gaussian"
     variance = 1.0
@@ -99,11 +97,10 @@ class MaternSpec(LengthscaleSpec):
 @dataclass(frozen=True, init=False)
 class Matern(Isotropic):
     """2^(1 - nu) / Gamma(nu) t^nu K_nu(t), t = sqrt(2 nu) |x - z| / s, s = `lengthscale` (Rasmussen & Williams 4.14).
-
-    nu = 1/2 is exp(-|x - z| / s); nu to infinity is the Gaussian. Its spectrum is the multivariate t with 2 nu
-    degrees of freedom: a Gaussian scale mixture of mixing variable nu / Gamma(nu), so that radius^2 =
-    2 nu chi2_d / chi2_2nu in units of 1 / s. The trace measure has radius^2 = 2 nu chi2_(d+2) / chi2_(2nu-2) and
-    needs nu > 1: below, E |omega|^2 is infinite."""
+    nu = 1/2 is exp(-|x - z| / s); nu to infinity is the Gaussian. Its spectrum is the multivariate t with 2 nu degrees
+    of freedom: a Gaussian scale mixture of mixing variable nu / Gamma(nu), so that radius^2 = 2 nu chi2_d / chi2_2nu
+    in units of 1 / s. The trace measure has radius^2 = 2 nu chi2_(d+2) / chi2_(2nu-2) and needs nu > 1: below, E
+    |omega|^2 is infinite."""
 
     kind = "matern"
     nu: float
@@ -116,11 +113,12 @@ class Matern(Isotropic):
     @property
     def variance(self) -> float:
         if self.nu <= 1:
-            raise InputError(
-                f"a Matern kernel with nu = {self.nu:g} is not twice differentiable: its frequencies have an infinite "
-                "second moment, so there is no trace or defensive measure and no curl-free or divergence-free kernel; "
-                "use nu > 1, or a decomposable kernel and the unbounded measure"
+            problem = (
+                f"a Matern kernel with nu = {self.nu:g} is not twice differentiable: its frequencies have an infinite"
             )
+            effect = "there is no trace or defensive measure and no curl-free or divergence-free kernel"
+            remedy = "use nu > 1, or a decomposable kernel and the unbounded measure"
+            raise InputError(f"{problem} second moment, so {effect}; {remedy}")
         return self.nu / (self.nu - 1)
 
     def _values(self, squared: FloatArray) -> FloatArray:
@@ -132,7 +130,6 @@ class Matern(Isotropic):
 
     def _slopes(self, squared: FloatArray) -> tuple[FloatArray, FloatArray]:
         """With M_v the kernel's formula at order v: dM_v/dt = -t M_(v-1) / (2 (v - 1)) (DLMF 10.29.4) once, and again.
-
         The second time the order is v - 2, of either sign: K_(v-2) = K_(2-v)."""
         nu, t = self.nu, np.sqrt(2 * self.nu * squared)
         slope = -nu / (2 * (nu - 1)) * np.exp(log_matern(nu - 1, t))
@@ -159,10 +156,9 @@ class RationalQuadraticSpec(LengthscaleSpec):
 
 @dataclass(frozen=True, init=False)
 class RationalQuadratic(Isotropic):
-    """(1 + |x - z|^2 / (2 alpha s^2))^-alpha, s = `lengthscale` (Rasmussen & Williams 4.19).
-
-    A Gaussian scale mixture: omega given t is N(0, t I / s^2), t ~ Gamma(alpha, scale 1 / alpha), so that
-    E radius^2 = d in units of 1 / s. The trace measure is chi2_(d+2) * t, t ~ Gamma(alpha + 1, scale 1 / alpha)."""
+    """(1 + |x - z|^2 / (2 alpha s^2))^-alpha, s = `lengthscale` (Rasmussen & Williams 4.19). A Gaussian scale mixture:
+    omega given t is N(0, t I / s^2), t ~ Gamma(alpha, scale 1 / alpha), so that E radius^2 = d in units of 1 / s. The
+    trace measure is chi2_(d+2) * t, t ~ Gamma(alpha + 1, scale 1 / alpha)."""
 
     kind = "rational_quadratic"
     alpha: float
@@ -188,10 +184,9 @@ class RationalQuadratic(Isotropic):
         return np.asarray(gammaincinv(self.alpha + biased, uniforms) / self.alpha)
 
     def _log_density(self, unit: FloatArray) -> FloatArray:
-        """As `Spectral._log_density`: 2 alpha^alpha / ((2 pi)^(d/2) Gamma(alpha)) (z / 2 alpha)^v K_v(z).
-
-        z = sqrt(2 alpha) |omega| and v = alpha - d/2, from the mixture's integral over t. At omega = 0, where it is
-        infinite for alpha <= d/2, it is that of a frequency next to it: a rule may have omega = 0 among its points."""
+        """As `Spectral._log_density`: 2 alpha^alpha / ((2 pi)^(d/2) Gamma(alpha)) (z / 2 alpha)^v K_v(z). z = sqrt(2
+        alpha) |omega| and v = alpha - d/2, from the mixture's integral over t. At omega = 0, where it is infinite for
+        alpha <= d/2, it is that of a frequency next to it: a rule may have omega = 0 among its points."""
         d, alpha = unit.shape[1], self.alpha
         v = alpha - d / 2
         z = np.maximum(np.sqrt(2 * alpha * np.sum(unit**2, axis=1)), _TINY)

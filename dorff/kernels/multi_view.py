@@ -117,11 +117,8 @@ class MultiView(OperatorKernel):
 
     def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
         """Those of each view in turn, each of all inputs and outputs; `scalar` is of the view's inputs alone."""
-        return tuple(
-            (weight, InView(base, view.columns, number, self.V))
-            for number, view in enumerate(self.views)
-            for weight, base in view.kernel.terms()
-        )
+        each = ((number, view.columns, term) for number, view in enumerate(self.views) for term in view.kernel.terms())
+        return tuple((weight, InView(base, columns, number, self.V)) for number, columns, (weight, base) in each)
 
     def check_inputs(self, d: int) -> None:
         """Does nothing if the views see all columns of d inputs, else raises the InputError that says why not."""
@@ -129,10 +126,8 @@ class MultiView(OperatorKernel):
         if seen[-1] >= d or len(seen) < d:
             unseen = set(range(d)) - set(seen.tolist())
             wrong = f"sees column {seen[-1]}" if seen[-1] >= d else f"leaves out column {min(unseen)}"
-            raise InputError(
-                f"the multi-view kernel {wrong}, but the inputs have {d} columns, numbered from 0; give views "
-                "that see each of them"
-            )
+            problem = f"the multi-view kernel {wrong}, but the inputs have {d} columns, numbered from 0"
+            raise InputError(f"{problem}; give views that see each of them")
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "MultiView":
         self.check_inputs(d)
@@ -206,13 +201,10 @@ def _kernel(name: str, kernel: OperatorKernel | ScalarKernel) -> OperatorKernel:
         raise InputError(f"the kernel of view {name} must be one that is not multi-view itself, not {kernel!r}")
     for _, base in found.terms():
         if not isinstance(base.scalar, Spectral):
-            raise InputError(
-                f"the kernel of view {name} must be shift-invariant, since views have frequencies of their own, which "
-                f"{type(base.scalar).__name__} has not; use a Gaussian, say"
-            )
+            problem = f"the kernel of view {name} must be shift-invariant, since views have frequencies of their own"
+            raise InputError(f"{problem}, which {type(base.scalar).__name__} has not; use a Gaussian, say")
         if isinstance(base, Decomposable) and isinstance(base.output, Covariance | Learned):
-            raise InputError(
-                f"the kernel of view {name} has output '{base.output.config()}', which is of targets that are the "
-                "outputs, but here they are the mean of the views; use identity or a matrix"
-            )
+            problem = "which is of targets that are the outputs, but here they are the mean of the views"
+            output = f"the kernel of view {name} has output '{base.output.config()}'"
+            raise InputError(f"{output}, {problem}; use identity or a matrix")
     return found

@@ -1,5 +1,4 @@
-"""Kernels that are not shift-invariant: polynomials and kernels given by eigenpairs, which bring their features; and
-E phi(w . x) phi(w . z) over Gaussian w: arc-cosine, and any other phi, if need be by its Hermite series (Mehler)."""
+"""Not shift-invariant: polynomials and given eigenpairs, which bring their features; E phi(w . x) phi(w . z)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -40,10 +39,8 @@ class Polynomial(ScalarKernel):
             raise InputError(f"degree must be a whole number of at least 1, not {degree!r}")
         offset, scale = scalars.positive_number("offset", offset, or_zero=True), scalars.positive_number("scale", scale)
         if degree > MOST_DEGREE or not max(scale, offset, 1.0) < 10.0 ** (300 / degree) / 2:
-            raise InputError(
-                f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64; use a degree of "
-                f"at most {MOST_DEGREE}, and an offset and a scale near 1"
-            )
+            problem = f"degree {degree}, offset {offset!r} and scale {scale!r} make numbers beyond float64"
+            raise InputError(f"{problem}; use a degree of at most {MOST_DEGREE}, and an offset and a scale near 1")
         vars(self).update(degree=int(degree), offset=offset, scale=scale)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -55,9 +52,8 @@ class Polynomial(ScalarKernel):
 
 @dataclass(frozen=True)
 class Sines:
-    """A named system on [0, 1]: eigenvalues 1 / (t_j pi)^2, functions sqrt(2) sin(t_j pi x), t_j = j + 1 - shift.
-
-    j counts from zero. shift = 1/2 is Brownian motion, min(x, z); shift = 0 the bridge, min(x, z) - x z."""
+    """A named system on [0, 1]: eigenvalues 1 / (t_j pi)^2, functions sqrt(2) sin(t_j pi x), t_j = j + 1 - shift. j
+    counts from zero. shift = 1/2 is Brownian motion, min(x, z); shift = 0 the bridge, min(x, z) - x z."""
 
     name: str
     shift: float
@@ -90,11 +86,10 @@ class MercerSpec(Typed):
 
 @dataclass(frozen=True)
 class Mercer(ScalarKernel):
-    """sum_j eigenvalue_j phi_j(x) phi_j(z) over L eigenpairs (Mercer's theorem; Oono, section 6.3).
-
-    `eigenfunctions` is a Python function (X (n, d), indices (s,)) -> (n, s) of the wanted functions, counted from
-    zero, or the name of a system: brownian (min(x, z) on [0, 1]) or bridge (min(x, z) - x z), cut after L pairs.
-    `Mercer.named(name, count)` fills in a system's eigenvalues. Only named systems can be stored."""
+    """sum_j eigenvalue_j phi_j(x) phi_j(z) over L eigenpairs (Mercer's theorem; Oono, section 6.3). `eigenfunctions`
+    is a Python function (X (n, d), indices (s,)) -> (n, s) of the wanted functions, counted from zero, or the name of
+    a system: brownian (min(x, z) on [0, 1]) or bridge (min(x, z) - x z), cut after L pairs. `Mercer.named(name,
+    count)` fills in a system's eigenvalues. Only named systems can be stored."""
 
     eigenvalues: tuple[float, ...] = field(repr=False)
     eigenfunctions: Eigenfunctions
@@ -119,10 +114,8 @@ class Mercer(ScalarKernel):
         """Eigenfunctions number `indices` (s,), counted from zero, at X (n, d): (n, s)."""
         found = np.asarray(self.eigenfunctions(X, indices), dtype=np.float64)
         if found.shape != (len(X), len(indices)):
-            raise InputError(
-                f"eigenfunctions must give one row an input and one column an index, {(len(X), len(indices))}; "
-                f"got shape {found.shape}"
-            )
+            problem = f"eigenfunctions must give one row an input and one column an index, {(len(X), len(indices))}"
+            raise InputError(f"{problem}; got shape {found.shape}")
         return found
 
     def check(self, d: int) -> None:
@@ -139,9 +132,8 @@ class Mercer(ScalarKernel):
     def config(self) -> Config:
         system, count = self.eigenfunctions, len(self.eigenvalues)
         if not isinstance(system, Sines) or self.eigenvalues != tuple(system.eigenvalues(count).tolist()):
-            raise InputError(
-                f"a Mercer kernel of Python functions cannot be stored; use Mercer.named with {' or '.join(SYSTEMS)}"
-            )
+            remedy = f"use Mercer.named with {' or '.join(SYSTEMS)}"
+            raise InputError(f"a Mercer kernel of Python functions cannot be stored; {remedy}")
         return {"type": "mercer", "system": system.name, "count": count}
 
 
@@ -152,14 +144,13 @@ _BLOCK = 2**16
 
 def hermite_gram(phi: Function, x: FloatArray, z: FloatArray, cosine: FloatArray) -> FloatArray:
     """E phi(|x| u) phi(|z| v) for standard normal u, v of correlation `cosine` (n, k); x (n,), z (k,) are norms.
-
     Mehler's formula (Daniely et al. 2017, section 8): sum_l h_l(|x|) h_l(|z|) cosine^l, h_l(a) = E phi(a u) He_l(u)
-    with He_l normalised, by the trapezium rule. It is what a bivariate Gauss-Hermite rule of many nodes gives, at
-    n + k one-dimensional integrals. What is left of the series after 1024 terms (known, since the squares sum to
-    E phi^2) is added at the first powers left out, even and odd apart: so z = x and z = -x are exact, the gram
-    matrix stays positive semi-definite, and the error is at most the rest itself. Measured against two-dimensional
-    rules: 1e-13 for tanh and softplus up to |x| = 4; for tanh 1e-6 at |x| = 10 and 1e-3 at 30, and that only where
-    x and z are within 8 degrees of a line; 1e-5 |x| |z| for a kink at 0, 1e-3 for a jump. phi may grow like powers."""
+    with He_l normalised, by the trapezium rule. It is what a bivariate Gauss-Hermite rule of many nodes gives, at n +
+    k one-dimensional integrals. What is left of the series after 1024 terms (known, since the squares sum to E phi^2)
+    is added at the first powers left out, even and odd apart: so z = x and z = -x are exact, the gram matrix stays
+    positive semi-definite, and the error is at most the rest itself. Measured against two-dimensional rules: 1e-13 for
+    tanh and softplus up to |x| = 4; for tanh 1e-6 at |x| = 10 and 1e-3 at 30, and that only where x and z are within 8
+    degrees of a line; 1e-5 |x| |z| for a kink at 0, 1e-3 for a jump. phi may grow like powers."""
     functions = _hermite_functions()
     left, left_rest = _coefficients(phi, x, functions)
     right, right_rest = _coefficients(phi, z, functions)
@@ -204,10 +195,9 @@ def _coefficients(
         at = norms[rows, None] * u
         values = np.asarray(phi(at), dtype=np.float64)
         if values.shape != at.shape or not np.all(np.isfinite(values)):
-            raise InputError(
-                f"phi must give finite numbers, an array of the shape it is handed; for shape {at.shape} it gave "
-                f"{'values that are not finite' if values.shape == at.shape else f'shape {values.shape}'}"
-            )
+            gave = "values that are not finite" if values.shape == at.shape else f"shape {values.shape}"
+            wanted = "phi must give finite numbers, an array of the shape it is handed"
+            raise InputError(f"{wanted}; for shape {at.shape} it gave {gave}")
         weighted = values * table[0]
         h[rows] = weighted @ table.T
         for parity, sign in enumerate((1.0, -1.0)):
@@ -245,9 +235,7 @@ FUNCTIONS: dict[str, Activation] = {
     "relu": Activation(lambda t: np.maximum(t, 0.0), _step, Split(np.abs, gain=0.5, slope=0.5)),
     "erf": Activation(erf, lambda t: 2 / math.sqrt(math.pi) * np.exp(-(t**2)), Split(erf)),
     "tanh": Activation(np.tanh, lambda t: 1 - np.tanh(t) ** 2, Split(np.tanh)),
-    "sigmoid": Activation(
-        expit, lambda t: expit(t) * expit(-t), Split(lambda t: np.tanh(t / 2), gain=0.5, constant=0.5)
-    ),
+    "sigmoid": Activation(expit, lambda t: expit(t) * expit(-t), Split(lambda t: np.tanh(t / 2), 0.5, constant=0.5)),
     "softplus": Activation(lambda t: np.logaddexp(0.0, t), expit, Split(_softplus_even, slope=0.5)),
     "sin": Activation(np.sin, np.cos, Split(np.sin)),
     "cos": Activation(np.cos, lambda t: -np.sin(t), Split(np.cos)),
@@ -268,11 +256,10 @@ class PointwiseSpec(Typed):
 
 @dataclass(frozen=True)
 class ArcCosine(GaussianWeighted):
-    """2 E phi(w . x) phi(w . z): phi the Heaviside step for `order` 0, the ramp for order 1 (Cho & Saul 2009).
-
-    Order 0 is 1 - theta / pi and order 1 |x| |z| / pi (sin theta + (pi - theta) cos theta), theta the angle.
-    With Theta(0) = 1/2 the kernel of order 0 is 1/2 wherever x or z is zero. Munkhoeva et al. (2018) leave out
-    the factor 2. There is no length-scale: scaling the inputs scales order 1 and leaves order 0 as it is."""
+    """2 E phi(w . x) phi(w . z): phi the Heaviside step for `order` 0, the ramp for order 1 (Cho & Saul 2009). Order 0
+    is 1 - theta / pi and order 1 |x| |z| / pi (sin theta + (pi - theta) cos theta), theta the angle. With Theta(0) =
+    1/2 the kernel of order 0 is 1/2 wherever x or z is zero. Munkhoeva et al. (2018) leave out the factor 2. There is
+    no length-scale: scaling the inputs scales order 1 and leaves order 0 as it is."""
 
     order: int = 1
     scale = math.sqrt(2.0)
@@ -296,11 +283,10 @@ class ArcCosine(GaussianWeighted):
 @dataclass(frozen=True)
 class Pointwise(GaussianWeighted):
     """E phi(w . x) phi(w . z), w ~ N(0, I) (the "pointwise nonlinear Gaussian" kernels of Munkhoeva et al. 2018).
-
-    `phi` is a name (step, relu, erf, tanh, sigmoid, softplus, sin, cos) or a Python function of an array that
-    gives an array of the same shape. Only names can be stored. Step and relu are half of ArcCosine; erf is
-    Williams (1997); sin and cos are Gaussians. The others come from a Hermite series, to 1e-13 where phi(|x| t) is
-    smooth in t; where it looks like a step or has a kink, to what `hermite_gram` says."""
+    `phi` is a name (step, relu, erf, tanh, sigmoid, softplus, sin, cos) or a Python function of an array that gives an
+    array of the same shape. Only names can be stored. Step and relu are half of ArcCosine; erf is Williams (1997); sin
+    and cos are Gaussians. The others come from a Hermite series, to 1e-13 where phi(|x| t) is smooth in t; where it
+    looks like a step or has a kink, to what `hermite_gram` says."""
 
     phi: str | Function
 

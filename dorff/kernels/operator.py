@@ -1,7 +1,5 @@
 """Operator-valued kernels: values, and roots that psi is made of; decomposable, curl-free, divergence-free ones."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class OperatorKernel(ABC):
         return total
 
     @abstractmethod
-    def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
+    def terms(self) -> "tuple[tuple[float, BaseKernel], ...]":
         """The kernel as a sum: (weight, kernel) pairs of kernels that are not sums."""
 
     @abstractmethod
@@ -40,7 +38,7 @@ class OperatorKernel(ABC):
         """The kernel in the grammar of JOB.yaml."""
 
     @abstractmethod
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "OperatorKernel":
         """The kernel for d inputs and p outputs, every output matrix written out; InputError if impossible."""
 
     @property
@@ -56,22 +54,21 @@ class OperatorKernel(ABC):
         """tr k(0), the share in the mixture that frequencies are drawn from (Minh 2016, eq. 58-59)."""
         return sum(weight * kernel.trace(d, p) for weight, kernel in self.terms())
 
-    def __mul__(self, factor: float) -> OperatorKernel:
+    def __mul__(self, factor: float) -> "OperatorKernel":
         return Sum([(factor, self)])
 
     __rmul__ = __mul__
 
-    def __add__(self, other: OperatorKernel) -> OperatorKernel:
+    def __add__(self, other: "OperatorKernel") -> "OperatorKernel":
         if not isinstance(other, OperatorKernel):
             return NotImplemented
         return Sum([(1.0, self), (1.0, other)])
 
 
 class BaseKernel(OperatorKernel):
-    """A kernel with density mu(omega) = M(omega) rho_0(omega): a scalar kernel's spectrum times a matrix.
-
-    A scalar kernel without a spectrum (arc-cosine, polynomial) has features in place of frequencies and M constant.
-    Frequencies are drawn from `measure`; None is the first of `measures` that the sampler has a rule for."""
+    """A kernel with density mu(omega) = M(omega) rho_0(omega): a scalar kernel's spectrum times a matrix. A scalar
+    kernel without a spectrum (arc-cosine, polynomial) has features in place of frequencies and M constant. Frequencies
+    are drawn from `measure`; None is the first of `measures` that the sampler has a rule for."""
 
     #: Measures in order of preference.
     measures: ClassVar[tuple[Measure, ...]] = (Measure.UNBOUNDED,)
@@ -79,7 +76,7 @@ class BaseKernel(OperatorKernel):
     measure: Measure | None
     vector_field = False
 
-    def terms(self) -> tuple[tuple[float, BaseKernel], ...]:
+    def terms(self) -> "tuple[tuple[float, BaseKernel], ...]":
         return ((1.0, self),)
 
     @abstractmethod
@@ -97,15 +94,12 @@ class BaseKernel(OperatorKernel):
 
 @dataclass(frozen=True, eq=False)
 class Sum(OperatorKernel):
-    """A positive combination of kernels.
-
-    Its terms share one set of frequencies, drawn from the mixture of their measures (Minh 2016, eq. 58-59). With
-    `concatenate` each has frequencies of its own, so that the features are those of the terms, one after another
-    (eq. 60): the two estimate the same kernel. A sum with a concatenated sum in it is concatenated.
-
-    A weight may be zero, so that `a * curl + (1 - a) * div` holds from a = 0 to 1; `fix` refuses all of them zero.
-    Without a spectrum there are no frequencies to share: `fix` takes an arc-cosine, a polynomial and the like only
-    where all terms are decomposable with the same scalar kernel, whose features they then share."""
+    """A positive combination of kernels. Its terms share one set of frequencies, drawn from the mixture of their
+    measures (Minh 2016, eq. 58-59). With `concatenate` each has frequencies of its own, so that the features are those
+    of the terms, one after another (eq. 60): the two estimate the same kernel. A sum with a concatenated sum in it is
+    concatenated. A weight may be zero, so that `a * curl + (1 - a) * div` holds from a = 0 to 1; `fix` refuses all of
+    them zero. Without a spectrum there are no frequencies to share: `fix` takes an arc-cosine, a polynomial and the
+    like only where all terms are decomposable with the same scalar kernel, whose features they then share."""
 
     parts: tuple[tuple[float, BaseKernel], ...]
     concatenate: bool
@@ -130,16 +124,12 @@ class Sum(OperatorKernel):
         if not any(weight > 0 for weight, _ in self.parts):
             raise InputError("a sum of kernels needs at least one positive weight")
         odd, alone = _not_shift_invariant(self.parts)
+        named = f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant,"
         if odd is not None and not alone:
-            raise InputError(
-                f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, needs this one scalar "
-                "kernel in all of its terms; add output matrices instead, or use shift-invariant kernels"
-            )
+            problem = f"{named} needs this one scalar kernel in all of its terms"
+            raise InputError(f"{problem}; add output matrices instead, or use shift-invariant kernels")
         if odd is not None and self.concatenate:
-            raise InputError(
-                f"a sum of kernels with {type(odd).__name__}, which is not shift-invariant, cannot be concatenated; "
-                "leave concatenate out, or add output matrices instead"
-            )
+            raise InputError(f"{named} cannot be concatenated; leave concatenate out, or add output matrices instead")
         fixed = [(weight, kernel.fix(d, p, covariance)) for weight, kernel in self.parts]
         return Sum(fixed, concatenate=self.concatenate)
 
@@ -149,28 +139,24 @@ class Sum(OperatorKernel):
 
 
 def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKernel:
-    """The kernel that frequencies serving several candidates are drawn from: each has an equal share.
-
-    The one candidate itself, or the sum of k_i / tr k_i(0), whose trace measure covers them all. Each candidate's
-    weights psi then follow from the density of what was drawn. InputError for a list whose kernels cannot share
-    features: a scalar kernel without a spectrum beside others, or a concatenated sum."""
+    """The kernel that frequencies serving several candidates are drawn from: each has an equal share. The one
+    candidate itself, or the sum of k_i / tr k_i(0), whose trace measure covers them all. Each candidate's weights psi
+    then follow from the density of what was drawn. InputError for a list whose kernels cannot share features: a scalar
+    kernel without a spectrum beside others, or a concatenated sum."""
     if len(candidates) == 1:
         return candidates[0]
     if any(kernel.V > 1 for kernel in candidates):
         raise InputError("a list of kernels is fitted on features that all of them share; fit a multi-view one alone")
     if any(kernel.concatenated for kernel in candidates):
-        raise InputError(
-            "a list of kernels is fitted on features that all of them share, which a concatenated sum does not; "
-            "leave concatenate out, or fit it alone"
-        )
+        problem = "a list of kernels is fitted on features that all of them share, which a concatenated sum does not"
+        raise InputError(f"{problem}; leave concatenate out, or fit it alone")
     shares = [(kernel.trace(d, p), kernel.terms()) for kernel in candidates]
     parts = [(weight / share, base) for share, terms in shares for weight, base in terms if weight > 0]
     odd, alone = _not_shift_invariant(parts)
     if odd is not None and not alone:
-        raise InputError(
-            f"a list of kernels is fitted on features that all of them share, but {type(odd).__name__}, which is not "
-            "shift-invariant, has features of its own; fit it in a job of its own"
-        )
+        problem = f"but {type(odd).__name__}, which is not shift-invariant, has features of its own"
+        shared = "a list of kernels is fitted on features that all of them share"
+        raise InputError(f"{shared}, {problem}; fit it in a job of its own")
     return Sum(parts)
 
 
@@ -183,10 +169,9 @@ def _not_shift_invariant(parts: Sequence[tuple[float, BaseKernel]]) -> tuple[Sca
 
 @dataclass(frozen=True, eq=False)
 class Decomposable(BaseKernel):
-    """k0(x, z) A (Brault 2016, definition 7).
-
-    `output` says what A is: an `Output`, one of the names "identity", "covariance", "simplex" and "learned", or a
-    symmetric positive semi-definite matrix (p, p). Its rank is what it costs."""
+    """k0(x, z) A (Brault 2016, definition 7). `output` says what A is: an `Output`, one of the names "identity",
+    "covariance", "simplex" and "learned", or a symmetric positive semi-definite matrix (p, p). Its rank is what it
+    costs."""
 
     scalar: ScalarKernel
     output: Output
@@ -210,7 +195,7 @@ class Decomposable(BaseKernel):
             raise InputError(f"{waiting}; use kernel.fix(d, p) first")
         return p
 
-    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Decomposable:
+    def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> "Decomposable":
         self.scalar.check(d)
         return Decomposable(self.scalar, self.output.fixed(p, covariance))
 
@@ -230,13 +215,12 @@ class Decomposable(BaseKernel):
 
 @dataclass(frozen=True, init=False)
 class VectorField(BaseKernel):
-    """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives.
-
-    Any shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales: the
+    """What the curl-free and the divergence-free kernel share: d = p, and a scalar kernel with second derivatives. Any
+    shift-invariant one whose frequencies have second moments (Minh 2016, lemma 7), with any length-scales: the
     Gaussian, say, or Matern with nu > 1. InputError for others, and for a measure that the scalar kernel does not
-    have. Derivatives are by the inputs as given, which must be lengths of one unit along
-    the targets' directions: of longitudes and latitudes, which are no lengths, divergence and curl are not those of
-    the flow; project them to a plane, in km. No measure: trace, or unbounded where the sampler has no rule."""
+    have. Derivatives are by the inputs as given, which must be lengths of one unit along the targets' directions: of
+    longitudes and latitudes, which are no lengths, divergence and curl are not those of the flow; project them to a
+    plane, in km. No measure: trace, or unbounded where the sampler has no rule."""
 
     kind: ClassVar[str]
     scalar: Spectral
@@ -246,10 +230,11 @@ class VectorField(BaseKernel):
 
     def __init__(self, scalar: ScalarKernel, measure: Measure | str | Mapping[str, Any] | None = None) -> None:
         if not isinstance(scalar, Spectral):
-            raise InputError(
-                f"{type(self).__name__} is made of derivatives of a shift-invariant kernel, which {scalar!r} is not; "
-                "use a smooth one, such as the Gaussian or Matern (nu > 1), or a decomposable kernel"
+            problem = (
+                f"{type(self).__name__} is made of derivatives of a shift-invariant kernel, which {scalar!r} is not"
             )
+            remedy = "use a smooth one, such as the Gaussian or Matern (nu > 1), or a decomposable kernel"
+            raise InputError(f"{problem}; {remedy}")
         scalar.check_derivatives()
         chosen = None if measure is None else Measure.of(measure)
         if chosen is not None:
@@ -258,10 +243,8 @@ class VectorField(BaseKernel):
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> OperatorKernel:
         if d != p:
-            raise InputError(
-                f"{type(self).__name__} needs as many targets as inputs (d = p); the data have d = {d} inputs and "
-                f"p = {p} targets: choose other columns, or a decomposable kernel"
-            )
+            remedy = f"the data have d = {d} inputs and p = {p} targets: choose other columns, or a decomposable kernel"
+            raise InputError(f"{type(self).__name__} needs as many targets as inputs (d = p); {remedy}")
         self.scalar.check(d)
         return self
 
@@ -287,10 +270,9 @@ class CurlFree(VectorField):
 
 
 class DivergenceFree(VectorField):
-    """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2.
-
-    Minh (2016), eq. 32. For the Gaussian k(0) = (p - 1) I / s^2, and it is eq. 34 with its last bracket put right:
-    a k0 {[(p - 1) - a |delta|^2] I + a delta delta^T}, a = 1 / s^2."""
+    """(grad grad^T - Laplacian I) k0, unnormalised; rank p - 1. d = p >= 2. Minh (2016), eq. 32. For the Gaussian k(0)
+    = (p - 1) I / s^2, and it is eq. 34 with its last bracket put right: a k0 {[(p - 1) - a |delta|^2] I + a delta
+    delta^T}, a = 1 / s^2."""
 
     kind = "divergence_free"
 

@@ -29,7 +29,6 @@ class Output(ABC):
 
     def fixed(self, p: int, covariance: FloatArray | None = None) -> "Output":
         """The same A with its numbers written out (`p` is then set); InputError where they cannot be known.
-
         `covariance` (p, p) is that of the targets, where it is known."""
         self.check(p)
         return self
@@ -46,9 +45,8 @@ class Output(ABC):
     def check(self, p: int) -> None:
         """Does nothing if A can have p outputs, else raises the InputError that says why not."""
         if self.p not in (None, p):
-            raise InputError(
-                f"the output matrix is {self.p} x {self.p} but there are {p} outputs; give a matrix of {p} rows"
-            )
+            remedy = f"give a matrix of {p} rows"
+            raise InputError(f"the output matrix is {self.p} x {self.p} but there are {p} outputs; {remedy}")
 
     def matrix(self, p: int) -> FloatArray:
         root = self.root(p)
@@ -81,10 +79,9 @@ class Covariance(Output):
         if covariance is None:
             raise InputError("output 'covariance' needs the targets' covariance, which only a fit knows")
         if covariance.shape != (p, p):
-            raise InputError(
-                f"output 'covariance': the targets' covariance is {covariance.shape[0]} x {covariance.shape[0]} but "
-                f"there are {p} outputs; use identity or a matrix where the outputs are not the targets"
-            )
+            n, remedy = len(covariance), "use identity or a matrix where the outputs are not the targets"
+            problem = f"the targets' covariance is {n} x {n} but there are {p} outputs"
+            raise InputError(f"output 'covariance': {problem}; {remedy}")
         if not np.any(covariance):
             raise InputError("output 'covariance': the targets do not vary, so their covariance is zero")
         return Matrix(covariance)
@@ -92,11 +89,10 @@ class Covariance(Output):
 
 @dataclass(frozen=True)
 class Simplex(Output):
-    """The simplex coding of p classes (Mroueh et al. 2012): A = B^T B on one-hot targets, of rank p - 1.
-
-    B (p-1, p) has the codes as its columns: unit vectors with inner products -1/(p-1). The recursion is Brault
-    (2016), 5.2, with its u put right (-1/p, in R^p, for the printed -p^-2, in R^(p-1)), and A is B^T B: the printed
-    B B^T is a multiple of I in R^(p-1)."""
+    """The simplex coding of p classes (Mroueh et al. 2012): A = B^T B on one-hot targets, of rank p - 1. B (p-1, p)
+    has the codes as its columns: unit vectors with inner products -1/(p-1). The recursion is Brault (2016), 5.2, with
+    its u put right (-1/p, in R^p, for the printed -p^-2, in R^(p-1)), and A is B^T B: the printed B B^T is a multiple
+    of I in R^(p-1)."""
 
     kind = "simplex"
 
@@ -115,9 +111,8 @@ class Simplex(Output):
 
 @dataclass(frozen=True)
 class Learned(Output):
-    """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights.
-
-    Only a fit does that (`dorff.solvers.learned`). Until then A has no values; features are those of the identity."""
+    """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights. Only
+    a fit does that (`dorff.solvers.learned`). Until then A has no values; features are those of the identity."""
 
     penalty: str = "trace"
     p: int | None = None
@@ -152,10 +147,8 @@ class Matrix(Output):
         scale = float(np.abs(matrix).max())
         smallest = float(np.linalg.eigvalsh(matrix)[0]) if scale > 0 else 0.0
         if smallest < -1e-10 * scale or scale == 0:
-            raise InputError(
-                "the output matrix must be positive semi-definite and not zero; its smallest eigenvalue is "
-                f"{smallest:.3g}"
-            )
+            problem = f"its smallest eigenvalue is {smallest:.3g}"
+            raise InputError(f"the output matrix must be positive semi-definite and not zero; {problem}")
         vars(self).update(A=matrix, p=len(matrix))
 
     def root(self, p: int) -> FloatArray:
@@ -204,9 +197,8 @@ class Factor(Output):
 
 @dataclass(frozen=True, eq=False)
 class Graph(Output):
-    """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005).
-
-    The penalty is then sum_jk W_jk |f_j - f_k|^2 / 2 + offset sum_j |f_j|^2. `weights` W (p, p) is symmetric and not
+    """A = pinv(L + offset I), L = diag(W 1) - W the Laplacian of a graph of outputs (Evgeniou et al. 2005). The
+    penalty is then sum_jk W_jk |f_j - f_k|^2 / 2 + offset sum_j |f_j|^2. `weights` W (p, p) is symmetric and not
     negative, its diagonal idle. With offset 0 a connected component's outputs sum to zero, but for intercepts."""
 
     weights: FloatArray
@@ -266,10 +258,8 @@ def as_output(value: Any) -> Output:
     entry = next((one for one in named if one is not None and (one.written or not options)), None)
     if entry is None or (not options and not entry.alone) or set(options) - set(entry.options.model_fields):
         names = ", ".join(repr(one.name) for one in OUTPUTS.entries() if one.alone)
-        raise InputError(
-            f"output must be one of {names}, a matrix, an Output, or a mapping with "
-            f"matrix, factor, graph (and offset) or learned; not {value!r}"
-        )
+        mapping = "a mapping with matrix, factor, graph (and offset) or learned"
+        raise InputError(f"output must be one of {names}, a matrix, an Output, or {mapping}; not {value!r}")
     output = entry.build(**options)
     if not isinstance(output, Output):
         raise InputError(f"output: {entry.name} of another package builds no Output")

@@ -1,7 +1,5 @@
 """What every scalar kernel offers, the families of them, and the laws that frequencies may be drawn from."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -38,9 +36,9 @@ class Measure:
     name: str
     split: float | None = None
 
-    UNBOUNDED: ClassVar[Measure]
-    TRACE: ClassVar[Measure]
-    DEFENSIVE: ClassVar[Measure]
+    UNBOUNDED: ClassVar["Measure"]
+    TRACE: ClassVar["Measure"]
+    DEFENSIVE: ClassVar["Measure"]
 
     def __post_init__(self) -> None:
         if self.name not in _NAMES:
@@ -55,12 +53,12 @@ class Measure:
         object.__setattr__(self, "split", float(split))
 
     @classmethod
-    def bounded(cls, split: float = 0.5) -> Measure:
+    def bounded(cls, split: float = 0.5) -> "Measure":
         """The law with 1 - `split` of a Gaussian's exponent; the weight has the rest, and is bounded."""
         return cls("bounded", split)
 
     @classmethod
-    def of(cls, value: Measure | str | Mapping[str, Any]) -> Measure:
+    def of(cls, value: "Measure | str | Mapping[str, Any]") -> "Measure":
         """The measure that `value` is, names or describes as `config` does; InputError for anything else."""
         if isinstance(value, Measure):
             return value
@@ -120,7 +118,6 @@ class ScalarKernel(ABC):
 
 class Spectral(ScalarKernel):
     """A shift-invariant kernel with k0(0) = 1: k0(delta) = E cos(omega . delta), omega ~ rho_0 (Bochner).
-
     `lengthscale` is in the inputs' units, one number or one per input. `check_measure` says which measures it has."""
 
     shift_invariant: ClassVar[bool] = True
@@ -140,9 +137,8 @@ class Spectral(ScalarKernel):
 
     @abstractmethod
     def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        """Log (D,) of the density in R^d of the measure's law at the frequencies omega (D, d).
-
-        InputError for a measure the kernel does not have."""
+        """Log (D,) of the density in R^d of the measure's law at the frequencies omega (D, d). InputError for a
+        measure the kernel does not have."""
 
     @abstractmethod
     def dims(self, d: int, measure: Measure) -> int:
@@ -151,7 +147,6 @@ class Spectral(ScalarKernel):
     @abstractmethod
     def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
         """Frequencies (D, d) of the measure's law out of uniforms (D, dims(d, measure)) in the open interval (0, 1).
-
         InputError for a measure the kernel does not have."""
 
     def draw(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
@@ -171,10 +166,8 @@ class Spectral(ScalarKernel):
     def stretch(self, d: int) -> FloatArray:
         """1 / lengthscale for each input, (d,): what turns a frequency of the unit kernel into one of this."""
         if isinstance(self.lengthscale, tuple) and len(self.lengthscale) != d:
-            raise InputError(
-                f"lengthscale has {len(self.lengthscale)} numbers but the inputs have {d} columns; "
-                "give one number, or one per column (to try several, list kernels)"
-            )
+            problem = f"lengthscale has {len(self.lengthscale)} numbers but the inputs have {d} columns"
+            raise InputError(f"{problem}; give one number, or one per column (to try several, list kernels)")
         return np.broadcast_to(1.0 / np.asarray(self.lengthscale, dtype=np.float64), (d,)).copy()
 
     def check(self, d: int) -> None:
@@ -184,7 +177,6 @@ class Spectral(ScalarKernel):
 @dataclass(frozen=True)
 class Split:
     """phi(t) = constant + slope t + gain rest(t): rest is odd beside a constant, even beside a slope, else either.
-
     [phi(t) phi(s) + phi(-t) phi(-s)] / 2 = constant^2 + slope^2 t s + gain^2 rest(t) rest(s): rest(t) does for -t."""
 
     rest: Function
@@ -235,9 +227,8 @@ def whole(name: str, value: object, least: int = 1, most: float = math.inf) -> i
 
 
 def median_lengthscale(X: FloatArray, *, absolute: bool = False, weights: FloatArray | None = None) -> float:
-    """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal.
-
-    `absolute` distances sum |x_i - z_i|, as the Laplacian does. By `weights` (n,) pairs count by their product."""
+    """Median distance between two distinct rows of a sample X (n, d); 1.0 when all rows are equal. `absolute`
+    distances sum |x_i - z_i|, as the Laplacian does. By `weights` (n,) pairs count by their product."""
     rows = X[: min(len(X), 1000)]
     across = None if weights is None else np.outer(*[weights[: len(rows)]] * 2)[np.triu_indices(len(rows), 1)]
     if absolute:

@@ -77,9 +77,8 @@ class FromSignature(OfFunction):
         return matrices(fourier_sum(self.samples, omega, lambda t, axis: plane_waves(t, at[axis])), self.p)
 
     def root(self, omega: FloatArray) -> FloatArray:
-        """U (D, r, p), r the largest rank of mu at these frequencies, in units of the density of `scalar`.
-
-        InputError where mu is not positive between the FFT's frequencies."""
+        """U (D, r, p), r the largest rank of mu at these frequencies, in units of the density of `scalar`. InputError
+        where mu is not positive between the FFT's frequencies."""
         log_density = self.scalar.log_density(omega, Measure.UNBOUNDED)
         values, vectors = np.linalg.eigh(self.density(omega))
         worst = int(np.argmin(values[:, 0]))
@@ -161,18 +160,16 @@ class SampledSignature:
         """InputError unless the table is even, and zero on the faces, to rounding of `scale`."""
         apart = np.abs(self.table - np.flip(self.table, axis=tuple(range(len(self.shape))))).max(axis=-1)
         if apart.max() > _SYMMETRIC * scale:
-            raise InputError(
-                f"signature must be the same at delta and -delta, but differs at delta = "
-                f"{place(self._at(int(np.argmax(apart)), self.steps))}; of a kernel K0(-delta) is K0(delta) transposed"
-            )
+            where = place(self._at(int(np.argmax(apart)), self.steps))
+            problem = f"signature must be the same at delta and -delta, but differs at delta = {where}"
+            raise InputError(f"{problem}; of a kernel K0(-delta) is K0(delta) transposed")
         sizes = np.abs(self.table).max(axis=-1)
         sizes[tuple(slice(1, -1) for _ in self.shape)] = 0.0
         if sizes.max() > _SMALL * scale:
-            raise InputError(
-                f"box: beyond it the signature counts as zero, but at delta = "
-                f"{place(self._at(int(np.argmax(sizes)), self.steps))} it is {sizes.max():.3g}, and {scale:.3g} at "
-                f"zero; it has to fall to {_SMALL:g} of that within the box: make the box wider"
-            )
+            where = place(self._at(int(np.argmax(sizes)), self.steps))
+            problem = f"at delta = {where} it is {sizes.max():.3g}, and {scale:.3g} at zero"
+            remedy = f"it has to fall to {_SMALL:g} of that within the box: make the box wider"
+            raise InputError(f"box: beyond it the signature counts as zero, but {problem}; {remedy}")
 
     def extremes(self, spectrum: FloatArray) -> tuple[float, float]:
         """The lowest eigenvalue of mu at the centres of the FFT's cells, upper triangles, in the table's shape, and the
@@ -212,9 +209,8 @@ class SampledSignature:
 def sampled(
     signature: MatrixFunction, box: tuple[float, ...], p: int, points: Points
 ) -> tuple[SampledSignature, float, float]:
-    """K0 on a grid that is fine enough, or of the points given, and the `extremes` of its spectrum.
-
-    The grid of a positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added."""
+    """K0 on a grid that is fine enough, or of the points given, and the `extremes` of its spectrum. The grid of a
+    positive K0 has a positive spectrum however coarse it is: what lies beyond its edges is added."""
     halves = _halves(points, len(box))
     while True:
         grid = SampledSignature.of(signature, box, halves, p)
@@ -225,10 +221,9 @@ def sampled(
         growth = 2.0 ** (1 / np.count_nonzero(rough))  # twice as many points
         halves = [int(np.ceil(n * growth)) if more else n for n, more in zip(halves, rough, strict=True)]
         if max(halves) > _LONGEST or np.prod([2.0 * n + 1 for n in halves]) * grid.table.shape[-1] > _MOST:
-            raise InputError(
-                f"signature is too rough for its box: on a grid of {grid.shape} points its spectrum still reaches the "
-                "edge; use a smaller box, a smoother signature, or give the grid's `points` and bear with the error"
-            )
+            problem = f"on a grid of {grid.shape} points its spectrum still reaches the edge"
+            remedy = "use a smaller box, a smoother signature, or give the grid's `points` and bear with the error"
+            raise InputError(f"signature is too rough for its box: {problem}; {remedy}")
 
 
 def _halves(points: Points, d: int) -> list[int]:
@@ -252,11 +247,10 @@ def _transformed(table: FloatArray) -> FloatArray:
 def refuse_negative(lowest: float, peak: float, omega: FloatArray) -> None:
     """InputError where an eigenvalue, at omega (d,), is more negative than cutting off K0 makes it."""
     if lowest < -_NEGATIVE * peak:
-        raise InputError(
-            f"signature is not that of a positive kernel: at omega = {place(omega)} its spectrum has an eigenvalue of "
-            f"{lowest / peak:.3g} times the largest in size; every eigenvalue of int K0(delta) cos(omega . delta) "
-            "d delta must be zero or more"
-        )
+        problem = f"its spectrum has an eigenvalue of {lowest / peak:.3g} times the largest in size"
+        wanted = "every eigenvalue of int K0(delta) cos(omega . delta) d delta must be zero or more"
+        where = f"at omega = {place(omega)}"
+        raise InputError(f"signature is not that of a positive kernel: {where} {problem}; {wanted}")
 
 
 def matrices(packed: FloatArray, p: int) -> FloatArray:

@@ -30,37 +30,30 @@ class OfFunction(BaseKernel):
 
     def fix(self, d: int, p: int, covariance: FloatArray | None = None) -> Self:
         if self.p != p:
-            raise InputError(
-                f"{type(self).__name__} has matrices of {self.p} x {self.p}, but there are {p} targets; give a "
-                "function whose matrices have one row per target"
-            )
+            problem = f"{type(self).__name__} has matrices of {self.p} x {self.p}, but there are {p} targets"
+            raise InputError(f"{problem}; give a function whose matrices have one row per target")
         self.scalar.check(d)
         return self
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         if self.signature is None:
-            raise InputError(
-                f"signature: a {type(self).__name__} has exact values only where its signature is given; give it, or "
-                "use random features"
-            )
+            problem = f"signature: a {type(self).__name__} has exact values only where its signature is given"
+            raise InputError(f"{problem}; give it, or use random features")
         return evaluated(self.signature, X[:, None, :] - Z[None, :, :], self.p, "signature")
 
     def config(self) -> Config:
-        raise InputError(
-            f"a {type(self).__name__} kernel of a Python function cannot be stored; use curl_free, divergence_free or "
-            "decomposable kernels and their sums where one will do"
-        )
+        remedy = "use curl_free, divergence_free or decomposable kernels and their sums where one will do"
+        raise InputError(f"a {type(self).__name__} kernel of a Python function cannot be stored; {remedy}")
 
 
 @dataclass(frozen=True)
 class SpectralDensity(OfFunction):
-    """K(x, z) = int cos(omega . (x - z)) mu(omega) d omega, mu any real symmetric positive semi-definite density.
-
-    `mu` takes frequencies omega (D, d), in 1 / input units, and gives (D, p, p), the density with respect to d omega
-    (Minh 2016, eq. 19-21; with (2 pi)^-d, which Brault 2016, eq. 5 leaves out). Frequencies are drawn from the
-    spectrum of the scalar kernel `proposal`, which must cover mu: what is drawn too often or too seldom is weighed.
-    `signature`, if known, takes delta (..., d) and gives K(x, z), delta = x - z, (..., p, p): it is only for `gram`.
-    Both functions must be importable where Dask workers are to use them. Lives in memory only."""
+    """K(x, z) = int cos(omega . (x - z)) mu(omega) d omega, mu any real symmetric positive semi-definite density. `mu`
+    takes frequencies omega (D, d), in 1 / input units, and gives (D, p, p), the density with respect to d omega (Minh
+    2016, eq. 19-21; with (2 pi)^-d, which Brault 2016, eq. 5 leaves out). Frequencies are drawn from the spectrum of
+    the scalar kernel `proposal`, which must cover mu: what is drawn too often or too seldom is weighed. `signature`,
+    if known, takes delta (..., d) and gives K(x, z), delta = x - z, (..., p, p): it is only for `gram`. Both functions
+    must be importable where Dask workers are to use them. Lives in memory only."""
 
     mu: MatrixFunction
     proposal: Spectral
@@ -97,24 +90,20 @@ class SpectralDensity(OfFunction):
         negative = np.flatnonzero(values[:, 0] < -_EQUAL * largest - _TINY)
         if negative.size:
             worst = negative[np.argmin(values[negative, 0])]
-            raise InputError(
-                f"mu must be positive semi-definite, but at omega = {place(omega[worst])} it has an eigenvalue of "
-                f"{values[worst, 0]:.3g}, where its largest is {values[worst, -1]:.3g}"
-            )
+            problem = f"an eigenvalue of {values[worst, 0]:.3g}, where its largest is {values[worst, -1]:.3g}"
+            where = f"at omega = {place(omega[worst])}"
+            raise InputError(f"mu must be positive semi-definite, but {where} it has {problem}")
         floor = 4 * self.p * np.finfo(np.float64).eps * largest + _TINY
         log_proposal = self.proposal.log_density(omega, Measure.UNBOUNDED)
         bare = np.flatnonzero((log_proposal == -np.inf) & (largest > _TINY))
         if bare.size:
-            raise InputError(
-                f"proposal: {type(self.proposal).__name__} has no frequencies near omega = {place(omega[bare[0]])}, "
-                "where mu is not zero; use one whose spectrum covers mu"
-            )
+            problem = f"{type(self.proposal).__name__} has no frequencies near omega = {place(omega[bare[0]])}"
+            raise InputError(f"proposal: {problem}, where mu is not zero; use one whose spectrum covers mu")
         return scaled_root(values, vectors, floor, log_proposal)
 
     def trace(self, d: int, p: int) -> float:
-        """tr K(0) = int tr mu: from the signature, else from a fixed sample of the proposal's frequencies.
-
-        InputError where the sample shows that the proposal does not serve mu, or mu not fit the signature."""
+        """tr K(0) = int tr mu: from the signature, else from a fixed sample of the proposal's frequencies. InputError
+        where the sample shows that the proposal does not serve mu, or mu not fit the signature."""
         if d not in self._traces:
             self._traces[d] = _trace(self, d)
         return self._traces[d]
@@ -124,33 +113,27 @@ def _trace(kernel: SpectralDensity, d: int) -> float:
     omega = kernel.proposal.draw(np.random.default_rng(0), _SAMPLE, d, Measure.UNBOUNDED)
     u = np.sum(kernel.root(omega) ** 2, axis=(1, 2))
     if not np.all(np.isfinite(u)) or not np.any(u):
-        raise InputError(
-            "mu / proposal is zero, or not finite, at the proposal's frequencies; check mu's units (1 / input units), "
-            "or use a proposal with a length-scale near that of mu"
-        )
+        remedy = "check mu's units (1 / input units), or use a proposal with a length-scale near that of mu"
+        raise InputError(f"mu / proposal is zero, or not finite, at the proposal's frequencies; {remedy}")
     effective, tail = float(u.sum() ** 2 / np.sum(u**2)), _tail_index(u)
     if effective < _LEAST * _SAMPLE or tail > _HEAVIEST:
-        raise InputError(
-            f"proposal: of {_SAMPLE} frequencies of {kernel.proposal!r} only {effective:.0f} count for mu, and the "
-            f"tail index of their weights is {tail:.2f} ({_HEAVIEST} is the most that serves); use a proposal nearer "
-            "to mu, of heavier tails or a shorter lengthscale where mu reaches further, such as a Matern"
-        )
+        count = f"of {_SAMPLE} frequencies of {kernel.proposal!r} only {effective:.0f} count for mu"
+        problem = f"{count}, and the tail index of their weights is {tail:.2f} ({_HEAVIEST} is the most that serves)"
+        remedy = "of heavier tails or a shorter lengthscale where mu reaches further, such as a Matern"
+        raise InputError(f"proposal: {problem}; use a proposal nearer to mu, {remedy}")
     estimate, error = float(u.mean()), float(u.std()) / np.sqrt(_SAMPLE)
     if kernel.signature is None:
         return estimate
     exact = float(np.trace(kernel.gram(np.zeros((1, d)), np.zeros((1, d)))[0, 0]))
     if not abs(exact - estimate) <= 6 * error + 1e-9 * abs(exact):
-        raise InputError(
-            f"signature: its trace at 0 is {exact:.6g}, but mu integrates to {estimate:.6g} +- {error:.2g}; a density "
-            "with respect to d omega has the factor (2 pi)^-d"
-        )
+        problem = f"signature: its trace at 0 is {exact:.6g}, but mu integrates to {estimate:.6g} +- {error:.2g}"
+        raise InputError(f"{problem}; a density with respect to d omega has the factor (2 pi)^-d")
     return exact
 
 
 def _tail_index(u: FloatArray) -> float:
-    """How heavy the tail of positive weights is: above 1/2 their variance is infinite.
-
-    The moment estimator of Dekkers, Einmahl & de Haan (1989), on as many as Vehtari et al. (2024) take."""
+    """How heavy the tail of positive weights is: above 1/2 their variance is infinite. The moment estimator of
+    Dekkers, Einmahl & de Haan (1989), on as many as Vehtari et al. (2024) take."""
     count = 3 * int(np.sqrt(len(u)))
     top = np.sort(u)[-count - 1 :]
     if top[0] <= 0:
@@ -169,10 +152,8 @@ def evaluated(function: MatrixFunction, points: FloatArray, p: int, name: str) -
     """The function's real matrices (..., p, p) at points (..., d), or an InputError that names the first bad point."""
     values, where = np.asarray(function(points)), "delta" if name != "mu" else "omega"
     if values.shape != (*points.shape[:-1], p, p) or values.dtype.kind not in "fciu":
-        raise InputError(
-            f"{name} must give numbers of shape {(*points.shape[:-1], p, p)} for {where} of shape {points.shape}, not "
-            f"{values.dtype} of shape {values.shape}"
-        )
+        problem = f"{name} must give numbers of shape {(*points.shape[:-1], p, p)} for {where} of shape {points.shape}"
+        raise InputError(f"{problem}, not {values.dtype} of shape {values.shape}")
     flat, at = values.reshape(-1, p * p), points.reshape(-1, points.shape[-1])
     infinite = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if infinite.size:
@@ -187,15 +168,12 @@ def refuse_asymmetric(name: str, points: FloatArray, bad: npt.NDArray[np.bool_])
     """InputError for matrices, at points (D, d), that are complex or not symmetric where `bad` (D,) says so."""
     if bad.any():
         where = f"{'omega' if name == 'mu' else 'delta'} = {place(points[np.argmax(bad)])}"
-        raise InputError(
-            f"{name} is complex or not symmetric at {where}; a spectrum that is complex Hermitian (k0(delta) not "
-            "symmetric: delays) is not supported: give real symmetric matrices"
-        )
+        problem = "a spectrum that is complex Hermitian (k0(delta) not symmetric: delays) is not supported"
+        raise InputError(f"{name} is complex or not symmetric at {where}; {problem}: give real symmetric matrices")
 
 
 def scaled_root(values: FloatArray, vectors: FloatArray, floor: FloatArray, log_density: FloatArray) -> FloatArray:
     """U (D, r, p) with U^T U = A / density, from the eigenvalues (D, p), ascending, and eigenvectors of each A.
-
     Eigenvalues up to `floor` (D,) count as zero; r is the largest rank. Where A is zero, so is U at any density."""
     kept = values > floor[:, None]
     r = max(1, int(kept.sum(axis=1).max(initial=0)))

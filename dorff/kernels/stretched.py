@@ -18,9 +18,8 @@ ndtri = lazily("scipy.special", "ndtri")
 
 @dataclass(frozen=True, init=False)
 class Stretched(Spectral):
-    """A kernel of inputs in length-scales: omega = stretch * sqrt(mixing) * unit.
-
-    The unit coordinates are independent, of one symmetric law. Tilted measures need finite second moments."""
+    """A kernel of inputs in length-scales: omega = stretch * sqrt(mixing) * unit. The unit coordinates are
+    independent, of one symmetric law. Tilted measures need finite second moments."""
 
     lengthscale: float | tuple[float, ...]
     kind: ClassVar[str]  #: its word in JOB.yaml
@@ -121,7 +120,6 @@ class Stretched(Spectral):
 
 class Isotropic(Stretched):
     """A kernel of the distance alone (in length-scales), and a mixture of Gaussians: unit coordinates are normal.
-
     omega = radius * uniform direction * stretch for a rotation-invariant measure: not TRACE of many length-scales."""
 
     def rotation_invariant(self, measure: Measure) -> bool:
@@ -130,7 +128,6 @@ class Isotropic(Stretched):
     @final
     def radii(self, rng: np.random.Generator, count: int, d: int, measure: Measure) -> FloatArray:
         """Radii (count,) of frequencies under a measure, in length-scales: before `stretch` turns them into omega.
-
         |omega|^2 rho_0 makes chi(d) of a normal vector's length chi(d + 2)."""
         self.check_measure(measure)
         biased = np.full(count, measure == Measure.TRACE)
@@ -204,9 +201,8 @@ _ROUGH = (
 
 
 class Laplacian(Product):
-    """exp(-|x - z|_1 / s), s = `lengthscale`; scikit-learn's gamma is 1 / s.
-
-    Its frequencies are independent Cauchy variables of scale 1 / s (Rahimi & Recht 2007): no moments at all."""
+    """exp(-|x - z|_1 / s), s = `lengthscale`; scikit-learn's gamma is 1 / s. Its frequencies are independent Cauchy
+    variables of scale 1 / s (Rahimi & Recht 2007): no moments at all."""
 
     kind = "laplacian"
 
@@ -230,9 +226,8 @@ class Laplacian(Product):
 
 
 class Cauchy(Product):
-    """prod_i 1 / (1 + ((x_i - z_i) / s)^2), s = `lengthscale`.
-
-    Its frequencies are independent Laplace variables of scale 1 / s (Rahimi & Recht 2007)."""
+    """prod_i 1 / (1 + ((x_i - z_i) / s)^2), s = `lengthscale`. Its frequencies are independent Laplace variables of
+    scale 1 / s (Rahimi & Recht 2007)."""
 
     kind = "cauchy"
     variance = 2.0

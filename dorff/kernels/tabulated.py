@@ -21,13 +21,11 @@ _FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class Tabulated(Spectral):
-    """The kernel whose spectrum is constant over each cell of a grid about zero, and nothing outside of it.
-
-    `masses` (N_1, ..., N_d) are those of the cells, all N_j odd, the middle cell about omega = 0, and the same at
-    omega and -omega; they need not sum to one. `widths` (d,) are the cells' sides in 1 / input units. `floor` is the
-    share of the law that is spread evenly over all cells, so that every one is drawn from. Lives in memory only.
-
-    k0(delta) = sum_c mass_c cos(omega_c . delta) prod_j sinc(widths_j delta_j / 2)."""
+    """The kernel whose spectrum is constant over each cell of a grid about zero, and nothing outside of it. `masses`
+    (N_1, ..., N_d) are those of the cells, all N_j odd, the middle cell about omega = 0, and the same at omega and
+    -omega; they need not sum to one. `widths` (d,) are the cells' sides in 1 / input units. `floor` is the share of
+    the law that is spread evenly over all cells, so that every one is drawn from. Lives in memory only. k0(delta) =
+    sum_c mass_c cos(omega_c . delta) prod_j sinc(widths_j delta_j / 2)."""
 
     widths: tuple[float, ...]
     digest: str  # of the masses: equal ones make equal kernels
@@ -38,10 +36,8 @@ class Tabulated(Spectral):
         table = np.asarray(masses, dtype=np.float64)
         sides = tuple(float(width) for width in widths)
         if table.ndim == 0 or not all(side % 2 for side in table.shape) or len(sides) != table.ndim:
-            raise InputError(
-                f"masses must be a grid with an odd number of cells along each input and one width for each; got "
-                f"shape {table.shape} and {len(sides)} widths"
-            )
+            problem = "masses must be a grid with an odd number of cells along each input and one width for each"
+            raise InputError(f"{problem}; got shape {table.shape} and {len(sides)} widths")
         if not np.all(np.isfinite(table)) or np.any(table < 0) or not np.any(table):
             raise InputError("masses must be finite, zero or positive, and not all zero")
         if not np.allclose(table, np.flip(table), rtol=1e-6, atol=1e-9 * float(table.max())):
@@ -128,7 +124,6 @@ class Tabulated(Spectral):
 
 def fold(table: FloatArray) -> FloatArray:
     """Half of a table (N_1, ..., N_d, P), odd sides and even about its middle: the part from the middle of axis 0 on.
-
     All but the middle layer counts twice, so that sums over the folded table are those over the whole."""
     folded = table[len(table) // 2 :].copy()
     folded[1:] *= 2
@@ -142,10 +137,9 @@ def folded_nodes(folded: FloatArray, steps: Sequence[float] | FloatArray) -> lis
 
 
 def fourier_sum(folded: FloatArray, points: FloatArray, waves: Callable[[FloatArray, int], ComplexArray]) -> FloatArray:
-    """Re sum_j table_j prod_i waves_i(points_i)_(j_i) for points (D, d): (D, P).
-
-    `waves(t, axis)` are functions of t (B,) at the folded table's nodes, such as exp(i t node_j), conjugate to each
-    other at mirrored nodes. One axis is summed after another, by matrix products: no sines for each cell."""
+    """Re sum_j table_j prod_i waves_i(points_i)_(j_i) for points (D, d): (D, P). `waves(t, axis)` are functions of t
+    (B,) at the folded table's nodes, such as exp(i t node_j), conjugate to each other at mirrored nodes. One axis is
+    summed after another, by matrix products: no sines for each cell."""
     total, flat = np.empty((len(points), folded.shape[-1])), folded.reshape(len(folded), -1)
     step = max(1, _BLOCK // (2 * flat.shape[1] + sum(folded.shape[:-1])))
     for start in range(0, len(points), step):

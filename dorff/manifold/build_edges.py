@@ -1,9 +1,8 @@
 """The last tasks of a graph's building: the edge store, the complete symmetric adjacency of each shard's rows; from
 lists of neighbours, or from edges that the user gives in any order.
 
-Which files that are cut by shard have a part of which shard is turned about some shards at a time: as many names as
-there are files times shards are never held at once, nor are they in one file. Given edges are read in runs of any size
-and dealt to the shards (runs of rows) of both ends, so that each shard can be checked and written by itself."""
+Which parts are of which shard is turned about some shards at a time: as many names as there are files times shards are
+never held at once. Given edges are dealt to the shards of both ends, so that each is checked and written by itself."""
 
 import io
 import zlib
@@ -49,9 +48,7 @@ def sources(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
 
 
 def _naming_shards(layout: Layout, generation: int) -> tuple[Iterator[BuildTask], int]:
-    """The tasks whose files are cut by shard, and the part that says which shards the parts after it are of.
-
-    DamagedError at once for all whose lists were deleted."""
+    """The tasks whose files are cut by shard, and the last part; DamagedError at once for all whose lists are gone."""
     if not isinstance(layout.spec.graph, KNN):
         return (BuildTask("bucket", 0, number) for number in range(layout.spec.config["edge_runs"])), 0
     _require(layout.spec, _lists(layout, generation))
@@ -108,9 +105,8 @@ def _weighed(spec: GraphSpec, listed: npt.NDArray[Any], scales: tuple[IntArray, 
 
 
 def save_edges(spec: GraphSpec, task: BuildTask, rows: IntArray, edges: Edges, scales: FloatArray) -> Written:
-    """Write those of the edges that begin at a shard's rows (s,), ascending, and the rows' degrees and scales.
-
-    The digest begins with the edges' checksum; the numbers: how many edges the shard owns, its rows without any."""
+    """Write those of the edges that begin at a shard's rows (s,), ascending, and the rows' degrees and scales. The
+    digest begins with the edges' checksum; the numbers: how many edges the shard owns, its rows without any."""
     import pyarrow as pa  # large, and only fits with a graph need it
     import pyarrow.parquet as pq
 
@@ -204,10 +200,8 @@ def screen(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
 
 
 def bucket(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
-    """Deal a run of edges to the shards of their ends.
-
-    InputError at a node that is no row, or a weight that is negative or not finite; ChangedError where the graph is no
-    longer cut as when the build began."""
+    """Deal a run of edges to the shards of their ends. InputError at a node that is no row, or a weight that is
+    negative or not finite; ChangedError where the graph is no longer cut as when the build began."""
     path = spec.config["graph"]["path"]
     source = open_graph(path)
     if any(spec.config[name] != value for name, value in graph_shape(source, spec.sizes).items()):
@@ -243,7 +237,6 @@ def graph_stamp(path: str) -> str:
 
 def complete(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Write the edges of a shard's rows, but to rows that are left out or behind; rows that have none are counted.
-
     InputError at an edge with two weights, or, of a matrix, with one direction."""
     runs, left = spec.runs(0), spec.numbers(BuildTask(CUTS, 0, 0), 1)[0]
     start, stop = map(int, runs[task.number, :2])

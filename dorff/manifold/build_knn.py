@@ -88,7 +88,6 @@ def _landmarks(directory: Path) -> FloatArray:
 
 def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     """Copy the rows of a run, sorted by home, and write down where each is and of which partitions it is a candidate.
-
     Rows whose inputs are not finite are left out."""
     start, stop = map(int, spec.runs(task.generation)[task.number, :2])
     kept, near, rows = _dealt(spec, dataset, start, stop)
@@ -163,8 +162,7 @@ def _row_at(spec: GraphSpec, runs: IntArray, tasks: Sequence[BuildTask], p: int,
 
 
 def _pieces(older: int, total: int, most: int) -> Iterator[tuple[int, int, int, int]]:
-    """How candidates older..total-1 of a partition are cut: (first that may be listed, first and end of those that
-    list, end of what may be listed). Those before `older` are of earlier generations."""
+    """(First that may be listed, first and end of those that list, end): none before `older` lists anew."""
     windows = -(-(total - older) // (WINDOW * most))
     for window in range(windows):
         start, stop = (older + (total - older) * one // windows for one in (window, window + 1))

@@ -1,5 +1,4 @@
-"""What all tasks of one graph's building have in common, frozen in its folder; its files: of many parts, each read
-alone and with a checksum of its own, and of rows of inputs; and the run, place and shard of a row."""
+"""What all tasks of one graph's building have in common, frozen in its folder; its files; and where a row is."""
 
 import hashlib
 import zlib
@@ -86,9 +85,8 @@ def row_sums(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
 
 
 def read_rows(path: Path, kind: str, d: int, places: IntArray, sums: npt.NDArray[np.uint32]) -> FloatArray:
-    """Rows (k, d) at these places (k,) of a file of rows, whose CRC32 are `sums` (k,), as float64.
-
-    ValueError where one of them is another, FileNotFoundError."""
+    """Rows (k, d) at these places (k,) of a file of rows, whose CRC32 are `sums` (k,), as float64. ValueError where
+    one of them is another, FileNotFoundError."""
     width = d * np.dtype(kind).itemsize
     order = np.argsort(places, kind="stable")
     ascending = places[order]
@@ -118,9 +116,8 @@ VOID: Final = "void"  # the stamp of no files: of a task that is to be done agai
 
 
 class BuildTask(NamedTuple):
-    """A task of a build: its stage, the generation of rows that it is of, and its number in the stage.
-
-    Runs of rows and shards are numbered through all generations."""
+    """A task of a build: its stage, the generation of rows that it is of, and its number in the stage. Runs of rows
+    and shards are numbered through all generations."""
 
     stage: str
     generation: int
@@ -276,12 +273,10 @@ Table = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The runs and shards of all generations up to one.
-
-    `runs` (R, 3) are those of `GraphSpec.runs`. Of neighbours' graphs a shard is what a row of `groups`
-    (G, 5) says: its partition, the first row that may be listed, the first that lists, the one after the last that
-    does, and the one after the last that may be listed. Of a given graph it is a run. `ends` (generations + 1,) counts
-    the shards of all generations before each."""
+    """The runs and shards of all generations up to one. `runs` (R, 3) are those of `GraphSpec.runs`. Of neighbours'
+    graphs a shard is what a row of `groups` (G, 5) says: its partition, the first row that may be listed, the first
+    that lists, the one after the last that does, and the one after the last that may be listed. Of a given graph it is
+    a run. `ends` (generations + 1,) counts the shards of all generations before each."""
 
     spec: GraphSpec
     generation: int

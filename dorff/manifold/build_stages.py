@@ -1,6 +1,5 @@
-"""The stages of a build: leaves that leave receipts, as those of a pass do, run by the passes' tree on an engine.
-
-A leaf is a task of its stage, by number. What it makes is no sum, so nothing is merged: each is a root of the tree."""
+"""The stages of a build: leaves that leave receipts, as those of a pass do. What a leaf makes is no sum: nothing is
+merged."""
 
 import hashlib
 import time
@@ -118,11 +117,10 @@ class GraphStage(Stage):
 
     def leaf(self, source: Files, leaf: Leaf) -> Receipt:
         """Do a task. Its receipt is void from before its files are touched, and one of another digest is left so:
-        wherever this or the driver is killed, the next run comes here again.
-
-        Raises InputError: rows or edges that are not what was wanted; IncompleteError: they changed each time they
-        were read, or the build's folder was deleted; ChangedError: the result is another than before: what later tasks
-        made of that is of no use; DamagedError: files of other tasks are missing or damaged."""
+        wherever this or the driver is killed, the next run comes here again. Raises InputError: rows or edges that are
+        not what was wanted; IncompleteError: they changed each time they were read, or the build's folder was deleted;
+        ChangedError: the result is another than before: what later tasks made of that is of no use; DamagedError:
+        files of other tasks are missing or damaged."""
         began, number = time.perf_counter(), leaf.number
         with lasting(Path(source.directory)):
             spec, task = source.spec, source.task(number)
@@ -150,9 +148,8 @@ class Stages:
         self._made_of = [spec.config["name"]]  # the digests of their tasks
 
     def run(self, stage: str, generation: int, numbers: Iterable[int]) -> list[Receipt]:
-        """All receipts of a stage, in order: those that are there and hold, or are left now.
-
-        Raises what tasks raise (`GraphStage.leaf`)."""
+        """All receipts of a stage, in order: those that are there and hold, or are left now. Raises what tasks raise
+        (`GraphStage.leaf`)."""
         files = Files(str(self._spec.directory), stage, generation, self._dataset)
         words, folder = files.step.words, self._spec.path(files.task(0)).parent
         name = hashlib.sha256(" ".join([*self._made_of, stage, str(generation)]).encode()).hexdigest()[:16]

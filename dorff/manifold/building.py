@@ -68,9 +68,8 @@ def build(
             shards, useless = None, True
         if shards is not None:
             return shards
-    raise IncompleteError(
-        f"{dataset.path}: rows, or their graph, changed each time it was built; run again when nobody writes to them"
-    )
+    remedy = "run again when nobody writes to them"
+    raise IncompleteError(f"{dataset.path}: rows, or their graph, changed each time it was built; {remedy}")
 
 
 def _config(
@@ -121,9 +120,7 @@ def _open(directory: Path, config: Config, fence: Fence) -> GraphSpec:
 
 
 def _begin(directory: Path, config: Config, fence: Fence) -> GraphSpec:
-    """A new build, in a folder that no process has known before: what it remembers of another is not of this one.
-
-    All others of the same graph are deleted first."""
+    """A new build, in a folder that no process has known before; all others of the same graph are deleted first."""
     editions = _editions(directory, config["name"])
     number = int(editions[-1].name.split("-")[1]) + 1 if editions else 0
     spec = GraphSpec.of(directory / f"{config['name']}-{number:04d}-{uuid.uuid4().hex[:8]}", config)
@@ -167,10 +164,8 @@ def _built(spec: GraphSpec, dataset: Dataset, engine: Engine, told: Told, fence:
                 spec.void(task)
                 damaged[task] += 1
                 if damaged[task] > AGAIN:
-                    raise IncompleteError(
-                        f"{spec.path(task)}: missing or damaged again and again; check the disk, and that every "
-                        "worker sees this folder, then run again"
-                    ) from error
+                    remedy = "check the disk, and that every worker sees this folder, then run again"
+                    raise IncompleteError(f"{spec.path(task)}: missing or damaged again and again; {remedy}") from error
 
 
 def _run(
@@ -213,8 +208,7 @@ def _spans(spec: GraphSpec, dataset: Dataset) -> Iterator[tuple[int, int]]:
 
 
 def _nearest(stages: Stages, spec: GraphSpec, generation: int, deleted: Sequence[int]) -> None:
-    """All stages of a generation of a neighbours' graph. One that was finished needs its lists no more, but for those
-    `deleted` that a damaged shard is made again from."""
+    """All stages of one generation; a finished one needs its lists but for `deleted`, of which damage is made anew."""
     if not generation:
         stages.run("landmarks", 0, [0])
     rows = stages.run("assign", generation, spec.new_runs(generation))

@@ -25,9 +25,8 @@ def entries(W: sparse.csr_array, rows: IntArray) -> tuple[IntArray, IntArray, Fl
 
 
 def edge_runs(i: IntArray, j: IntArray, limit: int) -> Iterator[tuple[slice, IntArray]]:
-    """Runs of edges (i, j), in order, and the rows (k,) that each touches, ascending: at most `limit`, at least 2.
-
-    A run with more is halved: runs depend on the edges and the limit alone."""
+    """Runs of edges (i, j), in order, and the rows (k,) that each touches, ascending: at most `limit`, at least 2. A
+    run with more is halved: runs depend on the edges and the limit alone."""
     waiting = [slice(0, len(i))]
     while waiting:
         run = waiting.pop()
@@ -63,14 +62,11 @@ _CACHED: Final = 2**16  # numbers of a block that are made before they are looke
 
 class GraphSums(RowSums):
     """Adds groups of rows, each a graph of its own, to T; or the rows of one graph, a part at a time (`add_local`).
-
-    With G the rows of [F | 1], each over the root of its degree where L is normalised, T is a sum over edges of
-    w_ij (g_i - g_j)(g_i - g_j)^T (`Form.EDGES`), or over rows of g_i times sum_j w_ij (g_i - g_j) (`DIFFERENCE`);
-    L^j of the rows is had by j such sums, and L^2j of them by its product with itself (`POWER`). The column of ones is
-    left at zero where L is not normalised: L 1 = 0.
-
-    `n` of the sums counts undirected edges, each once. Edges and rows come in the order of the graph's rows, so that
-    bits depend on the rows, the features and the recipe alone."""
+    With G the rows of [F | 1], each over the root of its degree where L is normalised, T is a sum over edges of w_ij
+    (g_i - g_j)(g_i - g_j)^T (`Form.EDGES`), or over rows of g_i times sum_j w_ij (g_i - g_j) (`DIFFERENCE`); L^j of
+    the rows is had by j such sums, and L^2j of them by its product with itself (`POWER`). The column of ones is left
+    at zero where L is not normalised: L 1 = 0. `n` of the sums counts undirected edges, each once. Edges and rows come
+    in the order of the graph's rows, so that bits depend on the rows, the features and the recipe alone."""
 
     def __init__(self, features: FeatureMap, recipe: TermRecipe, *, tile: int | None = None) -> None:
         super().__init__(GROUP_ROWS)
@@ -124,11 +120,10 @@ class GraphSums(RowSums):
     def add_local(
         self, X: FloatArray, W: sparse.csr_array, own: BoolArray, numbers: IntArray, degree: FloatArray
     ) -> None:
-        """Add the part of T that rows `own` (n,) of X (n, d) stand for; the parts of disjoint rows add up to T.
-
-        W (n, n) holds all edges of these rows, and where L is taken several times those of all rows less edges away
-        than times. `numbers` (n,), ascending, are the rows' names in the whole graph, where an edge belongs to the
-        later of its rows; `degree` (n,) are theirs there."""
+        """Add the part of T that rows `own` (n,) of X (n, d) stand for; the parts of disjoint rows add up to T. W (n,
+        n) holds all edges of these rows, and where L is taken several times those of all rows less edges away than
+        times. `numbers` (n,), ascending, are the rows' names in the whole graph, where an edge belongs to the later of
+        its rows; `degree` (n,) are theirs there."""
         scale = inverse_roots(degree) if self.recipe.normalised else None
         rows = np.flatnonzero(own)
         i, j, weights = entries(W, rows)
@@ -178,8 +173,7 @@ class GraphSums(RowSums):
                 self._add_rows(self._differences(G, at[block], starts[block.start : block.stop + 1], b, w, self._Z))
 
     def _raised(self, X: FloatArray, scale: Scale, W: sparse.csr_array, levels: list[IntArray]) -> FloatArray:
-        """Rows levels[0] of [F | 1], scaled, after L was taken of them once for each further level, and scaled each
-        time: levels[k] are all rows within k edges."""
+        """Rows levels[0] of [F | 1], scaled, L taken of them once for each further level (all within as many edges)."""
         squared = None if scale is None else scale**2
         if len(levels[-1]) > self._tile:
             return self._far(X, scale, W, levels, squared)
@@ -252,8 +246,7 @@ class GraphSums(RowSums):
         self.syrk_seconds += time.perf_counter() - began
 
     def _add_pair(self, Z: FloatArray, LZ: FloatArray, v: FloatArray, apart: FloatArray) -> None:
-        """Z and LZ, and what both come to along the probe; `apart` (n,) is how far, along it, each row is from those
-        it is joined to: the norm of what cancelled in L Z, as a direction of chance shows it."""
+        """Z and LZ; along the probe what both come to, and how far (n,) rows are from those joined: what cancelled."""
         sums = self.of(_T)
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.sqrt(np.einsum("ij,ij->i", Z, Z)) * (np.sqrt(np.einsum("ij,ij->i", LZ, LZ)) + apart)
@@ -334,9 +327,8 @@ def in_memory(
     columns: Places = None,
 ) -> Moments:
     """T of rows X (n, d) in memory, finite, over all m features: of the weights W (n, n) that are given (`checked`),
-    of their nearest neighbours among all rows, or within runs of `GROUP_ROWS`, or of L = I.
-
-    `inputs` are the columns of X that distances are of, `columns` those of the features that T is of; None for all."""
+    of their nearest neighbours among all rows, or within runs of `GROUP_ROWS`, or of L = I. `inputs` are the columns
+    of X that distances are of, `columns` those of the features that T is of; None for all."""
     term = replace(term, graph=graph) if isinstance(graph, Graph) else term
     recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     sums = new_sums(features, recipe)

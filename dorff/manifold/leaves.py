@@ -37,10 +37,9 @@ DONE: Final = "done.json"
 
 @dataclass(frozen=True)
 class Shards:
-    """A graph that is built: its edges in `count` shards of rows, and the inputs of its rows. Small, picklable.
-
-    Every edge is in the shards of both its ends, but for `owned` (`of_owned`). Of a graph that was given, `alone` rows
-    have no edge. A damaged file is given up, so that the next run of the task makes it again: IncompleteError."""
+    """A graph that is built: its edges in `count` shards of rows, and the inputs of its rows. Small, picklable. Every
+    edge is in the shards of both its ends, but for `owned` (`of_owned`). Of a graph that was given, `alone` rows have
+    no edge. A damaged file is given up, so that the next run of the task makes it again: IncompleteError."""
 
     path: str
     generation: int
@@ -82,10 +81,8 @@ class Shards:
     def adjacency(self, shard: int) -> Edges:
         """(i, j, weights) of the edges of a shard's rows i, each (edges,), in the order of i and then of j."""
         with self._mending():
-            parts = [
-                load_edges(self._spec(), BuildTask("collect", generation, shard), int(digest[:8], 16))
-                for generation, digest in self._written(shard)
-            ]
+            tasks = [(BuildTask("collect", number, shard), int(crc[:8], 16)) for number, crc in self._written(shard)]
+            parts = [load_edges(self._spec(), *task) for task in tasks]
         i, j, w = (np.concatenate(ends) for ends in zip(*parts, strict=True))
         some = np.flatnonzero(j < i) if self.owned else np.lexsort((j, i))
         return i[some], j[some], w[some]
@@ -200,9 +197,8 @@ class ShardPart(NamedTuple):
     @classmethod
     def cut(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> "Iterator[ShardPart]":
         """The parts of a shard, in the order of its rows: each of at most `limit` (at least 2) rows with those that
-        they need, or, of a power of L, of a single row with those within as many edges as L is taken times.
-
-        In edge form only the edges to earlier rows are there."""
+        they need, or, of a power of L, of a single row with those within as many edges as L is taken times. In edge
+        form only the edges to earlier rows are there."""
         if recipe.form is Form.POWER:
             yield from cls._of_rows(store, shard, recipe, limit)
             return
@@ -325,10 +321,9 @@ class ShardTerm(TermPlace):
         return frozen, GraphSums(frozen.features, recipe)
 
     def leaf(self, source: Shards, leaf: Leaf) -> Receipt:
-        """Goes on from a checkpoint of the same shards, to the bit.
-
-        Raises StoppedError: it was asked to stop, and has left a checkpoint; CorruptError: a number in the sums
-        changed in memory, or was computed wrongly; IncompleteError: the graph's files changed meanwhile."""
+        """Goes on from a checkpoint of the same shards, to the bit. Raises StoppedError: it was asked to stop, and has
+        left a checkpoint; CorruptError: a number in the sums changed in memory, or was computed wrongly;
+        IncompleteError: the graph's files changed meanwhile."""
         stamp, what = source.stamp(leaf.start, leaf.stop), f"shards {leaf.start} to {leaf.stop - 1}"
         frozen, sums = self.opened()
         recipe, limit = sums.recipe, Sizes().rows(len(frozen.features.center))
@@ -351,14 +346,12 @@ def sum_term(
     told: Callable[[int], None], *, inputs: Places = None, columns: Places = None, name: str = "",
     lease: Lease | None = None,
 ) -> tuple[Moments, list[Receipt]]:  # fmt: skip
-    """T of a term over the rows of `leaves`, or over the shards of a graph across leaves, and the receipts.
-
-    Goes on where it was stopped; the same bits for any engine, as a term's bits depend on its rows, the pass and the
-    recipe alone. `inputs` are the columns of X that distances are of, `columns` those of the features that T is of (a
+    """T of a term over the rows of `leaves`, or over the shards of a graph across leaves, and the receipts. Goes on
+    where it was stopped; the same bits for any engine, as a term's bits depend on its rows, the pass and the recipe
+    alone. `inputs` are the columns of X that distances are of, `columns` those of the features that T is of (a
     view's). `name` tells apart the rows of several stores that have the same term. `told` is called with the rows (or
-    shards) done. What no later run needs is deleted, where a lease is given only while it is held.
-
-    Raises InputError: rows are not as wanted; IncompleteError: rows changed, or sums were lost, again and again."""
+    shards) done. What no later run needs is deleted, where a lease is given only while it is held. Raises InputError:
+    rows are not as wanted; IncompleteError: rows changed, or sums were lost, again and again."""
     recipe = TermRecipe.of(term, inputs=inputs, columns=columns)
     kind: type[TermPlace] = LeafTerm
     if not isinstance(rows, Dataset):

@@ -1,5 +1,4 @@
-"""What held-out rows say of a model: one temperature that makes decision values probabilities of classes, and factors
-on standard deviations, so that bands hold what they say; and a sample of such rows, kept to judge the model by."""
+"""What held-out rows say of a model: a temperature for probabilities, factors on deviations, and a kept sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -28,13 +27,12 @@ FLATTEST: Final = 1e-3  # least slope, over the spread of the decision values: a
 
 @dataclass(frozen=True)
 class Calibration:
-    """p = softmax(slope * f) for decision values f: temperature scaling, 1 / slope the temperature (Guo, Pleiss, Sun
-    & Weinberger 2017, section 4.2); with two classes Platt's (1999) sigmoid without its offset.
-
-    `slope` is above zero, so that the likeliest class is always the one of the largest decision value. Offsets for
-    each class (Guo's vector scaling) could change it, and did not pay: on held-out LETTER they lowered the log loss
-    from 0.246 to 0.238 with 16000 rows but raised it from 0.491 to 0.508 with 3000; on USPS from 0.265 to 0.271.
-    `rows` says how many held-out rows the slope was found on, 0 where it was given."""
+    """p = softmax(slope * f) for decision values f: temperature scaling, 1 / slope the temperature (Guo, Pleiss, Sun &
+    Weinberger 2017, section 4.2); with two classes Platt's (1999) sigmoid without its offset. `slope` is above zero,
+    so that the likeliest class is always the one of the largest decision value. Offsets for each class (Guo's vector
+    scaling) could change it, and did not pay: on held-out LETTER they lowered the log loss from 0.246 to 0.238 with
+    16000 rows but raised it from 0.491 to 0.508 with 3000; on USPS from 0.265 to 0.271. `rows` says how many held-out
+    rows the slope was found on, 0 where it was given."""
 
     slope: float
     rows: int = 0
@@ -45,15 +43,13 @@ class Calibration:
 
     @classmethod
     def fit(cls, decisions: npt.ArrayLike, codes: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Self:
-        """Most likely slope for decision values (n, K) of rows that the decisions were not fitted to.
-
-        `codes` (n,) are the rows' classes 0..K-1, `weights` (n,) how much a row counts (not negative). Where all
-        rows are on the right side no slope is steep enough; so the likelihood has one more row, whose class is any
-        of the K with equal chance (the remedy of Platt 1999, section 2.2, with one row in place of his K). The
-        slope that is most likely is then finite, and the bias, of order 1/n, is below the slope's own error. n is
-        Kish's effective number of rows, (sum w)^2 / sum w^2.
-
-        Raises InputError: arrays that do not fit together, no row, a decision value that is not finite."""
+        """Most likely slope for decision values (n, K) of rows that the decisions were not fitted to. `codes` (n,) are
+        the rows' classes 0..K-1, `weights` (n,) how much a row counts (not negative). Where all rows are on the right
+        side no slope is steep enough; so the likelihood has one more row, whose class is any of the K with equal
+        chance (the remedy of Platt 1999, section 2.2, with one row in place of his K). The slope that is most likely
+        is then finite, and the bias, of order 1/n, is below the slope's own error. n is Kish's effective number of
+        rows, (sum w)^2 / sum w^2. Raises InputError: arrays that do not fit together, no row, a decision value that is
+        not finite."""
         f, labels, w = _checked(decisions, codes, weights)
         n = len(f)
         # Probabilities do not see what a row's decision values have in common.
@@ -138,13 +134,10 @@ LEVELS: Final = (*(step / 200 for step in range(1, 200)), 0.999, 0.9999)
 @dataclass(frozen=True, eq=False)
 class Conformal:
     """Split-conformal factors of normalised residuals |y - C f| / std (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman
-    2018, section 5.2, std being the posterior's with noise), each target for itself.
-
-    `factors` (L, q) belong to LEVELS: the ceil((n + 1) level)-th smallest of n scores, infinite where that is more
-    than n. Where a new row and the held-out ones are exchangeable, |y - C f| <= factor std holds with probability
-    `level` at least and level + 1/(n + 1) at most (Vovk, Gammerman & Shafer 2005), on average over rows. `rows` (q,)
-    counts each target's scores.
-
+    2018, section 5.2, std being the posterior's with noise), each target for itself. `factors` (L, q) belong to
+    LEVELS: the ceil((n + 1) level)-th smallest of n scores, infinite where that is more than n. Where a new row and
+    the held-out ones are exchangeable, |y - C f| <= factor std holds with probability `level` at least and level +
+    1/(n + 1) at most (Vovk, Gammerman & Shafer 2005), on average over rows. `rows` (q,) counts each target's scores.
     The bounds hold about and not by proof, by the departures that `fit.held.Held` lists; and where folds are dealt by
     leaves, held-out rows are exchangeable with new ones only where order says nothing."""
 
@@ -165,16 +158,13 @@ class Conformal:
         return cls(np.take_along_axis(ordered, places, axis=0), tuple(counts.tolist()))
 
     def factor(self, level: float) -> FloatArray:
-        """(q,): the factors for a level between 0 and 1, those of the next kept level at or above it.
-
-        InputError where too few rows stand behind it: it takes level / (1 - level) of them at least."""
+        """(q,): the factors for a level between 0 and 1, those of the next kept level at or above it. InputError where
+        too few rows stand behind it: it takes level / (1 - level) of them at least."""
         check_level(level)
         at = int(np.searchsorted(LEVELS, level - 1e-12))
         if at == len(LEVELS) or not np.isfinite(self.factors[at]).all():
-            raise InputError(
-                f"level {level:g}: {min(self.rows)} held-out rows, and levels up to {LEVELS[-1]:g}, cannot say; ask "
-                f"for {self.highest:g} or less, or fit to more rows"
-            )
+            problem = f"level {level:g}: {min(self.rows)} held-out rows, and levels up to {LEVELS[-1]:g}, cannot say"
+            raise InputError(f"{problem}; ask for {self.highest:g} or less, or fit to more rows")
         return np.asarray(self.factors[at])
 
     @property
@@ -202,9 +192,8 @@ class Conformal:
 
 
 def scores(targets: npt.ArrayLike, values: npt.ArrayLike, std: npt.ArrayLike) -> FloatArray:
-    """|y - C f| / std (n, q) for targets y, values C f and standard deviations with noise, (n, q) each.
-
-    A residual of 0 scores 0, any other infinity where std is 0 (no noise); NaN where the target is missing."""
+    """|y - C f| / std (n, q) for targets y, values C f and standard deviations with noise, (n, q) each. A residual of
+    0 scores 0, any other infinity where std is 0 (no noise); NaN where the target is missing."""
     y, f, deviation = (np.asarray(part, dtype=np.float64) for part in (targets, values, std))
     error = np.abs(y - f)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -225,10 +214,9 @@ SAMPLE_NUMBERS: Final = 2**20
 @dataclass(frozen=True, eq=False)
 class HeldSample:
     """A sample of rows that a fit has not seen, and what it says of them: `numbers` (n,) of the rows in the data,
-    inputs `X` (n, d), targets `Y` (n, q), NaN where one is missing, and the `values` (n, q) predicted of these.
-
-    `std` (n, q) are deviations with noise, None where the model keeps no posterior; `groups` (n,) what the column of
-    the rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`)."""
+    inputs `X` (n, d), targets `Y` (n, q), NaN where one is missing, and the `values` (n, q) predicted of these. `std`
+    (n, q) are deviations with noise, None where the model keeps no posterior; `groups` (n,) what the column of the
+    rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`)."""
 
     numbers: npt.NDArray[np.int64]
     X: FloatArray

@@ -128,11 +128,9 @@ class Model:
 
     def jacobian(self, X: npt.ArrayLike, *, views: Views = None) -> FloatArray:
         """df_i/dx_j (n, p, d) at X (n, d), analytic, in targets' units per input unit, or that of the mean of views.
-
         InputError for features without a derivative (Heaviside's)."""
         features, M = self.feature_map, self._mean(views)
         W = self._combined if M is None else self._combined @ M.T
-
         slopes = features.phi.slopes(W)
 
         def of_rows(rows: FloatArray) -> FloatArray:
@@ -143,12 +141,11 @@ class Model:
 
     def std(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior standard deviations at X (n, d), in the targets' units: of f (n, p), without noise; with `noise`
-        those of a new target C f plus its noise (n, q), for a row of mean weight.
-
-        That of the Bayesian linear model whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the
-        features, kernel, ridge and noise variance; it does not see what a wrong choice of those adds, nor what m
-        features cannot express. Of a mean of views f is that mean, and the noise that of a target, as all views were
-        fitted to it. Memory: see `Posterior`. InputError where there is no posterior."""
+        those of a new target C f plus its noise (n, q), for a row of mean weight. That of the Bayesian linear model
+        whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the features, kernel, ridge and noise
+        variance; it does not see what a wrong choice of those adds, nor what m features cannot express. Of a mean of
+        views f is that mean, and the noise that of a target, as all views were fitted to it. Memory: see `Posterior`.
+        InputError where there is no posterior."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
         return np.sqrt(self._by_blocks(X, (k,), lambda rows: posterior.variance(transform(rows), C) + added, views))
@@ -175,14 +172,12 @@ class Model:
         self, X: npt.ArrayLike, level: float, *, conformal: bool | None = None, noise: bool = True, views: Views = None
     ) -> tuple[FloatArray, FloatArray]:
         """(low, high), (n, q) each, that hold a new target C f with its noise in a share `level` of rows; or f (n, p).
-
         Plain bands are normal: mean -+ z(level) std. Conformal ones are mean -+ factor std(noise=True), the factors
         quantiles of the same ratio on held-out rows, so that they hold what they say on average over rows like those,
         whatever the noise's law. `conformal` left out takes them where the model has them and noise is asked for; the
-        factors are those of all views together, so that bands of some are plain.
-
-        Raises InputError: no posterior; a level not between 0 and 1; conformal bands that were not fitted, that too
-        few held-out rows stand behind at this level, or that are asked for without noise or of some views."""
+        factors are those of all views together, so that bands of some are plain. Raises InputError: no posterior; a
+        level not between 0 and 1; conformal bands that were not fitted, that too few held-out rows stand behind at
+        this level, or that are asked for without noise or of some views."""
         if conformal and not noise:
             raise InputError("conformal bands are of targets, whose noise is in them; ask for noise=True")
         if conformal and views is not None:
@@ -210,11 +205,9 @@ class Model:
 
     def _kept_posterior(self) -> Posterior:
         if self.posterior is None:
-            raise InputError(
-                "the model keeps no posterior, which standard deviations, bands and samples need: fit with "
-                "solve.posterior: true (an estimator: see posterior_model_); a streaming fit cannot give one, and a "
-                "sample has none"
-            )
+            problem = "the model keeps no posterior, which standard deviations, bands and samples need"
+            remedy = "fit with solve.posterior: true (an estimator: see posterior_model_)"
+            raise InputError(f"{problem}: {remedy}; a streaming fit cannot give one, and a sample has none")
         return self.posterior
 
     def _multi_view(self) -> MultiView:

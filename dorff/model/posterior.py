@@ -20,14 +20,13 @@ STEP_BYTES: Final = 2**25  # working memory of an evaluation, beside its result;
 
 @dataclass(frozen=True, eq=False)
 class PosteriorBlock(ABC):
-    """Coefficients x (k, c) whose columns are independent, Gaussian, with covariances
-    `variance`_j basis diag(spread_j) basis^T; x has the units of h, those of the scaled targets.
-
-    `basis` is (k, k'), `spread` (k', c), or (k', 1) where it is the same for every column, and `variance` (c,): the
-    noise variances of the scaled targets. For the Bayesian linear model h ~ N(0, s2 / (l ridge) I) with noise s2,
-    basis diag(spread_j) basis^T is the inverse of the system that gave x_j (Rasmussen & Williams 2006, eq. 2.8).
-    A spread (k', c, c) is of columns that hang together, by noise of other variances in each target: the covariances
-    of what the columns have along each column of the basis; `variance` is then 1."""
+    """Coefficients x (k, c) whose columns are independent, Gaussian, with covariances `variance`_j basis
+    diag(spread_j) basis^T; x has the units of h, those of the scaled targets. `basis` is (k, k'), `spread` (k', c), or
+    (k', 1) where it is the same for every column, and `variance` (c,): the noise variances of the scaled targets. For
+    the Bayesian linear model h ~ N(0, s2 / (l ridge) I) with noise s2, basis diag(spread_j) basis^T is the inverse of
+    the system that gave x_j (Rasmussen & Williams 2006, eq. 2.8). A spread (k', c, c) is of columns that hang
+    together, by noise of other variances in each target: the covariances of what the columns have along each column of
+    the basis; `variance` is then 1."""
 
     basis: FloatArray
     spread: FloatArray
@@ -68,10 +67,9 @@ class PosteriorBlock(ABC):
 
 @dataclass(frozen=True, eq=False)
 class SeparableBlock(PosteriorBlock):
-    """Columns that see the same features phi = gain F(x) - centre, (m,): f gets sum_j (phi . x_j) loading_j.
-
-    `gain` and `centre` are (m,): the weights' gain, and the weighted mean of gain F over the rows (zeros where there
-    is no intercept). `loading` (c, p): rotation^T root times the targets' scale. h += x @ `into` (c, r)."""
+    """Columns that see the same features phi = gain F(x) - centre, (m,): f gets sum_j (phi . x_j) loading_j. `gain`
+    and `centre` are (m,): the weights' gain, and the weighted mean of gain F over the rows (zeros where there is no
+    intercept). `loading` (c, p): rotation^T root times the targets' scale. h += x @ `into` (c, r)."""
 
     gain: FloatArray
     centre: FloatArray
@@ -112,9 +110,8 @@ class SeparableBlock(PosteriorBlock):
 @dataclass(frozen=True, eq=False)
 class CoupledBlock(PosteriorBlock):
     """One system for all outputs: f gets Phi^T x, where row a of Phi (k, p) is F_feature[a](x) loading_a - centre_a.
-
-    `feature` (k,) names a column of F and `row` (k,) a row of psi: x goes to h[feature, row]. `loading` (k, p) is
-    gain psi there, in the targets' units; `centre` (k, p) what an intercept takes of Phi, else zeros. c = 1."""
+    `feature` (k,) names a column of F and `row` (k,) a row of psi: x goes to h[feature, row]. `loading` (k, p) is gain
+    psi there, in the targets' units; `centre` (k, p) what an intercept takes of Phi, else zeros. c = 1."""
 
     feature: IntArray
     row: IntArray
@@ -152,7 +149,6 @@ class CoupledBlock(PosteriorBlock):
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """Of f = Phi(x)* h + b given the data: Gaussian, its mean the model. Blocks and the intercept are independent.
-
     `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
     (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of mean weight.
     Evaluations go by blocks of rows and need `STEP_BYTES` at most, or one row's share, beside result and arrays."""
@@ -214,7 +210,6 @@ class Posterior:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> "Posterior | None":
         """From `arrays()` among others, for weights of the shape (m, r, p) and q targets; None where there is none.
-
         InputError where one is missing or does not fit."""
         if "posterior_noise" not in arrays:
             return None

@@ -18,13 +18,11 @@ _Terms = Sequence[tuple[int, float, BaseKernel]]
 
 @dataclass(frozen=True, eq=False)
 class OperatorWeights:
-    """psi_a = gain_a root_a: `gain` (m,), `root` (m, r, p), or (1, r, p) where it is the same for every feature.
-
-    The latter is what makes a solve cost m^3 rather than (m r)^3: `gain` only rescales the features.
-
-    Of `count` views of p outputs each `views` (m,) names the view that a feature belongs to, and psi_a =
-    e_view^T (x) gain_a root_a, (r, count p): the outputs are those of the first view, then those of the second. With
-    one root such weights are not separable; but every view has the same root. Views of rank below r have zero rows."""
+    """psi_a = gain_a root_a: `gain` (m,), `root` (m, r, p), or (1, r, p) where it is the same for every feature. The
+    latter is what makes a solve cost m^3 rather than (m r)^3: `gain` only rescales the features. Of `count` views of p
+    outputs each `views` (m,) names the view that a feature belongs to, and psi_a = e_view^T (x) gain_a root_a, (r,
+    count p): the outputs are those of the first view, then those of the second. With one root such weights are not
+    separable; but every view has the same root. Views of rank below r have zero rows."""
 
     gain: FloatArray
     root: FloatArray
@@ -94,16 +92,12 @@ def operator_weights(
         return weights
     omega, _, serves = density
     if serves is not None or m > 2 * len(omega):
-        raise InputError(
-            "normalize: needs frequencies that are one plain sample, not those of a rule, a concatenated sum or a "
-            "multi-view kernel; draw with iid, orthogonal or qmc, and leave concatenate out"
-        )
+        needs = "frequencies that are one plain sample, not those of a rule, a concatenated sum or a multi-view kernel"
+        raise InputError(f"normalize: needs {needs}; draw with iid, orthogonal or qmc, and leave concatenate out")
     mean = float(weights.sizes[: len(omega)].mean())
     if not 0 < mean < np.inf:
-        raise InputError(
-            "normalize: no frequency has a weight for this kernel, whose length-scale is too far from those they were "
-            "drawn for; draw for this one"
-        )
+        problem = "normalize: no frequency has a weight for this kernel"
+        raise InputError(f"{problem}, whose length-scale is too far from those they were drawn for; draw for this one")
     factor = np.sqrt(kernel.trace(omega.shape[1], weights.shape[2]) / mean)
     return replace(weights, gain=factor * weights.gain)
 
@@ -208,7 +202,6 @@ def _reduced(root: FloatArray) -> FloatArray:
 
 def effective_sample_size(kernel: OperatorKernel, density: Density) -> float:
     """(sum u)^2 / sum u^2 of the importance weights u = tr mu / rho: of D frequencies, how many count (Kong 1992).
-
     Between 1 and D: D for the kernel's own trace measure, about D d / (d + 2) for a Gaussian curl-free kernel's
     frequencies from its unbounded one. Of one Gaussian drawn for another, psi for the length-scale s' = c s from
     frequencies drawn for s, it is D (2 c^2 - 1)^(d/2) / c^(2 d) on average; shorter ones, c < 1, have a wider spectrum
@@ -220,10 +213,9 @@ def effective_sample_size(kernel: OperatorKernel, density: Density) -> float:
 
 
 def covered(kernel: OperatorKernel, own: Density, log_density: FloatArray) -> float:
-    """The same as a share of D, as the kernel's own frequencies see it: (E v)^2 / E (v u), 0 to about 1.
-
-    `own` holds frequencies drawn for the kernel, of weights v, and `log_density` (D,) the log of the density rho, that
-    others were drawn from, at them. E u^2 = E (v u) is over the kernel's spectrum, which sees where u is large."""
+    """The same as a share of D, as the kernel's own frequencies see it: (E v)^2 / E (v u), 0 to about 1. `own` holds
+    frequencies drawn for the kernel, of weights v, and `log_density` (D,) the log of the density rho, that others were
+    drawn from, at them. E u^2 = E (v u) is over the kernel's spectrum, which sees where u is large."""
     omega, mine, serves = own
     m, D = 2 * len(omega), len(omega)
     with np.errstate(over="ignore"):  # u is infinite, and the share zero, where rho has nothing

@@ -1,5 +1,4 @@
-"""How rows are cut, into leaves, the units of work, and blocks, which are featurized at a time into one buffer and
-added to the sums of their fold and pattern of targets."""
+"""How rows are cut into leaves, the units of work, and into blocks, which are featurized at a time."""
 
 import time
 from abc import ABC, abstractmethod
@@ -32,9 +31,8 @@ class RowSums(ABC):
     def add(
         self, X: FloatArray, Y: FloatArray, fold: int = 0, *, partial: bool = False, weights: FloatArray | None = None
     ) -> None:
-        """Add rows X (n, d), Y (n, q), in order; `partial` looks for targets that are missing.
-
-        `weights` (n,) >= 0 weigh the rows; rows of weight zero are not counted."""
+        """Add rows X (n, d), Y (n, q), in order; `partial` looks for targets that are missing. `weights` (n,) >= 0
+        weigh the rows; rows of weight zero are not counted."""
 
     @abstractmethod
     def empty(self, part: moments.Part) -> moments.Adder:
@@ -108,10 +106,8 @@ class TargetSums(RowSums):
 
 class BlockSums(TargetSums):
     """Featurizes blocks of rows into one reused buffer Z = [F | 1 | Y - y0] and adds each to its fold's sums; each row
-    of Z is times the root of its weight.
-
-    `kind` says which sums; products need V (m + 1 + q, c). `precision` "mixed" is for the gram kind: Z is rounded to
-    float32, a block's products are summed in float32 and blocks in float64."""
+    of Z is times the root of its weight. `kind` says which sums; products need V (m + 1 + q, c). `precision` "mixed"
+    is for the gram kind: Z is rounded to float32, a block's products are summed in float32 and blocks in float64."""
 
     def __init__(
         self, features: FeatureMap, y0: FloatArray, *, block_rows: int, class_weight: FloatArray | None = None,
@@ -203,11 +199,9 @@ class Leaf:
 
 
 def leaf_bounds(n: int, shard_rows: int, width: int, first: int = 0) -> tuple[Leaf, ...]:
-    """Cut rows first..n-1 into leaves of whole shards.
-
-    A leaf's bounds depend on its number, the shard size and the width alone: small first, so that small data spread
-    over workers, then growing with the number. Leaves that end before row `first` are left out, the others keep their
-    numbers."""
+    """Cut rows first..n-1 into leaves of whole shards. A leaf's bounds depend on its number, the shard size and the
+    width alone: small first, so that small data spread over workers, then growing with the number. Leaves that end
+    before row `first` are left out, the others keep their numbers."""
     return tuple(
         Leaf(number, max(start, first), min(stop, n), full=first <= start and stop <= n)
         for number, (start, stop) in enumerate(_spans(n, shard_rows, width))

@@ -1,6 +1,5 @@
-"""A pass: its spec, which says what it sums in plain values that are known before a row is read and hashed into a
-state's name; and the constants that its first rows told, frozen by the first plan in files that anybody may have
-written."""
+"""A pass: its spec, plain values that name its state; and constants that its first rows told, frozen in files that
+anybody may have written."""
 
 import hashlib
 import io
@@ -35,11 +34,8 @@ MOST_FOLDS: Final = 2**20
 FEW_GROUPS: Final = 16  # a fold
 SEEDS: Final = 2048
 GROUPED, AS_SAMPLED, IN_BLOCKS = 0, -1, -2  # in the place of the rows of a run
-_WORDS: Final = {
-    "nan": ("refuse", "drop", "partial", "unlabelled"),
-    "sums": tuple(Kind),
-    "precision": ("double", "mixed"),
-}
+_NAN: Final = ("refuse", "drop", "partial", "unlabelled")
+_WORDS: Final = {"nan": _NAN, "sums": tuple(Kind), "precision": ("double", "mixed")}
 _PLAIN: Final = ("patterns", "tuned", "run", "fold_seed", "sampled", "distances")  # constants that are JSON already
 Rows = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
@@ -48,14 +44,11 @@ Keys = npt.NDArray[np.uint64]
 @dataclass(frozen=True)
 class FoldRule:
     """Which fold a row is in: one fold, whole leaves dealt in turn, or rows by a hash of a seed and of their number
-    or, where they have groups, their group's key.
-
-    With `held` there are two folds: 0 is one of `held` that leaves or rows are dealt to, 1 all the others. Of rows it
-    is the one that `first` is dealt to, a row's number or a group's key: it always has a row.
-
-    Rows of one `run`, of that many rows in order, are dealt together; `GROUPED` says that those of a group are, and
-    `AS_SAMPLED` that a sample of the rows is to tell how long a run is, `IN_BLOCKS` the same of more than one: the
-    constants of a pass do."""
+    or, where they have groups, their group's key. With `held` there are two folds: 0 is one of `held` that leaves or
+    rows are dealt to, 1 all the others. Of rows it is the one that `first` is dealt to, a row's number or a group's
+    key: it always has a row. Rows of one `run`, of that many rows in order, are dealt together; `GROUPED` says that
+    those of a group are, and `AS_SAMPLED` that a sample of the rows is to tell how long a run is, `IN_BLOCKS` the same
+    of more than one: the constants of a pass do."""
 
     count: int = 1
     by_rows: bool = False
@@ -78,7 +71,6 @@ class FoldRule:
 
     def of_rows(self, rows: Rows | Keys) -> Rows:
         """Fold numbers (n,): splitmix64 of the row's number or group's key (n,), so that appended rows move no others.
-
         So many groups are in a fold by chance: of few groups some folds may have none (see `even`)."""
         rows = rows if self.run <= 1 else rows // self.run
         if not self.held:
@@ -108,13 +100,12 @@ class FoldRule:
 
 @dataclass(frozen=True)
 class PassSpec:
-    """All that the sums of a pass depend on but for the values of the rows. Equal specs have equal sums.
-
-    `rows` says which rows and columns (`Dataset.rows_spec`), `recipe` and `sampler` which features; `count` is the
-    number of features that the job asks for. `words` are the kernels, those drawn for and those fitted, where the
-    length-scales of some are words (None where none is; of those fitted None, too, where they are the ones drawn for),
-    and `tuning` what a length-scale that is tuned depends on besides: the intercept and the observation matrix.
-    `one_scale` ties the scales of all inputs to one."""
+    """All that the sums of a pass depend on but for the values of the rows. Equal specs have equal sums. `rows` says
+    which rows and columns (`Dataset.rows_spec`), `recipe` and `sampler` which features; `count` is the number of
+    features that the job asks for. `words` are the kernels, those drawn for and those fitted, where the length-scales
+    of some are words (None where none is; of those fitted None, too, where they are the ones drawn for), and `tuning`
+    what a length-scale that is tuned depends on besides: the intercept and the observation matrix. `one_scale` ties
+    the scales of all inputs to one."""
 
     store: str
     rows: Config
@@ -189,15 +180,12 @@ class RowsName:
 @dataclass(frozen=True, eq=False)
 class FrozenConstants:
     """What the first rows told. `sample` names these; `patterns` are the ways to miss targets that count (None: all
-    do), and fold 0 has the group or row `first`. `fold_seed` is in the place of the spec's for few groups.
-
-    `run` is how many rows are dealt to folds together, and `sampled` what a sample of rows told (`plan.sampled`), both
-    where the spec leaves the first to them. `distances` are the median distance of rows over the length-scale of each
-    kernel, None of those that have none.
-
-    Where length-scales are words, `drawn` and `fitted` are the kernels with numbers in their place (`fitted` None:
-    those drawn for are fitted), `tuning_rows` names the rows that were searched by, and `tuned` says what became of
-    that for each kernel."""
+    do), and fold 0 has the group or row `first`. `fold_seed` is in the place of the spec's for few groups. `run` is
+    how many rows are dealt to folds together, and `sampled` what a sample of rows told (`plan.sampled`), both where
+    the spec leaves the first to them. `distances` are the median distance of rows over the length-scale of each
+    kernel, None of those that have none. Where length-scales are words, `drawn` and `fitted` are the kernels with
+    numbers in their place (`fitted` None: those drawn for are fitted), `tuning_rows` names the rows that were searched
+    by, and `tuned` says what became of that for each kernel."""
 
     features: FeatureMap
     draw: Drawn
@@ -344,10 +332,8 @@ def frozen_hash(directory: Path) -> str | None:
 
 @lru_cache(maxsize=4)
 def load_pass(directory: Path, name: str) -> Pass:
-    """The frozen pass `name` in a state directory.
-
-    InputError where its files are damaged or another's, do not fit each other, or say what no plan says. Nothing much
-    larger than they are is allocated."""
+    """The frozen pass `name` in a state directory. InputError where its files are damaged or another's, do not fit
+    each other, or say what no plan says. Nothing much larger than they are is allocated."""
     text = read_plain(directory / "plan.json")
     if hashlib.sha256(text).hexdigest()[:16] != name:
         raise InputError(f"{directory / 'plan.json'} changed while the job ran; run the job again")

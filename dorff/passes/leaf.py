@@ -87,12 +87,10 @@ def run_leaf(kind: type[Stage], directory: str, name: str, source: Any, leaf: tu
 
 def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: Leaf) -> Receipt:
     """Add one leaf's rows to `sums`, which are empty, write these to their place, and leave (and return) the receipt.
-
-    Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again.
-
-    Raises InputError: rows that are not what was wanted; StoppedError: it was asked to stop, and has left a
-    checkpoint; CorruptError: a number in the sums changed in memory, or was computed wrongly; IncompleteError: the
-    rows changed each time they were read."""
+    Goes on from a checkpoint of the same rows, to the bit. Rows that change while they are read are read again. Raises
+    InputError: rows that are not what was wanted; StoppedError: it was asked to stop, and has left a checkpoint;
+    CorruptError: a number in the sums changed in memory, or was computed wrongly; IncompleteError: the rows changed
+    each time they were read."""
 
     def attempt() -> _RowRun:
         sums.clear()
@@ -106,10 +104,8 @@ def sum_leaf(place: Place, frozen: Pass, sums: RowSums, dataset: Dataset, leaf: 
 
 
 def unchanged(stamp: Callable[[], str], work: Callable[[], T], what: str) -> tuple[T, str]:
-    """What `work` makes of some files, and their fingerprint `stamp`, the same before and after.
-
-    InputError as `work`, unless files were torn then; IncompleteError where they changed each time they were read:
-    `what` are they?"""
+    """What `work` makes of some files, and their fingerprint `stamp`, the same before and after. InputError as `work`,
+    unless files were torn then; IncompleteError where they changed each time they were read: `what` are they?"""
     for _ in range(TRIES):
         before, wrong = stamp(), None
         try:
@@ -156,16 +152,13 @@ class LeafRun:
             raise StoppedError(f"{what}: asked to stop, after {done}; what is summed is kept, run the job again")
 
     def finish(self, what: str, large: str) -> Receipt:
-        """Check the sums, write them, and leave the receipt instead of a checkpoint.
-
-        CorruptError where sums are not of what was added; InputError, `large`, where they are, but overflow."""
+        """Check the sums, write them, and leave the receipt instead of a checkpoint. CorruptError where sums are not
+        of what was added; InputError, `large`, where they are, but overflow."""
         adders = self.sums.sums.values()
         if not all(adder.intact() for adder in adders):
             Checkpoint.remove(self.place.checkpoints, self.at.number)  # it may hold the same
-            raise CorruptError(
-                f"{what}: the sums are not those of the rows; memory or processor faulty; they are made again, and if "
-                "this comes back test the machine it was done on"
-            )
+            remedy = "they are made again, and if this comes back test the machine it was done on"
+            raise CorruptError(f"{what}: the sums are not those of the rows; memory or processor faulty; {remedy}")
         if any(adder.overflowed() for adder in adders):
             raise InputError(large)
         frozen, receipt = self.frozen, self.now().receipt()
@@ -243,8 +236,7 @@ def merge_nodes(left: str, right: str, into: str, kind: type[Summand]) -> bool:
 
 
 def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterator[RowBlock]:
-    """Each run of `rows` from the first of `at` on, without the rows before the second, up to the third; the next one
-    is read while this one is worked on."""
+    """Each run of `rows` of (first, first wanted, end); the next one is read while this one is worked on."""
     start, row, stop = at
     cuts = [row, *range(start + ((row - start) // rows + 1) * rows, stop, rows), stop]
     try:
@@ -290,11 +282,9 @@ def _inside(dataset: Dataset, frozen: Pass, box: FloatArray, rows: RowBlock) -> 
     row, column = np.argwhere(outside)[0]
     low, high = frozen.spec.recipe["box"][0][column], frozen.spec.recipe["box"][1][column]
     what = f"{dataset.path}: row {rows.numbers[row]}, column {dataset.input_columns[column]}"
-    raise InputError(
-        f"{what}: {rows.X[row, column]:.6g} is outside of the box that the lattice was made for, from {low:.6g} to "
-        f"{high:.6g}; give a data.box that is wide enough for all rows to come (they are then summed anew), or set "
-        "data.outside: drop"
-    )
+    problem = f"{rows.X[row, column]:.6g} is outside of the box that the lattice was made for"
+    remedy = "give a data.box that is wide enough for all rows to come (they are then summed anew)"
+    raise InputError(f"{what}: {problem}, from {low:.6g} to {high:.6g}; {remedy}, or set data.outside: drop")
 
 
 def not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
@@ -302,16 +292,13 @@ def not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
     number, values = rows.numbers[row], [*rows.X[row], *rows.Y[row]]
     names = [*dataset.input_columns, *dataset.target_columns]
     if dataset.labels is not None and np.isnan(rows.Y[row]).any() and np.isfinite(rows.X[row]).all():
-        return InputError(
-            f"{dataset.path}: row {number} has no label; mend the data, or set data.nan: drop (unlabelled, where "
-            "manifold terms are to see such rows)"
-        )
+        remedy = "mend the data, or set data.nan: drop (unlabelled, where manifold terms are to see such rows)"
+        return InputError(f"{dataset.path}: row {number} has no label; {remedy}")
     if dataset.weights is not None and rows.weights is not None:
         values, names = [*values, rows.weights[row]], [*names, dataset.weights.name]
     column = int(np.argmin(np.isfinite(values)))
     target = dataset.d <= column < dataset.d + dataset.q
     remedy = "drop or partial (unlabelled, where manifold terms are to see such rows)" if target else "drop"
-    return InputError(
-        f"{dataset.path}: row {number} (shard {number // dataset.shard_rows}), column {names[column]}: expected a "
-        f"finite number, got {values[column]}; mend the data, or set data.nan: {remedy}"
-    )
+    place = f"{dataset.path}: row {number} (shard {number // dataset.shard_rows}), column {names[column]}"
+    problem = f"expected a finite number, got {values[column]}"
+    return InputError(f"{place}: {problem}; mend the data, or set data.nan: {remedy}")

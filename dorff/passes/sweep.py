@@ -63,12 +63,10 @@ def _columns(directory: Path) -> tuple[str, FloatArray]:
 
 
 class Sweeper:
-    """V (w, c) -> M V (w, c) for each pattern of targets, by sweeps over the data.
-
-    `name` is the solve's: two of the same name at the same time share a folder, and the one that is not over when the
-    other ends must be run again. `told` is called with the rows done of the sweep that runs. `count` is how many
-    sweeps there were, `fresh` the receipts of leaves that were not there already, `receipts` those of the first sweep.
-    """
+    """V (w, c) -> M V (w, c) for each pattern of targets, by sweeps over the data. `name` is the solve's: two of the
+    same name at the same time share a folder, and the one that is not over when the other ends must be run again.
+    `told` is called with the rows done of the sweep that runs. `count` is how many sweeps there were, `fresh` the
+    receipts of leaves that were not there already, `receipts` those of the first sweep."""
 
     def __init__(
         self, frozen: Pass, name: str, dataset: Dataset, leaves: Sequence[Leaf], engine: Engine, told: Progress
@@ -86,16 +84,14 @@ class Sweeper:
         return [sums.values for sums in self.products(V)]
 
     def products(self, V: FloatArray) -> list[Products]:
-        """The same with what the sums are of, in the order of the patterns' names.
-
-        InputError where the data are not what they were at the first sweep."""
+        """The same with what the sums are of, in the order of the patterns' names. InputError where the data are not
+        what they were at the first sweep."""
         V = np.ascontiguousarray(V)
         name = hashlib.sha256(f"{self._frozen.hash} {self._stamp} {V.shape} ".encode() + V.tobytes()).hexdigest()[:16]
         sweep = Sweep(self._folder / name, name)
         # The first one's receipts are wanted too.
         folds = store.load_sums(sweep.total, Products) if self.receipts else None
-        if folds is None:
-            folds = self._run(sweep, V)
+        folds = self._run(sweep, V) if folds is None else folds
         self.count += 1
         parts = pooled(by_fold(folds))
         patterns = [part.observed for part in parts]

@@ -30,17 +30,13 @@ class Stamped(Protocol):
 
 class Tree:
     """A binary-counter tree over leaf numbers: appended leaves change no node that was complete before, nor do those
-    that a window leaves behind. Only full leaves are merged into nodes; one that is not is a root of its own.
-
-    A node's file is named by a key of all that is in it, so a file that exists under the right name is right
-    (its checksum is looked at when it is read). Children are deleted once merged, but for those of level
-    `kept`, from which the levels above can be added again (-1: none is kept).
-
-    A leaf whose receipt is gone, or whose files were touched, may be in a sum that is there already. Its rows are read
-    first; if they are what they were, so is the sum's name, and no other leaf is read.
-
-    `computed` are the leaves done through this object, `rewritten` those of them whose rows were others than an
-    earlier receipt says."""
+    that a window leaves behind. Only full leaves are merged into nodes; one that is not is a root of its own. A node's
+    file is named by a key of all that is in it, so a file that exists under the right name is right (its checksum is
+    looked at when it is read). Children are deleted once merged, but for those of level `kept`, from which the levels
+    above can be added again (-1: none is kept). A leaf whose receipt is gone, or whose files were touched, may be in a
+    sum that is there already. Its rows are read first; if they are what they were, so is the sum's name, and no other
+    leaf is read. `computed` are the leaves done through this object, `rewritten` those of them whose rows were others
+    than an earlier receipt says."""
 
     def __init__(self, sums: Stage, source: Stamped, leaves: Sequence[Leaf], *, kept: int = -1) -> None:
         self._sums, self._source, self._kept = sums, source, kept
@@ -138,9 +134,7 @@ class Tree:
 
     def collect(self, engine: Engine, of: type[S], told: Callable[[int], None] | None = None) -> dict[Part, S]:
         """The `total`: what is missing is computed, again where rows change or files are lost while the engine runs.
-
         `told` is called with the rows done, first with those that were done before: they are not part of a run's pace.
-
         Raises IncompleteError: rows that changed, or sums that were lost, in each of `ROUNDS` runs."""
 
         def tell() -> None:
@@ -161,14 +155,10 @@ class Tree:
             if (total := self.total(of)) is not None:
                 return total
         if changed:
-            raise IncompleteError(
-                f"{self._source.path}: what leaf {changed[0]} is of changed each time it had been read; run again "
-                "when nobody writes to it"
-            )
-        raise IncompleteError(
-            f"{self._sums.directory}: sums were missing or damaged, again and again; check the disk, and that every "
-            "worker sees this folder, then run again"
-        )
+            problem = f"{self._source.path}: what leaf {changed[0]} is of changed each time it had been read"
+            raise IncompleteError(f"{problem}; run again when nobody writes to it")
+        remedy = "check the disk, and that every worker sees this folder, then run again"
+        raise IncompleteError(f"{self._sums.directory}: sums were missing or damaged, again and again; {remedy}")
 
     def tidy(self) -> None:
         """Delete what no later fit can use, now that there is a total: sums of rows since rewritten or left behind,
@@ -204,8 +194,7 @@ class Tree:
         return [self._merge(node)] if self._have.issuperset(_children(node)) else tasks
 
     def _fill(self, node: Node) -> list[Task]:
-        """Tasks for the leaves without receipts in a node that may be there; what the level kept has of it may be
-        there too, or is made anew where all of it is to be read."""
+        """Tasks for a node's leaves without receipts; what the level kept of it is read, or made anew."""
         tasks = []
         for child in _children(node):
             unknown = self._unknown(child)
@@ -293,8 +282,7 @@ class Tree:
             yield node
 
     def _is_spare(self, node: Node) -> bool:
-        """Whether what this node is good for can be had without it: from a sum that is kept, which it is in, or from
-        those that it is made of. (Where another level was kept before, some of these are not there.)"""
+        """Whether a kept sum that this node is in, or those that it is made of (if there), serve in its place."""
         if node[0] < self._kept:
             holding = (above for above in self._path_up(_parent(node)) if above[0] <= self._kept)
             return any(not self._unknown(above) and self._path(above).exists() for above in holding)

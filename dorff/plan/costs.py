@@ -130,11 +130,8 @@ def estimate(
     fewer = sums.fewer if sums.task_bytes + 8 * recipe.numbers > leaf else ""
     leaf, solving = max(leaf, sums.task_bytes + 8 * recipe.numbers), solving + sums.held_bytes
     disk, flops = disk + sums.disk_bytes, flops + sums.flops
-    pace = (
-        Pace.of(recipe, width)
-        if light is None and (recipe.lattice or not recipe.on_lattice)
-        else Pace.nominal(m, recipe.flops)
-    )
+    measured = light is None and (recipe.lattice or not recipe.on_lattice)
+    pace = Pace.of(recipe, width) if measured else Pace.nominal(m, recipe.flops)
     keeps = any(keeps_posterior(job, _unknowns(job, *one)) for one in zip(fixed, sizes, strict=True))
     alone = any(isinstance(one, MultiView) or solvers.learned_term(one) is not None for one in candidates)
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
@@ -271,8 +268,7 @@ def _size(job: Job, kernel: OperatorKernel, m: int, dataset: Dataset, patterns: 
 
 
 def _solve_bytes(job: Job, kernel: OperatorKernel, size: solvers.Size, *, qr: bool) -> int:
-    """Bytes of the driver's direct solve, the folds' sums among them; with the posterior that is kept, and where bands
-    are corrected that of the fit without some rows beside it, and what of these rows is evaluated at a time."""
+    """Bytes of the driver's direct solve: folds' sums, the posterior, and of bands a second fit and rows evaluated."""
     square, solving = 8 * size.k**2, solvers.triangle_bytes(size) if qr else solvers.solve_bytes(size)
     unknowns = _unknowns(job, kernel, size)
     noise, rows = solvers.criterion_of(job.solve.select).noise, leaves_out(job, size.k)
@@ -322,10 +318,8 @@ def leaves_out(job: Job, k: int) -> bool:
 def keeps_posterior(job: Job, k: int) -> bool:
     """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes, and for
     bands that are conformal."""
-    wanted = job.solve.posterior
-    if job.solve.conformal:
-        return True
-    return 8 * k * k <= SMALL_POSTERIOR if wanted == "auto" else bool(wanted)
+    small = 8 * k * k <= SMALL_POSTERIOR
+    return job.solve.conformal or (small if job.solve.posterior == "auto" else bool(job.solve.posterior))
 
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:
@@ -334,16 +328,14 @@ def refuse_small_workers(job: Job, costs: Costs) -> None:
     given = job.cluster.memory
     if costs.worker_bytes > 0.95 * given:
         fewer = costs.fewer and f"{costs.fewer} or "
-        raise DoesNotFitError(
-            f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {given / MiB:.0f} MiB; "
-            f"raise it to {costs.worker_bytes / 0.94 / MiB:.0f}MiB or lower {fewer}features.count (now {costs.m})"
-            f"{_by_leaves(job, costs)}"
-        )
+        problem = f"a worker needs {costs.worker_bytes / MiB:.0f} MiB but cluster.memory is {given / MiB:.0f} MiB"
+        enough = f"{costs.worker_bytes / 0.94 / MiB:.0f}MiB"
+        remedy = f"raise it to {enough} or lower {fewer}features.count (now {costs.m}){_by_leaves(job, costs)}"
+        raise DoesNotFitError(f"{problem}; {remedy}")
     if costs.leaf_seconds > job.cluster.lifetime:
-        raise InputError(
-            f"cluster.walltime: a leaf takes a usual core about {costs.leaf_seconds:.0f} s, but a worker ends after "
-            f"{job.cluster.lifetime:.0f} s; raise the walltime, or lower features.count (now {costs.m})"
-        )
+        problem = f"a leaf takes a usual core about {costs.leaf_seconds:.0f} s, but a worker ends after"
+        remedy = f"raise the walltime, or lower features.count (now {costs.m})"
+        raise InputError(f"cluster.walltime: {problem} {job.cluster.lifetime:.0f} s; {remedy}")
 
 
 def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
@@ -360,20 +352,19 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     ]
     instead = f", or set solve.route: {' or '.join(fitting)} (another result)" if fitting else ""
     if costs.peak_bytes > machine:
-        raise DoesNotFitError(
-            f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB; "
-            f"lower features.count (now {costs.m}) or cluster.workers{_by_leaves(job, costs)}{instead}"
+        problem = (
+            f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB"
         )
+        remedy = f"lower features.count (now {costs.m}) or cluster.workers{_by_leaves(job, costs)}{instead}"
+        raise DoesNotFitError(f"{problem}; {remedy}")
     if costs.disk_bytes > free:
-        raise DoesNotFitError(
-            f"{job.state}: the moments need {costs.disk_bytes / MiB:.1f} MiB of disk, {free / MiB:.1f} MiB are free; "
-            f"free some, put `state` on a larger disk{instead}"
-        )
+        problem = f"the moments need {costs.disk_bytes / MiB:.1f} MiB of disk, {free / MiB:.1f} MiB are free"
+        remedy = f"free some, put `state` on a larger disk{instead}"
+        raise DoesNotFitError(f"{job.state}: {problem}; {remedy}")
 
 
 def asked_of_buckets(job: Job, dataset: Dataset, costs: Costs) -> dict[str, int]:
     """Requests and bytes read of a first fit whose data, state or model are in buckets, roughly; empty where none are.
-
     A shard of an array is looked at three times and, in a pass, opened and looked at twice; further chunks are brought
     one by one. Rows of the sample and those that are left out one at a time are read by whole chunks."""
     of_data, of_state, of_model = is_remote(dataset.path), is_remote(job.state), is_remote(job.model)

@@ -56,8 +56,7 @@ def freeze_constants(plan: Plan, *, narrow: bool = False) -> Pass:
 
 
 def _still_frozen(plan: Plan) -> bool:
-    """Whether there are constants, and the rows they came from are what they were, or are no longer used: constants
-    that came from rows which have left the window stay."""
+    """Whether there are constants, and the rows they came from are what they were, or have left the window."""
     if frozen_hash(plan.directory) is None:
         return False
     try:
@@ -93,9 +92,8 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
         used = used[used.whole(partial=plan.job.data.nan == "partial")]
     if not len(used):
         more = "" if read.weights is None else " and weighs more than 0"
-        raise InputError(
-            f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}; mend the data"
-        )
+        problem = f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}"
+        raise InputError(f"{problem}; mend the data")
     return used, named(read)
 
 
@@ -202,8 +200,7 @@ def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
 
 
 def _multiplied(plan: Plan, kernels: _Kernels, drawn: Configs, rows: RowBlock, fold_of: Rows) -> _Kernels:
-    """Kernels that were tuned, by the multiple of their length-scales that tells rows of other folds best. Not where
-    frequencies are drawn for others, which might not serve them."""
+    """Tuned kernels, their length-scales longer where that tells other folds best; not where others are drawn for."""
     spec, classes = plan.spec, plan.dataset.labels is not None
     given = min(search_size(plan.dataset.n)[1], spec.count), None, not classes, plan.job.solve.intercept, plan.observe
 

@@ -1,5 +1,4 @@
-"""How a graph across leaves is cut, and what building it takes: bytes of a task, bytes on disk, flops; what a manifold
-term's sums depend on, and what they cost."""
+"""How a graph across leaves is cut, and what building it and a manifold term's sums take."""
 
 import math
 from dataclasses import dataclass
@@ -122,11 +121,10 @@ def term_bytes(recipe: TermRecipe, m: int, rows: int) -> int:
 
 
 def difference_shift(sums: Moments) -> float:
-    """What makes T positive to rounding, relative to its largest diagonal entry: 0 but for the difference form.
-
-    The products of that form cancel, so that rounding is of the size of what cancelled: `unit` of such sums is 2^-52
-    times the summed |g_i| sum_j w_ij |g_i - g_j|, and |g_i| |sum_j w_ij (g_i - g_j)|, over T's largest diagonal entry.
-    The norm of all rounding errors is at most the sum of their norms; measured it is 0.0004 to 0.1 of it."""
+    """What makes T positive to rounding, relative to its largest diagonal entry: 0 but for the difference form. The
+    products of that form cancel, so that rounding is of the size of what cancelled: `unit` of such sums is 2^-52 times
+    the summed |g_i| sum_j w_ij |g_i - g_j|, and |g_i| |sum_j w_ij (g_i - g_j)|, over T's largest diagonal entry. The
+    norm of all rounding errors is at most the sum of their norms; measured it is 0.0004 to 0.1 of it."""
     return sums.unit if sums.unit > UNIT else 0.0
 
 
@@ -180,10 +178,8 @@ def given_source(path: str, n: int) -> EdgeSource:
     """A graph that is given, opened. InputError where there is none, or it says itself that it is not of n rows."""
     source = open_graph(path)
     if source.n is not None and source.n != n:
-        raise InputError(
-            f"{source.path}: wanted one node a row, {n}, got a graph of {source.n}; give the graph of these rows, "
-            "labelled and not, in their order."
-        )
+        remedy = "give the graph of these rows, labelled and not, in their order."
+        raise InputError(f"{source.path}: wanted one node a row, {n}, got a graph of {source.n}; {remedy}")
     return source
 
 
@@ -243,8 +239,7 @@ def _degrees(source: EdgeSource, stamp: str, first: int, n: int, shard_rows: int
 
 
 def _stored(source: EdgeSource) -> int:
-    """The edges that the store may have, each twice: of a list, each entry may be an edge; that it has both directions
-    is not known."""
+    """The edges that the store may have, each twice: a list may not have both directions."""
     return source.count if source.kind == "csr" else 2 * source.count
 
 

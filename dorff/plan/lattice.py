@@ -188,8 +188,9 @@ def check_covered(frozen: Pass, configs: Configs, made: Made) -> None:
     """InputError for a kernel that the frequencies, made for others, are too few or too far apart for."""
     features, box = frozen.constants.features, box_of(frozen.spec)
     assert box is not None
-    alone = alone_of(features)
-    for config in configs if alone is not None else ():
+    if (alone := alone_of(features)) is None:
+        return
+    for config in configs:
         try:
             _ = made(_scaled(box, features), [config]).on(alone).m
         except InputError as error:

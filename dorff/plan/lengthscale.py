@@ -1,5 +1,4 @@
-"""The kernels of a job: its words made objects, its views' arrays made columns, its matrices read from their files;
-and `lengthscale: tune`: the rows that tell, and the kernels with the numbers that they tell."""
+"""The kernels of a job: words made objects, arrays columns, files matrices; and `lengthscale: tune`."""
 
 import json
 import zlib
@@ -28,11 +27,9 @@ _ONE, _EACH = "tune", "tune each"
 
 def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
     """At most `ROWS` rows, evenly spread over those up to number n, of those that are whole and have weight; and the
-    name of these rows and values.
-
-    Up to 64 runs are read, evenly spread. n is the number of rows at the first plan: rows appended later do not change
-    the length-scales, and so a fit of the same rows all at once may find others (as with class_weight: balanced).
-    InputError where no row counts."""
+    name of these rows and values. Up to 64 runs are read, evenly spread. n is the number of rows at the first plan:
+    rows appended later do not change the length-scales, and so a fit of the same rows all at once may find others (as
+    with class_weight: balanced). InputError where no row counts."""
     starts = np.arange(dataset.first, n, dataset.unit_rows)
     starts = starts[_spread(len(starts), UNITS)]
     taken = []
@@ -42,10 +39,9 @@ def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
         taken.append(rows[at[_spread(len(at), -(-ROWS // len(starts)))]])
     rows = RowBlock.joined(taken)
     if not len(rows):
-        raise InputError(
-            f"kernel: lengthscale 'tune' needs rows of {dataset.path} with all inputs and targets, and found none in "
-            f"{len(starts)} runs of {dataset.unit_rows}; give a number, or median"
-        )
+        problem = f"needs rows of {dataset.path} with all inputs and targets, and found none"
+        runs = f"{len(starts)} runs of {dataset.unit_rows}"
+        raise InputError(f"kernel: lengthscale 'tune' {problem} in {runs}; give a number, or median")
     rows = rows[_spread(len(rows), ROWS)]
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     crc = zlib.crc32(weights.data, zlib.crc32(rows.Y.data, zlib.crc32(rows.X.data)))
@@ -59,27 +55,20 @@ def tunes(config: Config) -> bool | None:
     if not words & {_ONE, _EACH}:
         return None
     if config["type"] == "multi_view":
-        raise InputError(
-            "kernel: length-scales are tuned by the evidence of one kernel, not of several views; give numbers, or "
-            "median, which is of each view's own columns"
-        )
+        problem = "kernel: length-scales are tuned by the evidence of one kernel, not of several views"
+        raise InputError(f"{problem}; give numbers, or median, which is of each view's own columns")
     if len(words) > 1:
-        raise InputError(
-            "kernel: the terms of a sum are tuned together and share a length-scale; write tune, or {tune: each}, "
-            "in all of them, or a number in each"
-        )
+        remedy = "write tune, or {tune: each}, in all of them, or a number in each"
+        raise InputError(f"kernel: the terms of a sum are tuned together and share a length-scale; {remedy}")
     return _EACH in words
 
 
 def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple[list[Config], list[Tuned | None]]:
-    """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be.
-
-    `tune` is `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those
-    that differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the
-    bits depend on it."""
-    by_kernel: dict[str, Tuned] = {}
-    searches: list[Tuned | None] = []
-    filled = list(configs)
+    """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be. `tune` is
+    `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those that
+    differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the bits
+    depend on it."""
+    filled, searches, by_kernel = list(configs), list[Tuned | None](), dict[str, Tuned]()
     for at, config in enumerate(configs):
         each = tunes(config)
         if each is None:
@@ -109,9 +98,8 @@ def multiplied(
             by_kernel[name] = multiple(kernels.from_config(alone))
         factors.append(by_kernel.get(name, 1.0) if tunes(word) is not None else 1.0)
         if factors[at] != 1:  # all terms have the same
-            filled[at] = _replaced(
-                config, "lengthscale", (np.asarray(next(lengthscales(config))) * factors[at]).tolist()
-            )
+            longer = np.asarray(next(lengthscales(config))) * factors[at]
+            filled[at] = _replaced(config, "lengthscale", longer.tolist())
     return filled, factors
 
 
@@ -208,14 +196,10 @@ def with_columns(config: Config, dataset: Dataset) -> Config:
     if config["type"] != "multi_view":
         return config
     columns = array_columns(dataset)
-    views = [
-        {
-            "name": view["name"],
-            "kernel": view["kernel"],
-            "columns": [one for name in np.atleast_1d(view["inputs"]).tolist() for one in columns[name]],
-        }
-        for view in config["views"]
-    ]
+    views = []
+    for view in config["views"]:
+        seen = [one for name in np.atleast_1d(view["inputs"]).tolist() for one in columns[name]]
+        views.append({"name": view["name"], "kernel": view["kernel"], "columns": seen})
     return {"type": "multi_view", "views": views}
 
 
@@ -238,8 +222,8 @@ def read_matrices(config: Any) -> Any:
 
 
 def read_matrix(path: Path) -> list[list[float]]:
+    text = path.suffix != ".npy"
     try:
-        text = path.suffix != ".npy"
         matrix = np.loadtxt(path, delimiter=",", ndmin=2) if text else np.load(path, allow_pickle=False)
         rows: list[list[float]] = np.asarray(matrix, dtype=np.float64).tolist()
         return rows

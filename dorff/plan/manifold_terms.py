@@ -59,10 +59,8 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
     for number, spec in enumerate(job.manifold):
         manifold = Manifold.from_config(read_matrices(spec.model_dump(mode="json")))
         if manifold.outputs is not None and len(manifold.outputs) != dataset.q:
-            raise InputError(
-                f"manifold.outputs: wanted a matrix for the {dataset.q} outputs of {dataset.path}, got "
-                f"{len(manifold.outputs)} rows; mend it"
-            )
+            problem = f"wanted a matrix for the {dataset.q} outputs of {dataset.path}, got {len(manifold.outputs)} rows"
+            raise InputError(f"manifold.outputs: {problem}; mend it")
         columns, views = of_views(manifold, kernel)
         # A graph that is given is of the rows of data.store; the others' numbers mean nothing to it.
         of = sources[:1] if isinstance(manifold.graph, Given) else sources
@@ -70,10 +68,8 @@ def make_terms(job: Job, dataset: Dataset, kernel: kernels.OperatorKernel) -> tu
         for source in of:
             if k >= source.rows:
                 key = "manifold" if len(job.manifold) == 1 else f"manifold[{number}]"
-                raise InputError(
-                    f"{key}.graph.neighbours: wanted fewer than the {source.rows} rows of {source.path}, got {k}; "
-                    "lower it (5 to 20 is usual)"
-                )
+                problem = f"{key}.graph.neighbours: wanted fewer than the {source.rows} rows of {source.path}, got {k}"
+                raise InputError(f"{problem}; lower it (5 to 20 is usual)")
         terms.append(ManifoldTerm(manifold, columns, views, of))
     return tuple(terms)
 
@@ -131,10 +127,8 @@ def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:
     except InputError as error:
         raise InputError(f"data.unlabelled: {error}") from error
     if more.d != dataset.d or not more.rows:
-        raise InputError(
-            f"data.unlabelled: {more.path} has {more.rows} rows of {more.d} inputs, but {dataset.path} has "
-            f"{dataset.d} inputs; name rows of the same arrays"
-        )
+        problem = f"{more.path} has {more.rows} rows of {more.d} inputs, but {dataset.path} has {dataset.d} inputs"
+        raise InputError(f"data.unlabelled: {problem}; name rows of the same arrays")
     return [more]
 
 

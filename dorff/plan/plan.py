@@ -17,17 +17,7 @@ from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.kernels import FloatArray, mean_of
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import (
-    Configs,
-    FoldRule,
-    FrozenConstants,
-    Pass,
-    PassSpec,
-    PassSums,
-    Words,
-    frozen_hash,
-    load_pass,
-)
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
@@ -48,8 +38,7 @@ _RUNS: Final = {"rows": 1, "leaves": 1, "blocks": IN_BLOCKS, AUTO: AS_SAMPLED}
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """A plan whose costs are not known yet. `spec` is of the pass that is made, `own` what the job alone would sum as
-    Gram matrices: others only for features on a lattice."""
+    """A plan before its costs: `spec` is of the pass made, `own` of what the job alone would sum as Gram matrices."""
 
     job: Job
     dataset: Dataset
@@ -85,13 +74,12 @@ class _Draft:
 
 @dataclass(frozen=True, eq=False)
 class Plan(_Draft):
-    """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass.
-
-    Frequencies are drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is
-    C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates`
-    and `recipe` length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are
-    those of a plan that is tried in memory; otherwise they are read from where they were frozen. `resolved` are the
-    keys that the job left out, which `job` has."""
+    """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass. Frequencies are
+    drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is C (q, p) where
+    targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates` and `recipe`
+    length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are those of a plan that
+    is tried in memory; otherwise they are read from where they were frozen. `resolved` are the keys that the job left
+    out, which `job` has."""
 
     costs: Costs
     terms: tuple[ManifoldTerm, ...] = ()
@@ -163,10 +151,9 @@ class Plan(_Draft):
         try:
             refuse_small_machine(self.job, costs, plan.directory)
         except DoesNotFitError as error:
-            raise DoesNotFitError(
-                f"the Gram matrix lost the digits, and a QR of the features does not fit: {error}; or set solve.qr: "
-                "false, for the fit that there is (the rows' sums are kept)"
-            ) from error
+            problem = f"the Gram matrix lost the digits, and a QR of the features does not fit: {error}"
+            remedy = "or set solve.qr: false, for the fit that there is (the rows' sums are kept)"
+            raise DoesNotFitError(f"{problem}; {remedy}") from error
         return plan
 
     @property
@@ -311,8 +298,7 @@ def _check_kernels(
 
 
 def _begun(job: Job, spec: PassSpec) -> PassSpec:
-    """The same spec with one fold of rows held out, where it was begun so because there were few leaves: that there
-    are more now is no reason to sum all rows anew."""
+    """The same spec with one fold of rows held out, where it was begun so: more leaves are no reason to begin anew."""
     if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not job.holds_out:
         return spec
     by_rows = replace(spec, folds=replace(spec.folds, by_rows=True))
@@ -329,10 +315,8 @@ def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | N
     C = np.array(read_matrix(given) if isinstance(given, Path) else given, dtype=np.float64)
     C = C[None] if C.ndim == 1 else C
     if C.ndim != 2 or len(C) != dataset.q or not np.all(np.isfinite(C)) or not np.any(C):
-        raise InputError(
-            f"solve.observe: must be a finite matrix, not zero, with a row for each of the {dataset.q} targets and a "
-            f"column for each output; it is {C.shape}"
-        )
+        wanted = f"a row for each of the {dataset.q} targets and a column for each output"
+        raise InputError(f"solve.observe: must be a finite matrix, not zero, with {wanted}; it is {C.shape}")
     return C
 
 
@@ -343,15 +327,13 @@ def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int)
     by_rows, run = folds.by != "leaves", _RUNS.get(folds.by, GROUPED)
     if job.solve.select == "kfold":
         if few and not by_rows:
-            raise InputError(
-                f"solve.folds: {folds.count} folds of leaves asked for, but {dataset.path} has only {len(leaves)} "
-                "(a leaf is a run of whole shards); use by: rows, or fewer folds"
-            )
+            problem = f"{dataset.path} has only {len(leaves)} (a leaf is a run of whole shards)"
+            remedy = "use by: rows, or fewer folds"
+            raise InputError(f"solve.folds: {folds.count} folds of leaves asked for, but {problem}; {remedy}")
         if not by_rows and (job.data.window or math.inf) < folds.count * largest:
-            raise InputError(
-                f"data.window: leaves grow to {largest} rows as data do, and {folds.count} folds of leaves are "
-                f"asked for: a window has to be of {folds.count * largest} rows at least; use folds.by: rows"
-            )
+            problem = f"leaves grow to {largest} rows as data do, and {folds.count} folds of leaves are asked for"
+            remedy = f"a window has to be of {folds.count * largest} rows at least; use folds.by: rows"
+            raise InputError(f"data.window: {problem}: {remedy}")
         return FoldRule(folds.count, by_rows, job.features.seed, run=run)
     if not job.holds_out:
         return FoldRule()

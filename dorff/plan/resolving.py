@@ -1,5 +1,4 @@
-"""The data of a job, and what the job leaves to them: each key that it does not name, chosen by the sizes of the data
-before a row is read, with the reason."""
+"""The data of a job, and what the job leaves to them: each key is chosen by their sizes alone, with the reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -77,15 +76,13 @@ def resolutions(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
             one = base.filled("features.count", count, f"{why} ({steps})")
         yield one
         if one.job.deals and one.job.solve.folds.by == AUTO:
-            yield one.filled(
-                "solve.folds.by", "leaves", "sums of leaves take less memory than sums of rows of every fold"
-            )
+            why = "sums of leaves take less memory than sums of rows of every fold"
+            yield one.filled("solve.folds.by", "leaves", why)
     if job.solve.select == AUTO and job.solve.ridge == AUTO and job.solve.route == AUTO:
         solve = job.solve.model_copy(update={"route": "streaming"})
         one = _of_choice(replace(first, job=job.model_copy(update={"solve": solve})), dataset)
         one = one.filled("features.count", counts[0], f"for {dataset.rows:,} rows") if counts[0] else one
-        why = "no sums fit the memory, so that there is nothing to choose by"
-        yield one.filled("solve.route", "streaming", why)
+        yield one.filled("solve.route", "streaming", "no sums fit the memory, so that there is nothing to choose by")
 
 
 def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
@@ -127,11 +124,8 @@ def told_by_rows(
     looked, run = constants.sampled, constants.run
     if looked is not None and run is not None and job.solve.folds.by == AUTO:
         by = "rows" if run == 1 else f"blocks of {run:,} rows"
-        why = (
-            f"rows beside a row tell {looked['dependence']:.0%} of its error, errors of rows in order correlate by "
-            f"{looked['correlation']:.2f}, of {looked['rows']:,} rows"
-        )
-        yield Chosen("solve.folds.by", by, why)
+        why = f"rows beside a row tell {looked['dependence']:.0%} of its error, errors of rows in order correlate by"
+        yield Chosen("solve.folds.by", by, f"{why} {looked['correlation']:.2f}, of {looked['rows']:,} rows")
     for number, (kernel, word, config) in enumerate(zip(job.kernels, words, configs, strict=True)):
         unit = "standard deviations" if job.solve.standardize else "the inputs' units"
         if AUTO in all_lengthscales(kernel.model_dump()):
@@ -154,10 +148,8 @@ def open_data(job: Job) -> Dataset:
     if not dataset.rows:
         raise InputError(f"{dataset.path}: has no rows to fit")
     if dataset.labels is not None and dataset.q < 2:
-        raise InputError(
-            f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}; a classifier "
-            "needs rows of two or more"
-        )
+        problem = f"data.targets: {dataset.path} has one class only, {', '.join(dataset.target_columns)}"
+        raise InputError(f"{problem}; a classifier needs rows of two or more")
     check_disjoint(dataset.inputs, dataset.targets, f"data: {dataset.path}: array")
     if dataset.labels is None:
         check_disjoint(dataset.input_columns, dataset.target_columns, f"data: {dataset.path}: column")
@@ -168,10 +160,8 @@ def open_data(job: Job) -> Dataset:
     if isinstance(job.solve.class_weight, tuple):
         for label, _ in job.solve.class_weight:
             if label not in dataset.target_columns:
-                raise InputError(
-                    f"solve.class_weight: {dataset.path} has no class {label!r}; it has "
-                    f"{', '.join(dataset.target_columns[:8])}"
-                )
+                remedy = f"it has {', '.join(dataset.target_columns[:8])}"
+                raise InputError(f"solve.class_weight: {dataset.path} has no class {label!r}; {remedy}")
     return dataset
 
 
@@ -183,10 +173,8 @@ def _check_holdout(job: Job, dataset: Dataset) -> None:
     except InputError as error:
         raise InputError(f"publish.holdout: {error}") from error
     if held.d != dataset.d or (dataset.labels is None and held.q != dataset.q) or not held.rows:
-        raise InputError(
-            f"publish.holdout: {held.path} has {held.rows} rows of {held.d} inputs and {held.q} targets, but the data "
-            f"have {dataset.d} and {dataset.q}; name rows of the same arrays"
-        )
+        problem = f"publish.holdout: {held.path} has {held.rows} rows of {held.d} inputs and {held.q} targets"
+        raise InputError(f"{problem}, but the data have {dataset.d} and {dataset.q}; name rows of the same arrays")
 
 
 def _targets(job: Job) -> str | Sequence[str] | Classes:

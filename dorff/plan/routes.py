@@ -138,14 +138,9 @@ def _reason(way: Way, passed: Sequence[Way]) -> str:
 
 
 def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
-    """What is against a way that factors no system, as the job asks for more; "" where nothing is. `folds` says that
-    there are moments, and of folds: then a choice by k-fold needs no more."""
+    """What asks for a factor, "" if nothing; a choice by k-fold does not where there are moments of `folds`."""
     solving = job.solve
-    choices = (
-        (len(solving.ridges), "ridges"),
-        (candidates, "kernels"),
-        (len(job.features.counts), "counts of features"),
-    )
+    choices = (len(solving.ridges), "ridges"), (candidates, "kernels"), (len(job.features.counts), "counts of features")
     by_folds, by = folds and solving.select == "kfold", f" by {solving.select} (by kfold it can)" if folds else ""
     several: Sequence[tuple[bool, str]] = (
         *((count > 1 and not by_folds, f"{count} {what} to choose from{by}") for count, what in choices),

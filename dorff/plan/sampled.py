@@ -1,5 +1,4 @@
-"""What some thousand rows tell before the pass: whether rows beside each other are alike beyond what their inputs say,
-how good a linear model is, and how much longer the length-scales are that tell rows of other groups."""
+"""What some thousand rows tell before the pass: of rows beside each other, of a linear model, of length-scales."""
 
 import math
 from dataclasses import dataclass, replace
@@ -86,12 +85,10 @@ def left_out_runs(start: int, stop: int, columns: int, most: int | None = None) 
 def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, float, int]:
     """How much of the error at a row those beside it tell, the correlation of errors of rows in order (`FirstLook`),
     and how many rows on either side are meant; of features F (n, m), targets Y (n, q) and the rows' numbers (n,) in
-    order.
-
-    The first is leave-one-out against h-block cross-validation (Burman, Chow & Nolan 1994) of ridge regression: with
-    the hat matrix H of all rows and a row's neighbours B, the residual e without them is the row's entry of
-    (I - H_BB)^-1 e_B. Departures: the intercept is that of all rows, and errors below a hundredth of the targets'
-    variance are nothing that need be told."""
+    order. The first is leave-one-out against h-block cross-validation (Burman, Chow & Nolan 1994) of ridge regression:
+    with the hat matrix H of all rows and a row's neighbours B, the residual e without them is the row's entry of (I -
+    H_BB)^-1 e_B. Departures: the intercept is that of all rows, and errors below a hundredth of the targets' variance
+    are nothing that need be told."""
     Y = Y[:, np.ptp(Y, axis=0) > 0] if len(Y) else Y[:, :0]  # those that vary
     Y = (Y - Y.mean(axis=0)) / Y.std(axis=0) if Y.size else Y
     n, beside = len(F), int(np.clip(len(F) // 20, 1, BESIDE))

@@ -149,8 +149,7 @@ def _factors_work(size: Size, trials: int) -> float:
 
 
 def _folds_work(ridges: Sequence[float], size: Size, *, path: bool) -> float:
-    """Of the errors on all folds at all ridges: each fold with factors of its own, or all of them along a path of
-    ridges, as if the eigenvalues of the output matrix were equal."""
+    """Of all folds at all ridges, with factors of their own or along a path, as if A's eigenvalues were equal."""
     k, squares = float(size.k), float(size.m) ** 2
     if not path or k < LARGE or size.patterns > 1 or min(ridges) <= 0:
         return size.folds * (_factors_work(size, len(ridges)) + (len(ridges) + 1) * HELD * squares)

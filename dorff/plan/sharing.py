@@ -30,10 +30,8 @@ def make_recipe(
     chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
     sampler = sampler_of(chosen, kernel)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
-        raise InputError(
-            "kernel: a list of kernels of several spectra is served by a mixture of them, which sampler "
-            f"{sampler.config()['type']} cannot draw; use iid, orthogonal or qmc"
-        )
+        problem = "kernel: a list of kernels of several spectra is served by a mixture of them"
+        raise InputError(f"{problem}, which sampler {sampler.config()['type']} cannot draw; use iid, orthogonal or qmc")
     recipe = Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
     return recipe if box is None else recipe.over(box)
 
@@ -42,35 +40,29 @@ def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:
     """InputError where features of the kernels `drawn_for`, whose mixture is the recipe's, can serve no other kernel.
     Looks at what a job says alone, before anything is drawn: `check_targets` says whether they serve it well."""
     if any(kernel.concatenated for kernel in (*targets, *drawn_for)):
-        raise InputError(
-            "features.drawn_for: a concatenated sum has frequencies for each of its terms, which no other kernel can "
-            "use; leave concatenate out of `kernel` and `drawn_for`, or leave drawn_for out"
-        )
+        problem = "a concatenated sum has frequencies for each of its terms, which no other kernel can use"
+        remedy = "leave concatenate out of `kernel` and `drawn_for`, or leave drawn_for out"
+        raise InputError(f"features.drawn_for: {problem}; {remedy}")
     if not isinstance(recipe.scalar, Spectral):
         if any(scalar != recipe.scalar for scalar in _scalars(targets)):
-            raise InputError(
-                f"features.drawn_for: the features of a {type(recipe.scalar).__name__} kernel serve that scalar "
-                "kernel alone, with any output matrix; give `kernel` the same one, or leave drawn_for out"
-            )
+            problem = f"a {type(recipe.scalar).__name__} kernel serve that scalar kernel alone, with any output matrix"
+            remedy = "give `kernel` the same one, or leave drawn_for out"
+            raise InputError(f"features.drawn_for: the features of {problem}; {remedy}")
     elif not recipe.sampler.mixes:
-        raise InputError(
-            f"features.drawn_for: sampler {recipe.sampler.config()['type']} is a rule for one spectrum, whose points "
-            "have no density to weigh them by for another; use iid, orthogonal or qmc"
-        )
+        problem = "is a rule for one spectrum, whose points have no density to weigh them by for another"
+        sampler = f"sampler {recipe.sampler.config()['type']}"
+        raise InputError(f"features.drawn_for: {sampler} {problem}; use iid, orthogonal or qmc")
     elif odd := next((scalar for scalar in _scalars(targets) if not isinstance(scalar, Spectral)), None):
-        raise InputError(
-            f"features.drawn_for: are frequencies of a spectrum, which {type(odd).__name__} has none of; leave "
-            "drawn_for out"
-        )
+        problem = f"features.drawn_for: are frequencies of a spectrum, which {type(odd).__name__} has none of"
+        raise InputError(f"{problem}; leave drawn_for out")
 
 
 def check_targets(
     targets: Kernels, drawn_for: Kernels, *, recipe: Recipe, density: Density | None, seed: int
 ) -> list[float | None]:
     """The effective sample size of each target, in frequencies; None for features that are no plain sample of any.
-
-    `density` is of what the recipe, of the mixture of `drawn_for`, drew with the seed. InputError for a target that
-    is none of those drawn for and whose effective sample size is below half of that of frequencies of its own (see
+    `density` is of what the recipe, of the mixture of `drawn_for`, drew with the seed. InputError for a target that is
+    none of those drawn for and whose effective sample size is below half of that of frequencies of its own (see
     `sample_sizes`). The error of the kernel, far from x = z, goes with the root: up to 1.4 times that of its own."""
     plain = recipe.sampler.mixes and recipe.sampler.sampled and isinstance(recipe.scalar, Spectral)
     if density is None or density[2] is not None or not plain:
@@ -97,11 +89,10 @@ def check_targets(
 
 
 def sample_sizes(target: OperatorKernel, recipe: Recipe, density: Density, own: Density) -> tuple[float, float]:
-    """The effective sample size of the target on what the recipe drew, and on its `own`, as many drawn for it.
-
-    The first is the lesser of what the frequencies say themselves and of what the target's own say (`covered`). The
-    second is D where the target's law is its trace measure; where weights vary even so, as those of a curl-free
-    kernel's unbounded measure, it is less: D d / (d + 2) for the Gaussian."""
+    """The effective sample size of the target on what the recipe drew, and on its `own`, as many drawn for it. The
+    first is the lesser of what the frequencies say themselves and of what the target's own say (`covered`). The second
+    is D where the target's law is its trace measure; where weights vary even so, as those of a curl-free kernel's
+    unbounded measure, it is less: D d / (d + 2) for the Gaussian."""
     seen = len(density[0]) * covered(target, own, _log_density(recipe, own[0]))
     return max(1.0, min(effective_sample_size(target, density), seen)), effective_sample_size(target, own)
 

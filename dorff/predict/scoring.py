@@ -221,8 +221,8 @@ def _coverage(names: Sequence[str], inside: FloatArray, counts: FloatArray, *, c
     """From how many of each target's `counts` (q,) are inside (2, q)."""
     kinds = {"plain": inside[0], "conformal": inside[1] if corrected else None}
     together = {kind: None if of is None else float(of.sum() / max(counts.sum(), 1)) for kind, of in kinds.items()}
+    shares = {kind: None if of is None else (of / np.maximum(counts, 1)).tolist() for kind, of in kinds.items()}
     apart = {
-        name: {kind: None if of is None else float(of[at] / max(counts[at], 1)) for kind, of in kinds.items()}
-        for at, name in enumerate(names)
+        name: {kind: None if of is None else of[at] for kind, of in shares.items()} for at, name in enumerate(names)
     }
     return {**together, "per_output": apart}

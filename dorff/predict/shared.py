@@ -91,10 +91,9 @@ def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, 
         if peak <= machine:
             return workers, WORKER_BYTES + own, peak
     if alone > machine:
-        raise DoesNotFitError(
-            f"the model needs {alone / 2**20:.0f} MiB to be evaluated, this machine has {machine / 2**20:.0f}; use "
-            "a larger one, or leave out what needs the posterior (--std, --bands, --coverage)"
-        )
+        problem = f"the model needs {alone / 2**20:.0f} MiB to be evaluated, this machine has {machine / 2**20:.0f}"
+        remedy = "use a larger one, or leave out what needs the posterior (--std, --bands, --coverage)"
+        raise DoesNotFitError(f"{problem}; {remedy}")
     return 1, alone, alone
 
 
@@ -111,23 +110,17 @@ def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
         names = [names[column] for column in columns]
     given = list(dataset.input_columns)
     if names and given != names and sorted(given) == sorted(names):
-        raise InputError(
-            f"{dataset.path}: its inputs are {', '.join(given)}, but the model was fitted to {', '.join(names)}; "
-            "give them in that order"
-        )
+        problem = f"{dataset.path}: its inputs are {', '.join(given)}, but the model was fitted to {', '.join(names)}"
+        raise InputError(f"{problem}; give them in that order")
     for name, each in model.info.get("data", {}).get("encoding", {}).items():
         if dataset.encoding.get(name, each) != each:
-            raise InputError(
-                f"{dataset.path}: its input {name} is encoded otherwise than the model's; ingest it again, "
-                "with --like and the model"
-            )
+            remedy = "ingest it again, with --like and the model"
+            raise InputError(f"{dataset.path}: its input {name} is encoded otherwise than the model's; {remedy}")
     d = model.d if columns is None else len(columns)
     if dataset.d != d:
-        raise InputError(
-            f"{dataset.path}: has {dataset.d} input columns, but the model was fitted to {d}"
-            f"{' (' + ', '.join(names) + ')' if names else ''}{'' if columns is None else ' in these views'}; give "
-            "the same columns in the same order"
-        )
+        fitted = f"{d}{' (' + ', '.join(names) + ')' if names else ''}{'' if columns is None else ' in these views'}"
+        problem = f"{dataset.path}: has {dataset.d} input columns, but the model was fitted to {fitted}"
+        raise InputError(f"{problem}; give the same columns in the same order")
 
 
 def check_uncertain(model: Model, version: Path, wanted: str) -> None:
@@ -135,10 +128,9 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
     if labels_of(model) is not None:
         raise InputError(f"{wanted}: {version} is a classifier, whose probabilities say how sure it is; leave it out")
     if model.posterior is None:
-        raise InputError(
-            f"{wanted}: {version} keeps no posterior; set solve.posterior: true in its job and fit again (sums that "
-            "are kept are used again). Only the route `direct` has one: set solve.route to it if the fit took another"
-        )
+        remedy = "set solve.posterior: true in its job and fit again (sums that are kept are used again)"
+        route = "Only the route `direct` has one: set solve.route to it if the fit took another"
+        raise InputError(f"{wanted}: {version} keeps no posterior; {remedy}. {route}")
 
 
 @lru_cache(maxsize=2)

@@ -50,10 +50,8 @@ class Tables:
         `wanted` is there, the model does not say its columns, `arrays` or views are named of a file, or options are
         given of a data set."""
         if arrays if given.is_file() else options:
-            raise InputError(
-                f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}; leave "
-                f"{'these' if arrays else '--missing and --unknown-zero'} out"
-            )
+            problem = f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}"
+            raise InputError(f"{problem}; leave {'these' if arrays else '--missing and --unknown-zero'} out")
         if (name := ending(str(wanted))) in READERS.names and wanted.suffix not in TABLES:
             raise InputError(f"{wanted}: predictions become a data set, {' or '.join(TABLES)}, no {name}; rename it")
         if not given.is_file() and wanted.suffix not in TABLES:
@@ -96,11 +94,8 @@ class Tables:
 
         start = values.dataset.first
         reader: Any = open_source(self.given, values.named) if self.inputs else None
-        grid, of_dims = getattr(reader, "grid", None), {}
-        if grid is None:
-            grid = Grid(("row",), (values.dataset.rows,))
-        else:
-            of_dims = reader.coordinates()
+        given = getattr(reader, "grid", None)
+        grid, of_dims = (Grid(("row",), (values.dataset.rows,)), {}) if given is None else (given, reader.coordinates())
         with h5py.File(path, "w") as file:
             file.attrs["Conventions"] = "CF-1.11"
             for dim, length in zip(grid.dims, grid.shape, strict=True):
@@ -143,11 +138,8 @@ class Values:
         """Of the predictions in the data set `out`: u, u_std, u_low_95 ...; of classes red_probability ..., class."""
         labels, arrays = labels_of(model) or (), group_attributes(out)["columns"]
         kind = "" if not labels else "_probability" if "calibration" in model.info else "_decision"
-        names = [
-            name if array == "classes" else f"{name}{kind if array == 'y' else '_' + array}"
-            for array, columns in arrays.items()
-            for name in columns
-        ]
+        endings = {array: "" if array == "classes" else kind if array == "y" else f"_{array}" for array in arrays}
+        names = [f"{name}{endings[array]}" for array, columns in arrays.items() for name in columns]
         encodings = from_attributes(dataset.encoding, dataset.path)
         predictions = open_dataset(out, inputs=list(arrays), targets=None)
         return cls(dataset, encodings, predictions, tuple(names), tuple(map(str, labels)))

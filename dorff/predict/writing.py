@@ -19,6 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.calibration import check_level
 from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
+from dorff.spec.registry import Config
 from dorff.storage.files import rmtree, sync_directory
 from dorff.storage.location import locate
 from dorff.store import LEASE, Lease, content, forget, load_model, resolve_model, space_on
@@ -93,16 +94,10 @@ class Writing:
 
     def staging(self, out: Path) -> Path:
         """The directory beside `out` that collects shards, one for each question: model, inputs, layout."""
-        question = {
-            "model": self.name,
-            "store": self.dataset.path,
-            "rows": self.dataset.n,
-            "first": self.dataset.first,
-            "stamp": self.dataset.stamp(self.dataset.first, self.dataset.n),
-            "inputs": self.dataset.rows_spec(),
-            "uncertainty": asdict(self.asked),
-            "views": self.sight.views,
-        }
+        data = self.dataset
+        question: Config = {"model": self.name, "uncertainty": asdict(self.asked), "views": self.sight.views}
+        question |= {"store": data.path, "rows": data.n, "first": data.first, "inputs": data.rows_spec()}
+        question["stamp"] = data.stamp(data.first, data.n)
         text = json.dumps(question, sort_keys=True)
         path = out.with_name(f".{out.name}.{hashlib.sha256(text.encode()).hexdigest()[:12]}.partial")
         with space_on(out):

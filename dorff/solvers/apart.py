@@ -16,12 +16,11 @@ Pattern = tuple[Rows, FloatArray, FloatArray]  # with S (m, m), and R (m, q) of 
 
 
 class SplitProblem(NamedTuple):
-    """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is
-    (a_j G_j + l ridge) x_j = rhs_j, where G_j is of the features and their views alone.
-
-    The targets see the views by the factors `views` (V,), and column j adds to them along `load` (q, c), of squared
-    length `a` (c,). That is sqrt(a_j) times a column, `columns` (c,), of `directions` (q, q), where C takes each
-    output to a target of its own; None elsewhere. Of penalty k column j has the `shares` (c, K)."""
+    """How the problem of one root (r, p) falls apart: in column j of x = h `rotation`, `rotation` (r, c), it is (a_j
+    G_j + l ridge) x_j = rhs_j, where G_j is of the features and their views alone. The targets see the views by the
+    factors `views` (V,), and column j adds to them along `load` (q, c), of squared length `a` (c,). That is sqrt(a_j)
+    times a column, `columns` (c,), of `directions` (q, q), where C takes each output to a target of its own; None
+    elsewhere. Of penalty k column j has the `shares` (c, K)."""
 
     views: FloatArray
     a: FloatArray
@@ -38,7 +37,6 @@ class SplitProblem(NamedTuple):
     ) -> "SplitProblem | None":  # fmt: skip
         """None where it does not, or it is not known how: without one root, and where an output matrix, that of a
         penalty (`outputs`, None for the identity), or the missing of targets tie together what the others do not.
-
         `whole` says that all rows have all targets; `noise` is as in `Problem`, and then `directions` are None."""
         if len(weights.root) > 1:
             return None
@@ -71,8 +69,13 @@ class SplitProblem(NamedTuple):
         m = len(weights.gain)
         psi, place = np.zeros((m, weights.count)), np.arange(len(self.rotation))
         psi[np.arange(m), 0 if weights.views is None else weights.views] = weights.gain
+        groups = defaultdict[tuple[tuple[int, ...], bytes], list[int]](list)  # by patterns and shares, the columns
+        largest = np.maximum(self.shares.max(axis=0, initial=0.0), np.finfo(np.float64).tiny)
+        for j, share in enumerate(np.round(self.shares / largest, _DECIMALS) + 0.0):
+            there = tuple(i for i, (rows, _, _) in enumerate(sums) if rows.mask.all() or rows.mask[self.columns[j]])
+            groups[there, share.tobytes()].append(j)
         blocks = []
-        for there, at in self._groups([rows for rows, _, _ in sums]):
+        for (there, _), at in groups.items():
             load, rotation, columns = self.load[:, at], self.rotation[:, at], self.columns[at]
             some, shares = [sums[i] for i in there], zip(terms, self.shares[at[0]], strict=True)
             bordered = [
@@ -86,15 +89,6 @@ class SplitProblem(NamedTuple):
                 G, rhs, removed, unit = np.zeros((m, m)), np.zeros((m, len(at))), 0.0, 0.0
             blocks.append(Block(G, self.a[at], rhs, place, rotation, columns, load, removed=removed, unit=unit))
         return tuple(blocks)
-
-    def _groups(self, rows: Sequence[Rows]) -> list[tuple[tuple[int, ...], list[int]]]:
-        """Of each block, which patterns have its targets, and its columns."""
-        groups = defaultdict[tuple[tuple[int, ...], bytes], list[int]](list)
-        largest = np.maximum(self.shares.max(axis=0, initial=0.0), np.finfo(np.float64).tiny)
-        for j, share in enumerate(np.round(self.shares / largest, _DECIMALS) + 0.0):
-            there = tuple(i for i, one in enumerate(rows) if one.mask.all() or one.mask[self.columns[j]])
-            groups[there, share.tobytes()].append(j)
-        return [(there, at) for (there, _), at in groups.items()]
 
 
 def untouched(root: FloatArray) -> bool:

@@ -1,5 +1,4 @@
-"""Preconditioned conjugate gradients: systems too large to be formed, or to be held. Preconditioners are of low rank
-plus the identity, by a random sketch; or, where products are passes over the data, from a sample of rows."""
+"""Preconditioned conjugate gradients, by a random sketch or a sample of rows: for systems too large to be formed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -68,9 +67,8 @@ def most_rank(k: int) -> int:
 
 
 def nystrom(system: System, shift: float) -> LowRank:
-    """From products of G with Gaussian vectors: Frangella, Tropp & Udell (2023, algorithm 2.1 and equation 1.3).
-
-    The rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `most_rank`."""
+    """From products of G with Gaussian vectors: Frangella, Tropp & Udell (2023, algorithm 2.1 and equation 1.3). The
+    rank is doubled until the smallest eigenvalue found is below 10 shift, or it is `most_rank`."""
     k, rng, largest = system.size, np.random.default_rng(0), float(system.a.max())
     most, s = most_rank(k), 0
     omega, product = (np.empty((k, most), order="F") for _ in range(2))  # pages that nobody writes to take no memory
@@ -101,7 +99,6 @@ def nystrom_bytes(k: int, column_bytes: int) -> int:
 
 def _approximation(omega: FloatArray, product: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Q (k, s), V (s, s) and eigenvalues (s,) of G omega (omega* G omega)^+ (G omega)* = QV diag (QV)*, by a shift.
-
     Where rounding leaves omega* G omega no positive matrix, its eigenvalues below the shift are left out."""
     nu = float(np.finfo(np.float64).eps * np.linalg.norm(product))
     shifted = nu * omega
@@ -160,14 +157,12 @@ class Sample:
 
 
 class Sampled(Preconditioner):
-    """The inverse of Phi* Phi + level I, Phi (n, k) the sample's rows: by a Cholesky factor of rows by rows.
-
-    What the sample's rows have in common they show as all rows do, in proportion. The rest of each, that the others
-    do not foresee, looks too large along itself and is missed everywhere else; so `level`, which counts everywhere,
-    is its size: the mean of the rows' leave-one-out variances, those of a Gaussian process with this ridge. (With the
-    ridge in its place the iteration took up to twice as many steps; with half or twice the size, hardly more.)
-
-    Each use makes the sample's features twice, in two tiles. Of a sample without rows it is the identity."""
+    """The inverse of Phi* Phi + level I, Phi (n, k) the sample's rows: by a Cholesky factor of rows by rows. What the
+    sample's rows have in common they show as all rows do, in proportion. The rest of each, that the others do not
+    foresee, looks too large along itself and is missed everywhere else; so `level`, which counts everywhere, is its
+    size: the mean of the rows' leave-one-out variances, those of a Gaussian process with this ridge. (With the ridge
+    in its place the iteration took up to twice as many steps; with half or twice the size, hardly more.) Each use
+    makes the sample's features twice, in two tiles. Of a sample without rows it is the identity."""
 
     def __init__(self, system: System, sample: Sample, shift: float) -> None:
         self._system, self._sample = system, sample
@@ -223,13 +218,12 @@ Map = Callable[[FloatArray, IntArray], FloatArray]
 
 
 class ConjugateGradients:
-    """The one loop of conjugate gradients (Hestenes & Stiefel 1952), for many columns side by side: x (k, c) of
-    A_j x_j = rhs_j, a positive matrix A_j for each column, from x = 0.
-
-    `product` is A_j times the columns it is given, `precondition` about its inverse. Columns that are not done yet are
-    held side by side: their numbers `at` (L,), `x` and the residuals `r` (k, L), and the squared norms `rho` (L,) of
-    these in the preconditioner's norm; `alpha` and `beta` (L,) are the last step's coefficients. Whoever iterates
-    decides when a column is done, and calls `finish`; `solved` (k, c) holds those that are, zeros else."""
+    """The one loop of conjugate gradients (Hestenes & Stiefel 1952), for many columns side by side: x (k, c) of A_j
+    x_j = rhs_j, a positive matrix A_j for each column, from x = 0. `product` is A_j times the columns it is given,
+    `precondition` about its inverse. Columns that are not done yet are held side by side: their numbers `at` (L,), `x`
+    and the residuals `r` (k, L), and the squared norms `rho` (L,) of these in the preconditioner's norm; `alpha` and
+    `beta` (L,) are the last step's coefficients. Whoever iterates decides when a column is done, and calls `finish`;
+    `solved` (k, c) holds those that are, zeros else."""
 
     def __init__(self, product: Map, precondition: Map, rhs: FloatArray) -> None:
         self._product, self._precondition = product, precondition
@@ -291,10 +285,9 @@ def iterate(
     system: System, ridge: float, preconditioner: Preconditioner, *, tolerance: float = TOLERANCE,
     most: int = MOST_ITERATIONS, progress: Callable[[int, int], None] = lambda _done, _left: None,
 ) -> Iterated:  # fmt: skip
-    """Conjugate gradients for all columns side by side: one product serves all of them.
-
-    A column is done when r* P^-1 r is `tolerance`^2 of what it was at x = 0. Where rounding stops the fall, or `most`
-    are done, it says that it did not converge. `progress` gets how many are done and how many it seems to take."""
+    """Conjugate gradients for all columns side by side: one product serves all of them. A column is done when r* P^-1
+    r is `tolerance`^2 of what it was at x = 0. Where rounding stops the fall, or `most` are done, it says that it did
+    not converge. `progress` gets how many are done and how many it seems to take."""
     shift, a, rhs = system.problem.l * ridge, system.a, system.rhs
 
     def product(p: FloatArray, at: IntArray) -> FloatArray:
@@ -339,8 +332,7 @@ def cg_bytes(size: Size) -> int:
 
 
 def _solution(system: System, x: FloatArray, rhs: FloatArray, ridge: float, condition: float, error: float) -> Solution:
-    """With the noise variance, which needs no more than x; scores need the system's spectrum. Its digits are those
-    that rounding leaves, or the iteration has reached: an `error` in the system's norm, relative to what x has."""
+    """With the noise variance; digits are those that rounding leaves, or the `error` reached in the system's norm."""
     problem, (block,), shift = system.problem, system.problem.blocks, system.problem.l * ridge
     squares = dots(x, x)
     solved = BlockSolution(block, x, dots(x, rhs), shift * squares, shift * condition * squares, condition)

@@ -11,7 +11,6 @@ from dorff.kernels import MultiView
 from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
-from dorff.solvers.problem import Parts
 from dorff.solvers.ridge_path import path_errors
 from dorff.solvers.scores import FitScore, Ridge, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
@@ -26,14 +25,13 @@ STEPS: Final = (1, 2, 3)  # beyond an end
 
 @dataclass(frozen=True)
 class Score:
-    """One trial: number `candidate` in the list of settings, its ridge, m, and what was found.
-
-    `value` is the GCV score, minus the log evidence, or by k-fold and leave-one-out the mean squared error of all
-    held-out entries, in the targets' units squared; `r2` is then their R2, the mean of outputs' or pooled
-    (`Setting.r2`), and the choice is by that: of outputs in different units `value` hears the largest numbers alone.
-    `ridges` are those of the outputs where each has its own; `ridge` is then their geometric mean. `rung` says how
-    the value was found: "direct", along a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few
-    rows "rows" (`solvers.few_labels`). `digits` are `Solution.digits`, of all folds the fewest."""
+    """One trial: number `candidate` in the list of settings, its ridge, m, and what was found. `value` is the GCV
+    score, minus the log evidence, or by k-fold and leave-one-out the mean squared error of all held-out entries, in
+    the targets' units squared; `r2` is then their R2, the mean of outputs' or pooled (`Setting.r2`), and the choice is
+    by that: of outputs in different units `value` hears the largest numbers alone. `ridges` are those of the outputs
+    where each has its own; `ridge` is then their geometric mean. `rung` says how the value was found: "direct", along
+    a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few rows "rows" (`solvers.few_labels`).
+    `digits` are `Solution.digits`, of all folds the fewest."""
 
     candidate: int
     ridge: float
@@ -69,15 +67,13 @@ def choose(
     folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float] | None, *, by: str | None = None,
     per_output: bool = False, counts: Sequence[int] = (),
 ) -> Choice:  # fmt: skip
-    """The best by the criterion, k-fold where there are folds and GCV else if left out; the first of equals.
-
-    `ridges` None are those of a range that extends itself (`setting_scores`).
-
-    `counts` are numbers of features to choose from, the settings' own if none are given: features are whole cosine and
-    sine pairs of equal weight, of which the first are used (`of_first`). `per_output` gives each output a ridge of its
-    own. A single candidate with a single ridge needs no score, and gets none but by k-fold, which takes R2 pooled for
-    all where it is for one candidate. InputError for k-fold with fewer than two folds, for "loo" without rows to leave
-    out (`Setting.sample`), and where outputs with ridges of their own do not fall apart, or by "loo"."""
+    """The best by the criterion, k-fold where there are folds and GCV else if left out; the first of equals. `ridges`
+    None are those of a range that extends itself (`setting_scores`). `counts` are numbers of features to choose from,
+    the settings' own if none are given: features are whole cosine and sine pairs of equal weight, of which the first
+    are used (`of_first`). `per_output` gives each output a ridge of its own. A single candidate with a single ridge
+    needs no score, and gets none but by k-fold, which takes R2 pooled for all where it is for one candidate.
+    InputError for k-fold with fewer than two folds, for "loo" without rows to leave out (`Setting.sample`), and where
+    outputs with ridges of their own do not fall apart, or by "loo"."""
     by = by or ("gcv" if len(folds) == 1 else "kfold")
     table, best, fitted, common = list[Score](), None, None, Common()
     r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
@@ -118,10 +114,9 @@ def _with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) ->
 def setting_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float] | None, *, by: str, per_output: bool = False
 ) -> list[Score]:
-    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`).
-
-    Without `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the
-    best is there, as far as LAST; then two between the best and its neighbours."""
+    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). Without
+    `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the best is
+    there, as far as LAST; then two between the best and its neighbours."""
     return [score for score, _ in _trials(folds, setting, ridges, by, per_output=per_output, common=Common())]
 
 
@@ -131,8 +126,11 @@ def _trials(
     """Scores, with the fits that they are of where these are to all rows."""
     if ridges is None:
         return _searched(folds, setting, by, per_output=per_output, common=common)
-    if by == "loo":
-        return left_out_scores(pooled(folds), setting, ridges, per_output=per_output)
+    if by == "loo":  # each row of the setting's sample is predicted by the fit to all others
+        if (sample := setting.sample) is None or not len(sample.X) or per_output:
+            raise InputError("leave-one-out: needs rows of a sample, and one ridge for all outputs; choose by kfold")
+        fits, errors = setting.left_out(parts := pooled(folds), ridges)
+        return list(zip(_table(errors, setting, ridges, sample.spread, parts[0].unit), fits, strict=True))
     if (rule := criterion_of(by).of_fit) is None:
         return [(score, None) for score in fold_scores(folds, setting, ridges, per_output=per_output, common=common)]
     if per_output:
@@ -178,15 +176,12 @@ def fold_scores(
     folds: Folds, setting: Setting, ridges: Sequence[float], *, per_output: bool = False, common: Common | None = None
 ) -> list[Score]:
     """Held-out mean squared errors, by the rows' weights, and R2: of each ridge, and of every target's best if asked.
-
     Each fold is predicted from the sum of the others (added, never subtracted), from which its target scale and its
     output matrix come too. Where f has a free scale, errors are those at the best one. `common` is what other settings
     with the same moments have found already. InputError for fewer than two folds."""
     if len(folds) < 2:
-        raise InputError(
-            f"k-fold needs at least two folds with rows in them; got {len(folds)}; give more rows a target, and deal "
-            "rows to the folds, not leaves or groups (folds.by: rows)"
-        )
+        remedy = "give more rows a target, and deal rows to the folds, not leaves or groups (folds.by: rows)"
+        raise InputError(f"k-fold needs at least two folds with rows in them; got {len(folds)}; {remedy}")
     if per_output:
         _check_apart(folds, setting)
     held_out = _fold_errors(folds, setting, ridges, common or Common())
@@ -202,16 +197,6 @@ def fold_scores(
     rung, kept = rungs[int(best[0])], float(digits[best].min())
     ridge_each, r2_each = tuple(each.tolist()), _or_none(last)
     return [*table, Score(0, geometric_mean(each), value, setting.m, ridge_each, rung, kept, r2_each)]
-
-
-def left_out_scores(
-    parts: Parts, setting: Setting, ridges: Sequence[float], *, per_output: bool = False
-) -> list[tuple[Score, Fit | None]]:
-    """As `fold_scores`, of the setting's sample, each row of it predicted by the fit to all others; with the fits."""
-    if (sample := setting.sample) is None or not len(sample.X) or per_output:
-        raise InputError("leave-one-out: needs rows of a sample, and one ridge for all outputs; choose by kfold")
-    fits, errors = setting.left_out(parts, ridges)
-    return list(zip(_table(errors, setting, ridges, sample.spread, parts[0].unit), fits, strict=True))
 
 
 def _table(held: FoldErrors, setting: Setting, ridges: Sequence[float], spread: Spread, unit: float) -> list[Score]:
@@ -239,10 +224,9 @@ def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge) -> FloatArray
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
-    """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines.
-
-    The kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties
-    are cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart."""
+    """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines. The
+    kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties are
+    cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart."""
     if m == setting.m:
         return folds, setting
     if isinstance(setting.kernel, MultiView):
@@ -303,8 +287,6 @@ def _check_apart(folds: Folds, setting: Setting) -> None:
     setting.check_scored()
     weights = setting.weights(setting.fixed(pooled(folds)))
     if not (weights.separable and setting.observe is None and untouched(weights.root[0])):
-        raise InputError(
-            "ridge_per_output: by k-fold it needs outputs that do not share a system: a kernel that is one scalar "
-            "kernel times a diagonal matrix, such as identity, and targets that are the outputs; use gcv or evidence, "
-            "or one ridge for all outputs"
-        )
+        kernel = "a kernel that is one scalar kernel times a diagonal matrix, such as identity"
+        problem = f"by k-fold it needs outputs that do not share a system: {kernel}, and targets that are the outputs"
+        raise InputError(f"ridge_per_output: {problem}; use gcv or evidence, or one ridge for all outputs")

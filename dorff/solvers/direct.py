@@ -1,5 +1,4 @@
-"""Direct solvers: one Cholesky factor after another, or every ridge from one diagonalisation; of moments, or of the
-triangle of a QR, with singular values of the features in place of eigenvalues of their products."""
+"""Direct solvers: a Cholesky factor a ridge, or every ridge from one diagonalisation; of moments, or of a QR."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -85,9 +84,8 @@ class CholeskyFactor(BlockFactor):
 
 
 class SpectralSolver(DirectSolver):
-    """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge.
-
-    At ridge 0 those below the rounding level are left out (the least-norm solution). Those of a Gram matrix may be
+    """Each block's G diagonalised once; a ridge is then a division by G's eigenvalues times a's, plus l ridge. At
+    ridge 0 those below the rounding level are left out (the least-norm solution). Those of a Gram matrix may be
     rounding or not: no digit is vouched for then. Of the features' own singular values they are, and do not count."""
 
     def __init__(self, problem: Problem) -> None:
@@ -158,9 +156,8 @@ SOLVERS: Final[tuple[type[DirectSolver], ...]] = (CholeskySolver, SpectralSolver
 
 
 def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) -> list[Solution]:
-    """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails.
-
-    A ridge may be (p,), one a direction. `scores` asks for GCV scores and evidences, which the `eigh` always gives."""
+    """One solution a ridge: Cholesky for a few ridges, one `eigh` for many, and for all where Cholesky fails. A ridge
+    may be (p,), one a direction. `scores` asks for GCV scores and evidences, which the `eigh` always gives."""
     for solver in (kind(problem) for kind in SOLVERS if kind.suits(problem, ridges)):
         tried = (solver.solve(ridge, scores=scores) for ridge in ridges)
         solutions = [solution for solution in takewhile(lambda solution: solution is not None, tried) if solution]
@@ -190,13 +187,12 @@ def problem_of(
     parts: Sequence[Solvable], weights: OperatorWeights, *, intercept: bool = True,
     scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
 ) -> Problem:  # fmt: skip
-    """`Problem.of` moments; of triangles the same problem, each block's spectrum from an SVD of its own rows.
-
-    The rows of a block are those of the triangles, the intercept's columns first: a QR takes these out by leaving out
-    as many rows of its R (centring). What is left is B (k, k), B^T B = G, and the targets' T (k, c). Nothing is
-    squared before B's singular values are, so eigenvalues of G are right down to (1e-16)^2 of the largest where a
-    Gram matrix keeps 1e-16, and a condition number costs half its exponent in digits (Golub & Van Loan 2013, ch. 5.3).
-    Triangles go neither with penalties nor with several views. InputError for a block wider than LAPACK can count."""
+    """`Problem.of` moments; of triangles the same problem, each block's spectrum from an SVD of its own rows. The rows
+    of a block are those of the triangles, the intercept's columns first: a QR takes these out by leaving out as many
+    rows of its R (centring). What is left is B (k, k), B^T B = G, and the targets' T (k, c). Nothing is squared before
+    B's singular values are, so eigenvalues of G are right down to (1e-16)^2 of the largest where a Gram matrix keeps
+    1e-16, and a condition number costs half its exponent in digits (Golub & Van Loan 2013, ch. 5.3). Triangles go
+    neither with penalties nor with several views. InputError for a block wider than LAPACK can count."""
     grams = [part.gram() if isinstance(part, Triangle) else part for part in parts]
     problem = Problem.of(grams, weights, intercept=intercept, scale=scale, observe=observe, penalties=penalties)
     rows = [_Rows(part, problem) for part in parts if isinstance(part, Triangle)]
@@ -225,10 +221,9 @@ class _Rows:
 def _sharpened(problem: Problem, block: Block, rows: Sequence[_Rows]) -> Block:
     k, c = block.rhs.shape
     if k > LARGEST_SVD:
-        raise InputError(
-            f"features.count: the QR of the features has {k} columns, LAPACK's 32-bit numbers reach {LARGEST_SVD} for "
-            "its singular values; lower the count, or set solve.qr: false"
-        )
+        limit = f"LAPACK's 32-bit numbers reach {LARGEST_SVD} for its singular values"
+        remedy = "lower the count, or set solve.qr: false"
+        raise InputError(f"features.count: the QR of the features has {k} columns, {limit}; {remedy}")
     if block.rotation is None:
         values, vectors = np.linalg.eigh(problem.free[0])
         some = values > 1e-12 * values[-1] if problem.intercept else np.zeros(len(values), dtype=bool)

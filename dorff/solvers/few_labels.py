@@ -97,9 +97,8 @@ def few_label_errors(
     folds: Sequence[Moments], setting: Setting, ridges: Sequence[float], common: Common
 ) -> FoldErrors | None:
     """On each fold the errors of what the others give, added up. None where another way serves better or this one does
-    not: for several penalties, many rows, ridge 0, a learned output, or where outputs do not fall apart.
-
-    Rows have all targets, and these are values of f."""
+    not: for several penalties, many rows, ridge 0, a learned output, or where outputs do not fall apart. Rows have all
+    targets, and these are values of f."""
     penalties = [penalty for penalty in setting.penalties if penalty.weight > 0]
     if learned_term(setting.kernel) is not None or len(penalties) > 1 or min(ridges) <= 0:
         return None

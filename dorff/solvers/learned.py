@@ -36,10 +36,9 @@ MOST_ITERATIONS = 1000
 
 
 class LearnedOutput(NamedTuple):
-    """A = B B^T with `factor` B (p, r) of independent columns, and how it was found.
-
-    `history` is the objective with e, first that of A = I, then after each update of A and W, without tr E / l,
-    which is constant: it never rises, but for rounding. `converged` is False where the iterations ran out."""
+    """A = B B^T with `factor` B (p, r) of independent columns, and how it was found. `history` is the objective with
+    e, first that of A = I, then after each update of A and W, without tr E / l, which is constant: it never rises, but
+    for rounding. `converged` is False where the iterations ran out."""
 
     factor: FloatArray
     history: tuple[float, ...]
@@ -56,7 +55,6 @@ def learn_output(
     observe: FloatArray | None = None,
 ) -> LearnedOutput:
     """A (p, p) from the centred moments S = V diag(s) V' and R: `spectrum` s (m,), `rotated` V'R (m, q), and l.
-
     `penalty` is "trace" or "frobenius"; `observe` C (q, p) is I where it is None. One `eigh` of S serves every ridge
     and penalty; an iteration costs about 6 m p^2 + 30 p^3 flops, and there are some tens to some hundreds. The end is
     within about 1e-6 of the least objective, relative to what W explains. At ridge 0 A is the limit from above, that

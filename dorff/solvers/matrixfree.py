@@ -20,7 +20,6 @@ Operator = Callable[[FloatArray], Sequence[FloatArray]]
 class Border(NamedTuple):
     """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`;
     `unit` is the sums' relative rounding error.
-
     They are all that right-hand sides, the intercept, scales and a covariance of the targets need."""
 
     m: int
@@ -52,18 +51,15 @@ class Border(NamedTuple):
 def of_moments(parts: Sequence[Solvable]) -> tuple[list[Border], Operator]:
     """The borders of moments, and the product with them; those that are written out are unpacked once, 8 w^2 bytes."""
     operators = [part.operator() for part in parts]
-    borders = [
-        Border(part.m, part.n, part.y0, columns, part.observed, part.unit)
-        for part, (columns, _) in zip(parts, operators, strict=True)
-    ]
+    pairs = zip(parts, operators, strict=True)
+    borders = [Border(one.m, one.n, one.y0, columns, one.observed, one.unit) for one, (columns, _) in pairs]
     return borders, lambda V: [product(V) for _, product in operators]
 
 
 class System(ABC):
-    """(G diag(a) + l ridge I) x = rhs for x and rhs (k, c), a (c,): c systems that share G.
-
-    f = F W + b at coefficients x, seen as t targets: W (m, t, L) = out(x) for L vectors x. The free intercept b is
-    eliminated exactly. G = out* A* M A out, A from W to the rows [W | b] of V, is positive whatever the rounding."""
+    """(G diag(a) + l ridge I) x = rhs for x and rhs (k, c), a (c,): c systems that share G. f = F W + b at
+    coefficients x, seen as t targets: W (m, t, L) = out(x) for L vectors x. The free intercept b is eliminated
+    exactly. G = out* A* M A out, A from W to the rows [W | b] of V, is positive whatever the rounding."""
 
     def __init__(
         self, problem: Problem, operator: Operator, R: Sequence[FloatArray], basis: FloatArray, block: Block
@@ -112,8 +108,7 @@ class System(ABC):
         """The adjoint of going from W to [W | b], for U (m, t, L) and what the column of ones gives, (t, L)."""
         if not self.problem.intercept:
             return U
-        centred: FloatArray = U - self._pick(self._s, columns) * self._free(total, columns)
-        return centred
+        return np.asarray(U - self._pick(self._s, columns) * self._free(total, columns))
 
     def design(self, F: FloatArray, x: FloatArray) -> FloatArray:
         """(b t, L): what features F (b, m) of some rows, about the mean over all, give at x (k, L)."""

@@ -63,10 +63,9 @@ class Problem:
         cls, parts: Solvable | Parts, weights: OperatorWeights, *, intercept: bool = True,
         scale: FloatArray | Units | None = None, observe: FloatArray | None = None, penalties: Sequence[Penalty] = (),
     ) -> "Problem":  # fmt: skip
-        """Of the moments of some rows, one for each pattern of targets.
-
-        `scale` (q,) divides the targets, and so does what `Units` add to it, without penalties; `observe` is C (q, p),
-        the identity if None. InputError for a system wider than LAPACK can count, or penalties of another size."""
+        """Of the moments of some rows, one for each pattern of targets. `scale` (q,) divides the targets, and so does
+        what `Units` add to it, without penalties; `observe` is C (q, p), the identity if None. InputError for a system
+        wider than LAPACK can count, or penalties of another size."""
         scale, noise = (scale.scale, scale.noise) if isinstance(scale, Units) else (scale, None)
         parts = [parts] if isinstance(parts, Solvable) else list(parts)
         back = kept_shift(parts[0].y0, observe, patterns=len(parts), intercept=intercept)
@@ -183,16 +182,14 @@ class Problem:
     def outputs_apart(self) -> FloatArray:
         """`directions` (p, p), or the InputError that says why outputs cannot have ridges of their own."""
         if self.directions is None:
-            raise InputError(
-                "ridge_per_output: needs a kernel that is one scalar kernel times a matrix (a diagonal one where rows "
-                "miss targets) and targets that are the outputs; give one ridge for all outputs"
-            )
+            kernel = "a kernel that is one scalar kernel times a matrix (a diagonal one where rows miss targets)"
+            remedy = "give one ridge for all outputs"
+            raise InputError(f"ridge_per_output: needs {kernel} and targets that are the outputs; {remedy}")
         return self.directions
 
     def shifts(self, block: system.Block, ridge: float | FloatArray) -> FloatArray:
-        """l ridge (c,) of a block's columns; `ridge` is one number, or (p,) with one for each direction.
-
-        InputError where outputs do not fall apart."""
+        """l ridge (c,) of a block's columns; `ridge` is one number, or (p,) with one for each direction. InputError
+        where outputs do not fall apart."""
         if np.ndim(ridge) == 0:
             return np.full(len(block.a), self.l * ridge)
         self.outputs_apart()
@@ -209,9 +206,8 @@ class Problem:
         return h
 
     def bias(self, W: FloatArray) -> FloatArray:
-        """The intercept (p,), in the targets' units, that goes with weights W (m, p) in the scaled targets'.
-
-        Where C leaves it open it is the smallest. A `scale` of several numbers goes with C = I."""
+        """The intercept (p,), in the targets' units, that goes with weights W (m, p) in the scaled targets'. Where C
+        leaves it open it is the smallest. A `scale` of several numbers goes with C = I."""
         if not self.intercept:
             return np.zeros(W.shape[1])
         inverse, y = self.free
@@ -250,10 +246,8 @@ def _unpacked(moments: Solvable, scale: FloatArray, back: FloatArray) -> Pattern
 def check_width(k: int) -> None:
     """InputError for a dense system of k unknowns where LAPACK could not count its entries."""
     if k > system.LARGEST_DIRECT:
-        raise InputError(
-            f"features.count: the system has {k} unknowns, LAPACK's 32-bit numbers reach {system.LARGEST_DIRECT}; "
-            "lower the count, or set solve.route: cg, which does not form it"
-        )
+        problem = f"features.count: the system has {k} unknowns, LAPACK's 32-bit numbers reach {system.LARGEST_DIRECT}"
+        raise InputError(f"{problem}; lower the count, or set solve.route: cg, which does not form it")
 
 
 def _coupled(problem: Problem, sums: Sequence[Pattern], terms: Sequence[PenaltyTerm]) -> system.Block:
@@ -282,9 +276,8 @@ def _totals_apart(problem: Problem, V: FloatArray, held: FloatArray, free: Float
 
 
 def target_covariance(parts: Solvable | Parts) -> FloatArray:
-    """Covariance (q, q) of the targets about their means, in their own units.
-
-    Where rows miss targets each entry is of the rows that have both, and what is then not positive is left out."""
+    """Covariance (q, q) of the targets about their means, in their own units. Where rows miss targets each entry is of
+    the rows that have both, and what is then not positive is left out."""
     parts = [parts] if isinstance(parts, Solvable) else parts
     q = parts[0].q
     n, y, squares = np.zeros((q, q)), np.zeros((q, q)), np.zeros((q, q))

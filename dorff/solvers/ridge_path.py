@@ -103,9 +103,8 @@ class Family(NamedTuple):
 
     def factor(self, whose: int, shift: float) -> tuple[FloatArray, float] | None:
         """The lower Cholesky factor of one G + shift, and a number that G's least eigenvalue is no less than, by
-        LAPACK's estimate of the inverse; None where it is not numerically positive definite.
-
-        InputError for a system wider than LAPACK can count, before it is formed."""
+        LAPACK's estimate of the inverse; None where it is not numerically positive definite. InputError for a system
+        wider than LAPACK can count, before it is formed."""
         r, _, m = self.psi.shape
         check_width(r * m)
         G, S = np.empty((r * m, r * m), order="F"), self.matrices[whose]
@@ -122,9 +121,8 @@ class Family(NamedTuple):
         return factor, max(0.0, float(reciprocal) - shift)
 
     def descend(self, factor: FloatArray, columns: Columns) -> tuple[FloatArray, BoolArray]:
-        """x (k, c), and which of them have converged: conjugate gradients on each column at once.
-
-        A column ends where its error's norm is `TOLERANCE` of the training error's root: energy x does not explain."""
+        """x (k, c), and which of them have converged: conjugate gradients on each column at once. A column ends where
+        its error's norm is `TOLERANCE` of the training error's root: energy x does not explain."""
         now, whole = columns, np.zeros(len(columns.shift), bool)
 
         def precondition(r: FloatArray, _: IntArray) -> FloatArray:
@@ -153,7 +151,6 @@ class Family(NamedTuple):
 class Training(NamedTuple):
     """What the rows outside of one fold say: S (m, m), the weights' psi (r, p, m), the sums of the column of ones
     (w,), the targets' scale (q,), and systems for ridge 1: `a` (c,), rhs (k, c), energy (c,). `top` bounds G's values.
-
     `load` (c, q) are the outputs that a separable kernel's columns add to; psi is then the gain, (1, 1, m)."""
 
     S: FloatArray
@@ -215,13 +212,10 @@ class Training(NamedTuple):
 def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[float]) -> FoldErrors | None:
     """On each fold the errors of what the others give, added up; for each ridge how its systems were solved:
     "neighbours", or "factored" where a fold needed factors of its own; and the digits by the neighbours' condition.
-
     None where neither converges, or a kernel is not the same for all folds. Rows have all targets, and these are
     values of f; ridges are positive."""
-    trainings = [
-        Training.of(pooled([[other] for number, other in enumerate(folds) if number != held])[0], setting)
-        for held in range(len(folds))
-    ]
+    rest = ([[other] for number, other in enumerate(folds) if number != held] for held in range(len(folds)))
+    trainings = [Training.of(pooled(others)[0], setting) for others in rest]
     total = Training.of(pooled([[fold] for fold in folds])[0], setting)
     if any(not np.allclose(one.psi, total.psi, rtol=1e-12, atol=0.0) for one in trainings):
         return None

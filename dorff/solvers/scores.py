@@ -25,12 +25,11 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 def digits_left(condition: float, unit: float = EPS, *, squared: bool = True, size: float = np.inf) -> float:
-    """Decimal digits of the fitted values, relative to the targets y, that rounding leaves at least; none below 0.
-
-    The sums of products, and so the system, are wrong by about unit g, g the largest eigenvalue, and their right side
-    by unit sqrt(g) |y|: to first order that moves fitted values by sqrt(condition) unit (1 + size) |y|,
-    size = sqrt(g) |x| / |y|, which is never more than sqrt(condition) / 2. Where nothing was squared they move by
-    sqrt(condition) unit |y|. A factor of 10 is kept for what "about" hides."""
+    """Decimal digits of the fitted values, relative to the targets y, that rounding leaves at least; none below 0. The
+    sums of products, and so the system, are wrong by about unit g, g the largest eigenvalue, and their right side by
+    unit sqrt(g) |y|: to first order that moves fitted values by sqrt(condition) unit (1 + size) |y|, size = sqrt(g)
+    |x| / |y|, which is never more than sqrt(condition) / 2. Where nothing was squared they move by sqrt(condition)
+    unit |y|. A factor of 10 is kept for what "about" hides."""
     if squared and 10.0 * unit * condition >= 1.0:
         return 0.0
     lost = np.sqrt(condition) * (1.0 + min(size, np.sqrt(condition) / 2) if squared else 1.0)
@@ -55,10 +54,9 @@ class BlockSolution:
 
 
 class RidgeScores:
-    """Scores from the solutions of all blocks, in the scaled targets' units but for the evidence.
-
-    Arrays are (J,): one for each of the problem's `directions`, or J = 1. Squares that are left are never taken to be
-    less than rounding leaves, unit (targets' squares + |x|^2 times G's largest eigenvalue): without digits, no 0."""
+    """Scores from the solutions of all blocks, in the scaled targets' units but for the evidence. Arrays are (J,): one
+    for each of the problem's `directions`, or J = 1. Squares that are left are never taken to be less than rounding
+    leaves, unit (targets' squares + |x|^2 times G's largest eigenvalue): without digits, no 0."""
 
     def __init__(self, problem: Problem, solved: Sequence[BlockSolution]) -> None:
         self._problem, self._totals, self._solved = problem, problem.totals, solved
@@ -99,9 +97,8 @@ class RidgeScores:
 
     @property
     def gcv(self) -> float:
-        """(RSS / N) / (1 - df / N)^2 with N entries observed (Golub, Heath & Wahba 1979), inf where df >= N.
-
-        The intercept's degrees count too. Rows' weights count by their ratios alone: RSS / N is the weighted mean."""
+        """(RSS / N) / (1 - df / N)^2 with N entries observed (Golub, Heath & Wahba 1979), inf where df >= N. The
+        intercept's degrees count too. Rows' weights count by their ratios alone: RSS / N is the weighted mean."""
         totals = self._totals
         left = 1.0 - self.freedom.sum() / totals.entries.sum()
         return float(self.rss.sum() / totals.weight.sum() / left**2) if left > 0 else np.inf
@@ -117,9 +114,8 @@ class RidgeScores:
     def evidence_each(self) -> FloatArray:
         """log p(scaled targets | ridge), the coefficients and a flat intercept integrated out, at its greatest over
         the noise variance (the restricted likelihood of Patterson & Thompson 1971, with log det n of the intercept's
-        system, for a flat prior on it, in the targets' units). Of directions that add to the `log_evidence`.
-
-        -inf at ridge 0. With row weights a constant of the data, half the entries' sum of log w, is left out."""
+        system, for a flat prior on it, in the targets' units). Of directions that add to the `log_evidence`. -inf at
+        ridge 0. With row weights a constant of the data, half the entries' sum of log w, is left out."""
         log_det = self._summed([one.log_det for one in self._solved if one.log_det is not None])
         noise = np.log(2.0 * np.pi * np.where(self._left > 0, self.variance, 1.0)) + 1.0
         return np.asarray(-0.5 * (self._left * noise + self._totals.log_free + log_det))
@@ -132,14 +128,13 @@ class RidgeScores:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Coefficients h (m, r) for one ridge, and how they were found.
-
-    `condition` is the (estimated) condition number of the worst system solved, `rung` the method that solved it,
-    `digits` what `digits_left` says of the two. `variance` is the noise variance of the scaled targets, (p,) with one
-    for each of the problem's `directions`, or (1,), `rss` the squares that are left, alike, and `freedom` the degrees
-    of freedom, the intercept's among them, where they were counted. `gcv` is the generalised cross-validation score
-    and `log_evidence` the log marginal likelihood (`RidgeScores`), where they were asked for or came for nothing.
-    `ridges` (p,) where each direction has its own; `ridge` is their geometric mean. Not `converged`: out of steps."""
+    """Coefficients h (m, r) for one ridge, and how they were found. `condition` is the (estimated) condition number of
+    the worst system solved, `rung` the method that solved it, `digits` what `digits_left` says of the two. `variance`
+    is the noise variance of the scaled targets, (p,) with one for each of the problem's `directions`, or (1,), `rss`
+    the squares that are left, alike, and `freedom` the degrees of freedom, the intercept's among them, where they were
+    counted. `gcv` is the generalised cross-validation score and `log_evidence` the log marginal likelihood
+    (`RidgeScores`), where they were asked for or came for nothing. `ridges` (p,) where each direction has its own;
+    `ridge` is their geometric mean. Not `converged`: out of steps."""
 
     h: FloatArray
     ridge: float

@@ -52,12 +52,11 @@ class Spread:
 
 
 class R2(StrEnum):
-    """What a model's R2 is of: 1 - squared error / squares about the mean, the one definition of all of dorff.
-
-    The mean of the outputs' own, each over the rows that have it, where there are two: it has no unit, and a target
-    in another unit does not change it. Pooled, one quotient of sums over all outputs, where these are of one unit and
-    the sums mean something: components of a vector field, of which a coordinate may be almost still, and one-hot rows
-    of classes. A target that does not vary has R2 1 where it is met, else 0, up to rounding, as in scikit-learn."""
+    """What a model's R2 is of: 1 - squared error / squares about the mean, the one definition of all of dorff. The
+    mean of the outputs' own, each over the rows that have it, where there are two: it has no unit, and a target in
+    another unit does not change it. Pooled, one quotient of sums over all outputs, where these are of one unit and the
+    sums mean something: components of a vector field, of which a coordinate may be almost still, and one-hot rows of
+    classes. A target that does not vary has R2 1 where it is met, else 0, up to rounding, as in scikit-learn."""
 
     MEAN = "mean of outputs"
     POOLED = "pooled"
@@ -97,7 +96,6 @@ def _r2(errors: FloatArray, squares: FloatArray, rounding: FloatArray) -> FloatA
 @dataclass(frozen=True, eq=False)
 class FoldErrors:
     """Of each ridge, over all folds: squared errors (ridges, q), how they were found, and the digits left (ridges,).
-
     Where f has a free scale, `sizes` (ridges,) are its summed squares; all about outputs' means (`about_mean`)."""
 
     squares: FloatArray
@@ -137,9 +135,8 @@ def squared_size(moments: Solvable, W: FloatArray, bias: FloatArray) -> float:
 
 
 def squared_error(moments: Solvable, W: FloatArray, bias: FloatArray) -> FloatArray:
-    """Summed squared error (q,) of f = F W + bias over the rows the moments were taken of; 0 for what they miss.
-
-    W (m, q) and bias (q,) in the targets' units. Never less than what rounding leaves of it (`rounding_level`); of a
+    """Summed squared error (q,) of f = F W + bias over the rows the moments were taken of; 0 for what they miss. W (m,
+    q) and bias (q,) in the targets' units. Never less than what rounding leaves of it (`rounding_level`); of a
     triangle, whose residuals are not squared before they are summed, the square of that."""
     k, V = moments.m + 1, np.vstack([W, bias - moments.y0, -np.eye(moments.q)])
     size = np.diag(moments.corner)[1:] + moments.largest * np.sum(V[:k] ** 2, axis=0)
@@ -179,7 +176,6 @@ class Reweighed(NamedTuple):
 
 def noise_models(parts: Parts, trials: Iterable[Reweighed]) -> Iterator[NoiseModel]:
     """D, and the restricted likelihood at it, of the model in `solvers.uncertainty`, for each trial of these features.
-
     The steps are MacKay's (1992, eq. 4.10): s_j^2 = |r_j|^2 / (n_j - df_j), r_j and df_j being the residuals and the
     degrees of freedom of target j under D. Departures: the intercept's degrees are off n_j, and as t2 is tied to D
     each side has its share of |h|^2 / t2 and of sum df; of one target it is (RSS + l ridge |h|^2) / n at once. A step
@@ -306,10 +302,9 @@ def mean_weight(seen: Problem | Parts) -> FloatArray:
 
 def residual_variance(solution: Solution, squares: FloatArray, counts: FloatArray) -> FloatArray:
     """(q,), where nothing is factored: `squares` (q,) left over `counts` (q,) of entries, less one share of freedom.
-
     These are l ridge |h|^2 over the noise, as they are on average for the ridge of most evidence (MacKay 1992, section
-    4), and no more than the unknowns. What the fit, which counts targets alike, has taken on of noisier ones counts
-    as a target's own noise, and so does what it misses: right for rows far above the degrees of freedom, else more."""
+    4), and no more than the unknowns. What the fit, which counts targets alike, has taken on of noisier ones counts as
+    a target's own noise, and so does what it misses: right for rows far above the degrees of freedom, else more."""
     assert solution.variance is not None
     variance, total = solution.variance, max(float(counts.sum()), 1.0)
     mean = variance[0] if len(variance) == 1 else np.average(variance, weights=np.maximum(counts, 1e-300))

@@ -33,7 +33,6 @@ Made = tuple[OperatorKernel, Problem, Solution]  # with its output matrices writ
 @dataclass(frozen=True, eq=False)
 class Fit:
     """f = F W + bias, W (m, p) and bias (p,) in the targets' units; psi and h that W is made of, in the scaled ones.
-
     `scale` (p,) is the outputs' scale, `kernel` the kernel with its output matrices written out. `noise_variance` (q,)
     is that of the targets' noise, in their units, of a row of mean weight: None where not asked for (`judged`)."""
 
@@ -123,7 +122,6 @@ class Setting:
         self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool = False, evidence: bool | None = None
     ) -> list[Fit]:
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
-
         `scores` asks for GCV scores and, unless `evidence` is False, for evidences, which are not always computed
         otherwise. InputError for an array where the outputs do not fall apart, and for scores with penalties."""
         if scores or any(np.ndim(ridge) for ridge in ridges):
@@ -164,10 +162,9 @@ class Setting:
             yield system.problem, conjugate_gradients(system, float(ridge), known)
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
-        """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence".
-
-        Directions are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a
-        kernel that is one scalar kernel times a matrix falls apart. InputError for others. GCV is a mean of theirs."""
+        """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence". Directions
+        are the targets themselves where the output matrix is diagonal, else its eigenvectors: in these a kernel that
+        is one scalar kernel times a matrix falls apart. InputError for others. GCV is a mean of theirs."""
         self.check_scored()
         rule, kernel = criterion_of(criterion).of_fit, self.fixed(parts)
         assert rule is not None
@@ -243,10 +240,8 @@ class Setting:
     def check_scored(self) -> None:
         """InputError where there are penalties: for GCV, evidence, and outputs with ridges of their own."""
         if self.penalties:
-            raise InputError(
-                "manifold: gcv, evidence and ridge_per_output do not count what a manifold term says; choose by kfold "
-                "(of the labelled rows), with one ridge for all outputs"
-            )
+            problem = "manifold: gcv, evidence and ridge_per_output do not count what a manifold term says"
+            raise InputError(f"{problem}; choose by kfold (of the labelled rows), with one ridge for all outputs")
 
     def weights(self, kernel: OperatorKernel) -> OperatorWeights:
         """psi of a kernel whose output matrices are written out."""
@@ -258,9 +253,8 @@ class Setting:
         )
 
     def _learned(self, term: tuple[float, Decomposable, Learned], problem: Problem, parts: Parts, ridge: float) -> Made:
-        """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given.
-
-        `problem` is that of A = I, diagonalised once for all. A kernel `weight` k0 A is k0 A at ridge / weight."""
+        """The fit with the output matrix that is best at this ridge; GCV then counts the matrix as given. `problem` is
+        that of A = I, diagonalised once for all. A kernel `weight` k0 A is k0 A at ridge / weight."""
         if len(parts) > 1:
             raise InputError("output 'learned': needs rows that have all targets; set data.nan: drop")
         (block,), (weight, base, output) = problem.blocks, term
@@ -294,27 +288,23 @@ def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
     ridges = fit.solution.ridges
     if ridges is None:
         return fit.solution.ridge
-    theirs, mine = (
-        output_directions(weights.root[0]) for weights in (fit.weights, setting.weights(setting.fixed(parts)))
-    )
-    fitted, here = linear_sum_assignment(np.abs(theirs.T @ mine), maximize=True)
+    here = setting.weights(setting.fixed(parts))
+    theirs, mine = output_directions(fit.weights.root[0]), output_directions(here.root[0])
+    fitted, at = linear_sum_assignment(np.abs(theirs.T @ mine), maximize=True)
     carried = np.empty(len(ridges))
-    carried[here] = ridges[fitted]
+    carried[at] = ridges[fitted]
     return carried
 
 
 def learned_term(kernel: OperatorKernel) -> tuple[float, Decomposable, Learned] | None:
     """The weight, the kernel and the output of a kernel whose output matrix is to be learned; None of others.
-
     InputError where it is one term of several, which is not built."""
     terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
     for weight, base in terms:
         if isinstance(base, Decomposable) and isinstance(base.output, Learned):
             if len(terms) > 1:
-                raise InputError(
-                    "output 'learned' can only be learned where the kernel has no other term; give the matrix, or "
-                    "use covariance"
-                )
+                remedy = "give the matrix, or use covariance"
+                raise InputError(f"output 'learned' can only be learned where the kernel has no other term; {remedy}")
             return weight, base, base.output
     return None
 
@@ -324,10 +314,8 @@ def check_output(kernel: OperatorKernel, observe: FloatArray | None) -> None:
     learned_term(kernel)
     outputs = [base.output for _, base in kernel.terms() if isinstance(base, Decomposable)]
     if observe is not None and any(isinstance(output, Covariance) for output in outputs):
-        raise InputError(
-            "observe: output 'covariance' is that of the targets, which are not the outputs f here but C f; use "
-            "identity, learned or a matrix"
-        )
+        problem = "observe: output 'covariance' is that of the targets, which are not the outputs f here but C f"
+        raise InputError(f"{problem}; use identity, learned or a matrix")
 
 
 def check_apart(kernel: OperatorKernel, observe: FloatArray | None) -> None:
@@ -335,10 +323,9 @@ def check_apart(kernel: OperatorKernel, observe: FloatArray | None) -> None:
     bases = [base for weight, base in kernel.terms() if weight > 0]
     one = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
     if not one or observe is not None or learned_term(kernel) is not None:
-        raise InputError(
-            "solve.ridge_per_output: needs a kernel that is one scalar kernel times a given matrix, and targets "
-            "that are its outputs (no observe); leave it out, or use a decomposable kernel"
-        )
+        needs = "a kernel that is one scalar kernel times a given matrix, and targets that are its outputs (no observe)"
+        remedy = "leave it out, or use a decomposable kernel"
+        raise InputError(f"solve.ridge_per_output: needs {needs}; {remedy}")
 
 
 def spread(variances: FloatArray, *, together: bool) -> FloatArray:

@@ -71,15 +71,14 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """(G (x) diag(a) + l ridge I) x = rhs with G (k, k), a (c,), rhs (k, c): a system that touches no other one.
-
-    `at` says where x goes in h (m, r): the indices of the rows of a general system (c = 1), or the columns that
-    x rotation^T fills. `columns` (c,) says which of the problem's `directions` each column of x is about, and `load`
-    (q, c) along what it adds to the targets, where they see a feature as it is; |load_j|^2 = a_j. `given`
-    and `turned` are the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the
-    features' own singular values, so that nothing lost digits by being squared. `removed` bounds the largest
-    eigenvalue of what centring took off G: sums were rounded with that still in them. `unit` is the rounding error of
-    what penalties add to G, relative to its largest diagonal entry of the same row of the weights."""
+    """(G (x) diag(a) + l ridge I) x = rhs with G (k, k), a (c,), rhs (k, c): a system that touches no other one. `at`
+    says where x goes in h (m, r): the indices of the rows of a general system (c = 1), or the columns that x
+    rotation^T fills. `columns` (c,) says which of the problem's `directions` each column of x is about, and `load` (q,
+    c) along what it adds to the targets, where they see a feature as it is; |load_j|^2 = a_j. `given` and `turned` are
+    the spectrum and V^T rhs where they come from elsewhere; `squared` is False where that was the features' own
+    singular values, so that nothing lost digits by being squared. `removed` bounds the largest eigenvalue of what
+    centring took off G: sums were rounded with that still in them. `unit` is the rounding error of what penalties add
+    to G, relative to its largest diagonal entry of the same row of the weights."""
 
     G: FloatArray
     a: FloatArray
@@ -163,7 +162,6 @@ def assembled(
     psi: FloatArray, feature: IntArray, sums: Sequence[BorderedSums], *, intercept: bool, row: IntArray | None = None
 ) -> tuple[FloatArray, FloatArray, float, float]:
     """G (k, k), rhs (k, c), `Block.removed`, `unit` of f = sum_k F_feature[k] psi_k x_k + b, psi (k, P) of `row` (k,).
-
     G[k, j] is the sum over all sums of S_kj psi_k C*C psi_j^T (Minh 2016, eq. 74); b is eliminated, exactly."""
     k, P = psi.shape
     G, rhs, across = np.zeros((k, k)), np.zeros((k, sums[0].y.shape[1])), np.zeros((k, P))
@@ -192,9 +190,8 @@ def assembled(
 
 
 def free_system(sums: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
-    """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c).
-
-    What sums show by less than `OPEN` of the most is left open: where L 1 is 0 a penalty's sums are rounding."""
+    """Of the intercept's own system: the inverse of sum n C*C (P, P), and sum C* y (P, c). What sums show by less than
+    `OPEN` of the most is left open: where L 1 is 0 a penalty's sums are rounding."""
     square = sum(one.n * one.C.T @ one.C for one in sums)
     inverse = np.asarray(np.linalg.pinv(square, rcond=OPEN, hermitian=True))
     return inverse, np.asarray(sum(one.C.T @ one.y for one in sums))
@@ -203,14 +200,12 @@ def free_system(sums: Sequence[BorderedSums]) -> tuple[FloatArray, FloatArray]:
 @dataclass(frozen=True, eq=False)
 class Penalty:
     """weight <f, M f>, M = L (x) Q (Minh 2016, eq. 67 with gI): L any positive matrix over all rows, labelled or not.
-
     `sums` are T = [F | 1]^T L [F | 1], (m + 1, m + 1), as moments without targets. Q = views (x) outputs, (V p, V p):
     `outputs` (p, p) couples the outputs and `views` (V, V) the views of a multi-view kernel, both symmetric and
     positive; None for the identity. M acts on f in the scaled targets' units, with all of its constants: y0 and the
-    intercept.
-
-    `shift` is what rounding costs where T was found as a difference and may have negative eigenvalues: that many times
-    T's largest diagonal entry is added to its diagonal. The column of ones is left out if its entry is no larger."""
+    intercept. `shift` is what rounding costs where T was found as a difference and may have negative eigenvalues: that
+    many times T's largest diagonal entry is added to its diagonal. The column of ones is left out if its entry is no
+    larger."""
 
     sums: Moments
     weight: float

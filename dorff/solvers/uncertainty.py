@@ -245,10 +245,9 @@ class LeftOut:
 
 def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_scale: bool = False) -> FoldErrors:
     """Summed squared errors of each fit on rows of the sample, each predicted by the same fit to all rows but that
-    one; all constants, l ridge among them, are those of all rows. `free_scale` is that of a `Setting`.
-
-    The residual e of a row is then (I - H)^-1 e with its leverage H, of the targets that it has (Allen 1974, for
-    several outputs); Y - y0 where but for rounding the row alone tells a target, and of fits without digits."""
+    one; all constants, l ridge among them, are those of all rows. `free_scale` is that of a `Setting`. The residual e
+    of a row is then (I - H)^-1 e with its leverage H, of the targets that it has (Allen 1974, for several outputs); Y
+    - y0 where but for rounding the row alone tells a target, and of fits without digits."""
     q, errors = sample.Y.shape[1], FoldErrors.none(["direct"] * len(fits), sample.Y.shape[1])
     for first, each in _of_one_basis(fits):
         step = min(one.sure.step for one in each)
