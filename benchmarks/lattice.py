@@ -518,11 +518,13 @@ PASS_KERNEL: Config = {"type": "divergence_free", "scalar": {"type": "gaussian",
 
 
 def waves() -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Frequencies of a Matern 5/2 kernel, phases, and slopes: each a wave of a divergence-free field of size 1."""
+    """Frequencies, phases and slopes of waves as strong as each other, of a divergence-free field of size 1: drawn from
+    the trace of the spectrum of a Matern 5/2 kernel, so that waves of high frequency are among them."""
     rng = np.random.default_rng(0)
-    w = rng.standard_normal((WAVES, 2)) * np.sqrt(5.0 / rng.chisquare(5.0, (WAVES, 1))) / FIELD_SCALE
-    slopes = np.column_stack([-w[:, 1], w[:, 0]])
-    return w, rng.uniform(0, 2 * np.pi, WAVES), slopes / np.sqrt(np.sum(slopes**2) / 4)
+    radius = np.sqrt(5.0 * rng.chisquare(4.0, WAVES) / rng.chisquare(3.0, WAVES)) / FIELD_SCALE
+    angle = rng.uniform(0, 2 * np.pi, WAVES)
+    along, across = np.column_stack([np.cos(angle), np.sin(angle)]), np.column_stack([-np.sin(angle), np.cos(angle)])
+    return radius[:, None] * along, rng.uniform(0, 2 * np.pi, WAVES), across * 2.0 / math.sqrt(WAVES)
 
 
 def flow_at(X: FloatArray) -> FloatArray:
@@ -764,13 +766,26 @@ def the_solve(options: argparse.Namespace) -> Config:
     rows, lines, X = options.solve_rows, [], np.random.default_rng(5).uniform(0, 1, (4000, 2))
     wanted = flow_at(X)
     kernel = {"type": "divergence_free", "scalar": {"type": "matern", "nu": 2.5, "lengthscale": FIELD_SCALE}}
-    result: Config = {"rows": rows, "signal": float(np.sqrt(np.mean(wanted**2))), "noise": NOISE, "fits": lines}
+    scalar = kernels.Matern(FIELD_SCALE, nu=2.5)
+    size = float(kernels.DivergenceFree(scalar).fix(2, 2, np.eye(2)).gram(X[:1], X[:1])[0, 0, 0, 0])
+
+    def ridge(number: int) -> float:
+        """The noise's variance over the rows, in units in which the kernel is as large as the field."""
+        return size * NOISE**2 / number
+
+    result: Config = {
+        "rows": rows,
+        "ridge": ridge(rows),
+        "signal": float(np.sqrt(np.mean(wanted**2))),
+        "noise": NOISE,
+        "fits": lines,
+    }
     with tempfile.TemporaryDirectory(prefix="dorff-lattice-") as place:
         folder = Path(place)
         write_field(folder / "data.zarr", rows, quick=False)
         for m in (88_612, 33_000, 16_384, 8192, 4096):
             made = job(
-                folder, kernel=kernel, solve={"ridge": 1e-8, "route": "cg"}, data={"store": "data.zarr",
+                folder, kernel=kernel, solve={"ridge": ridge(rows), "route": "cg"}, data={"store": "data.zarr",
                 "box": [[0, 1], [0, 1]]}, features={"count": m, "sampler": {"type": "lattice", "error": 1e-4,
                 "tolerance": 1e-9}}, publish={"digits": 0}, model=f"model{m}",
             )  # fmt: skip
@@ -786,7 +801,8 @@ def the_solve(options: argparse.Namespace) -> Config:
         few = min(rows, options.random_rows)
         write_field(folder / "few.zarr", few, quick=False)
         for sampler in ({"type": "orthogonal"}, {"type": "lattice", "error": 1e-4, "tolerance": 1e-9}):
-            made = job(folder, kernel=kernel, solve={"ridge": 1e-8}, data={"store": "few.zarr"}, publish={"digits": 0},
+            made = job(folder, kernel=kernel, solve={"ridge": ridge(few)}, data={"store": "few.zarr"},
+                       publish={"digits": 0},
                        features={"count": 4096, "sampler": sampler}, state="few", model="few",
                        cluster={"type": "local", "workers": 2, "memory": "4GiB"})  # fmt: skip
             report = fit(made)

@@ -712,8 +712,8 @@ def solve_table(part: dict[str, Any]) -> list[str]:
     lines = [[f"{one['m']:,}", f"{one['rmse']:.3f}", one["status"], f"{one['reads']:g}"] for one in part["fits"]]
     text = [
         f"{part['rows']:,} rows of a divergence-free field of size {part['signal']:.2f} with noise {part['noise']:g}, "
-        "Matern 5/2, length-scale 0.05 of the box, ridge 1e-8, conjugate gradients: error on 4,000 points without "
-        "noise. The sums are those of the first fit.",
+        f"Matern 5/2, length-scale 0.05 of the box, ridge {part['ridge']:.0e} (the noise's), conjugate gradients: "
+        "error on 4,000 points without noise. The sums are those of the first fit.",
         "",
         *_table(["m", "error", "status", "reads of the rows"], *lines),
     ]
