@@ -1,6 +1,6 @@
 """The sampler `lattice`: its error, fits of real data, digits, limits, the speed of its pass, and of its solve.
 
-    python benchmarks/lattice.py [--only rule,real,digits,limits,pass,solve] [--data DIR] [--rows N]
+    python benchmarks/lattice.py [--only rule,real,digits,limits,pass,solve,fewer_rows] [--data DIR] [--rows N]
 
 Each part is written to results/lattice.json as soon as it is done; `python benchmarks/readme.py` then writes the tables
 of docs/lattice.md. DIR (for `real`) holds ocean/*_train_gladfull.csv and magnetic/invensense/{1..5}-{loc,mag}.csv.
@@ -11,7 +11,7 @@ Times are ratios of runs that took turns, each the median with the worst beside 
 - digits: what a fit says of its digits, against a QR of the features of the same rows, in float64.
 - limits: errors of kernels that a lattice is no tool for, against those of random features of the same number.
 - pass: rows a second of fits from Zarr, memory, and bits after kills. Where finufft is installed, the time of sums.
-- solve: a system of 88,612 features by conjugate gradients, and what they are good for.
+- solve: a system of 88,612 features by conjugate gradients, and what they are good for; fewer_rows: random ones beside.
 """
 
 from __future__ import annotations
@@ -761,56 +761,64 @@ def the_pass(options: argparse.Namespace) -> Config:
 # ---- solve
 
 
+SOLVE_KERNEL: Config = {
+    "type": "divergence_free",
+    "scalar": {"type": "matern", "nu": 2.5, "lengthscale": FIELD_SCALE},
+}
+SOLVE_SAMPLER: Config = {"type": "lattice", "error": 1e-4, "tolerance": 1e-9}
+
+
+def ridge_of(rows: int) -> float:
+    """The noise's variance over the rows, in units in which the kernel is as large as the field."""
+    kernel = kernels.DivergenceFree(kernels.Matern(FIELD_SCALE, nu=2.5)).fix(2, 2, np.eye(2))
+    return float(kernel.gram(np.zeros((1, 2)), np.zeros((1, 2)))[0, 0, 0, 0]) * NOISE**2 / rows
+
+
+def apart(model: Path) -> float:
+    """The error of a model on places without noise."""
+    X = np.random.default_rng(5).uniform(0, 1, (4000, 2))
+    return float(np.sqrt(np.mean((load_model(model).predict(X) - flow_at(X)) ** 2)))
+
+
 def the_solve(options: argparse.Namespace) -> Config:
-    """One pass, and systems of ever fewer features from its sums; and random ones of fewer rows: their pass is long."""
-    rows, lines, X = options.solve_rows, [], np.random.default_rng(5).uniform(0, 1, (4000, 2))
-    wanted = flow_at(X)
-    kernel = {"type": "divergence_free", "scalar": {"type": "matern", "nu": 2.5, "lengthscale": FIELD_SCALE}}
-    scalar = kernels.Matern(FIELD_SCALE, nu=2.5)
-    size = float(kernels.DivergenceFree(scalar).fix(2, 2, np.eye(2)).gram(X[:1], X[:1])[0, 0, 0, 0])
-
-    def ridge(number: int) -> float:
-        """The noise's variance over the rows, in units in which the kernel is as large as the field."""
-        return size * NOISE**2 / number
-
-    result: Config = {
-        "rows": rows,
-        "ridge": ridge(rows),
-        "signal": float(np.sqrt(np.mean(wanted**2))),
-        "noise": NOISE,
-        "fits": lines,
-    }
+    """One pass, and systems of ever fewer features from its sums."""
+    rows, lines = options.solve_rows, list[Config]()
+    result: Config = {"rows": rows, "ridge": ridge_of(rows), "noise": NOISE, "fits": lines}
     with tempfile.TemporaryDirectory(prefix="dorff-lattice-") as place:
         folder = Path(place)
         write_field(folder / "data.zarr", rows, quick=False)
         for m in (88_612, 33_000, 16_384, 8192, 4096):
             made = job(
-                folder, kernel=kernel, solve={"ridge": ridge(rows), "route": "cg"}, data={"store": "data.zarr",
-                "box": [[0, 1], [0, 1]]}, features={"count": m, "sampler": {"type": "lattice", "error": 1e-4,
-                "tolerance": 1e-9}}, publish={"digits": 0}, model=f"model{m}",
+                folder, kernel=SOLVE_KERNEL, data={"store": "data.zarr", "box": [[0, 1], [0, 1]]}, model=f"model{m}",
+                solve={"ridge": ridge_of(rows), "route": "cg"}, features={"count": m, "sampler": SOLVE_SAMPLER},
+                publish={"digits": 0},
             )  # fmt: skip
             report = fit(made, engine=SerialEngine())
-            values = load_model(Path(str(made.model))).predict(X)
-            lines.append({"m": report.m, "rmse": float(np.sqrt(np.mean((values - wanted) ** 2))),
-                          "status": report.status, "digits": report.digits, "reads": report.reads})  # fmt: skip
+            lines.append({"m": report.m, "rmse": apart(folder / f"model{m}"), "status": report.status,
+                          "digits": report.digits, "reads": report.reads})  # fmt: skip
             print(json.dumps(lines[-1]), flush=True)
             if m == 88_612:
                 result["iterations"] = iterations(made, options.repeats)
                 print(json.dumps(result["iterations"]), flush=True)
             keep("solve", result)
-        few = min(rows, options.random_rows)
-        write_field(folder / "few.zarr", few, quick=False)
-        for sampler in ({"type": "orthogonal"}, {"type": "lattice", "error": 1e-4, "tolerance": 1e-9}):
-            made = job(folder, kernel=kernel, solve={"ridge": ridge(few)}, data={"store": "few.zarr"},
-                       publish={"digits": 0},
-                       features={"count": 4096, "sampler": sampler}, state="few", model="few",
-                       cluster={"type": "local", "workers": 2, "memory": "4GiB"})  # fmt: skip
-            report = fit(made)
-            values = load_model(folder / "few").predict(X)
-            result[f"{sampler['type']} 4096, {few} rows"] = float(np.sqrt(np.mean((values - wanted) ** 2)))
-            print(sampler, result[f"{sampler['type']} 4096, {few} rows"], flush=True)
-            keep("solve", result)
     return result
+
+
+def fewer_rows(options: argparse.Namespace) -> Config:
+    """Of fewer rows a random map and a lattice, each of 4096 features: with all of them random ones take long."""
+    rows, errors = options.random_rows, dict[str, float]()
+    with tempfile.TemporaryDirectory(prefix="dorff-lattice-") as place:
+        folder = Path(place)
+        write_field(folder / "data.zarr", rows, quick=False)
+        for sampler in (SOLVE_SAMPLER, {"type": "orthogonal"}):
+            name = sampler["type"]
+            made = job(folder, kernel=SOLVE_KERNEL, solve={"ridge": ridge_of(rows)}, publish={"digits": 0},
+                       features={"count": 4096, "sampler": sampler}, state=f"{name}-state", model=name,
+                       cluster={"type": "local", "workers": 2, "memory": "4GiB"})  # fmt: skip
+            fit(made)
+            errors[name] = apart(folder / name)
+            print(name, errors[name], flush=True)
+    return {"rows": rows, "m": 4096, "errors": errors}
 
 
 def iterations(made: Job, repeats: int) -> Config:
@@ -847,6 +855,7 @@ def iterations(made: Job, repeats: int) -> Config:
 
 PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "rule": rule, "real": real, "digits": digits, "limits": limits, "pass": the_pass, "solve": the_solve,
+    "fewer_rows": fewer_rows,
 }  # fmt: skip
 
 

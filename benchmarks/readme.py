@@ -711,16 +711,15 @@ def pass_table(part: dict[str, Any]) -> list[str]:
 def solve_table(part: dict[str, Any]) -> list[str]:
     lines = [[f"{one['m']:,}", f"{one['rmse']:.3f}", one["status"], f"{one['reads']:g}"] for one in part["fits"]]
     text = [
-        f"{part['rows']:,} rows of a divergence-free field of size {part['signal']:.2f} with noise {part['noise']:g}, "
+        f"{part['rows']:,} rows of a divergence-free field of size 1 with noise {part['noise']:g}, "
         f"Matern 5/2, length-scale 0.05 of the box, ridge {part['ridge']:.0e} (the noise's), conjugate gradients: "
         "error on 4,000 points without noise. The sums are those of the first fit.",
         "",
         *_table(["m", "error", "status", "reads of the rows"], *lines),
     ]
-    few = {name: value for name, value in part.items() if " rows" in name}
-    if few:
-        text += ["", "Of fewer rows, as random features' sums take long: " + "; ".join(
-            f"{name}, error {value:.3f}" for name, value in few.items()) + "."]  # fmt: skip
+    if few := _read("lattice.json").get("fewer_rows"):
+        cells = ", ".join(f"{name} {error:.3f}" for name, error in few["errors"].items())
+        text += ["", f"With {few['rows']:,} rows and m = {few['m']}, as random features' sums take long: {cells}."]
     if steps := part.get("iterations"):
         cells = [[name, steps[key]["to_1e-3"], steps[key]["all"], "yes" if steps[key]["converged"] else "no"]
                  for name, key in (("a factored block", "block"), ("the diagonal", "diagonal"))]  # fmt: skip
