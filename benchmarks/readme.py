@@ -626,7 +626,7 @@ def real_table(part: dict[str, Any]) -> list[str]:
     head = ["kernel", "z constant", "z varies by 1e-12 m", "by 1 mm", "by 10 cm"]
     text += ["", "Features of the walks at error 1e-4, by how much their height varies:", "", *_table(head, *cells)]
     if answer := part.get("job_of_a_constant_input"):
-        text += ["", f"A job of the walks as they are, with z = 0 in all rows: {answer}."]
+        text += ["", f"A job of the walks as they are, with z = 0 in all rows: {answer.split(': ', 1)[-1]}."]
     return text
 
 
