@@ -1,4 +1,5 @@
-"""Write the figures of README and docs/evidence.md from the files in benchmarks/results; `--check` says if they agree.
+"""Write the figures of README, docs/evidence.md and docs/lattice.md from the files in benchmarks/results; `--check`
+says if they agree.
 
 python benchmarks/readme.py [--check]
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -548,12 +550,196 @@ def minh_lines(minh: dict[str, Any]) -> list[str]:
     return lines
 
 
+def lattice_tables() -> list[str]:
+    """What benchmarks/lattice.py has measured; a part that it has not has no table."""
+    parts = _read("lattice.json") or {}
+    tables = {"rule": rule_table, "real": real_table, "limits": limits_table, "digits": digits_table,
+              "pass": pass_table, "solve": solve_table}  # fmt: skip
+    return [line for part, lines in tables.items() if part in parts for line in ["", *lines(parts[part])]][1:]
+
+
+def _table(*rows: Sequence[object]) -> list[str]:
+    """Lines of a table, its head first."""
+    return [f"| {' | '.join(map(str, row))} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+
+
+def _turns(values: dict[str, Any], digits: int = 2) -> str:
+    """The median of runs that took turns, and the least and the most of them."""
+    return f"{values['median']:.{digits}f} ({values['least']:.{digits}f} to {values['most']:.{digits}f})"
+
+
+def rule_table(rows: list[dict[str, Any]]) -> list[str]:
+    errors, lines = (1e-2, 1e-4, 1e-6), []
+    made = {(row["scalar"], row["form"], row["d"], row["error"]): row["m"] for row in rows
+            if not row["length_scale_each"]}  # fmt: skip
+    for scalar, form in dict.fromkeys((row["scalar"], row["form"]) for row in rows):
+        ratios = [row["ratio"] for row in rows if (row["scalar"], row["form"]) == (scalar, form) and row["ratio"]]
+        counts = [" / ".join(_whole(made.get((scalar, form, d, error))) for error in errors) for d in (2, 3)]
+        lines.append([scalar, form, len(ratios), f"{min(ratios):.2f} to {max(ratios):.2f}", *counts])
+    names = " / ".join(f"{error:g}" for error in errors)
+    return [
+        "Largest error of the kernel over 400 pairs of points, over the error that was asked for (1e-1 to 1e-6, as far "
+        "as m is at most 60,000), in 1, 2 and 3 dimensions, with one length-scale and with one an input; and m at a "
+        "length-scale of 0.4 sides of the box (Gaussian: 0.3). A dash: more than 60,000.",
+        "",
+        *_table(
+            ["kernel", "form", "cases", "error over asked", f"m in 2-d at {names}", f"m in 3-d at {names}"], *lines
+        ),
+    ]
+
+
+def _whole(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def real_table(part: dict[str, Any]) -> list[str]:
+    lines = []
+    for data, lam, form in dict.fromkeys((row["data"], row["lambda"], row["form"]) for row in part["rows"]):
+        mine = [row for row in part["rows"] if (row["data"], row["lambda"], row["form"]) == (data, lam, form)]
+        random = [ratio for row in mine for ratio in row["orthogonal"]]
+        m, worst = sorted({row["m"] for row in mine}), max(row["lattice"] for row in mine)
+        shown = " and ".join(f"{count:,}" for count in m)
+        lines.append([data, f"{lam:g}", form, shown, f"{worst:.5f}", f"{min(random):.3f} to {max(random):.3f}"])
+    text = [
+        "Error on held-out rows over that of the exact kernel, of a lattice of error 1e-4 and of orthogonal "
+        "features of "
+        "the same m (two draws). GLAD: 5 folds, length-scales of 15 and 30 km, the worse one. Magnetic: "
+        "every tenth row "
+        "of walks 1 to 3 predicts those of walks 4 and 5, length-scale 0.4 m, z = 0. The smaller ridge of "
+        "each is there "
+        "to show where the error of a lattice is seen.",
+        "",
+        *_table(["data", "ridge x rows", "kernel", "m", "lattice over exact", "orthogonal over exact"], *lines),
+    ]
+    if searches := part.get("tune"):
+        cells = [
+            [one["data"], f"{one['rows']:,}", one["trials"], f"{one['m']:,}", _turns(one["time_over_orthogonal"]),
+             f"{one['score']['lattice'] / one['score']['orthogonal']:.3f}"]
+            for one in searches
+        ]  # fmt: skip
+        head = ["data", "rows", "trials", "m", "time over orthogonal", "best squared error over orthogonal's"]
+        text += ["", "A whole search by five folds, of length-scales, kernels and ridges: data that small are a matter "
+                 "of solving, not of sums.", "", *_table(head, *cells)]  # fmt: skip
+    flat = {(row["height"], row["form"]): row["m"] for row in part["nearly_constant"] if row["error"] == 1e-4}
+    cells = [[form, *(f"{flat[height, form]:,}" for height in (0.0, 1e-12, 1e-3, 0.1))]
+             for form in dict.fromkeys(form for _, form in flat)]  # fmt: skip
+    head = ["kernel", "z constant", "z varies by 1e-12 m", "by 1 mm", "by 10 cm"]
+    text += ["", "Features of the walks at error 1e-4, by how much their height varies:", "", *_table(head, *cells)]
+    if answer := part.get("job_of_a_constant_input"):
+        text += ["", f"A job of the walks as they are, with z = 0 in all rows: {answer.split(': ', 1)[-1]}."]
+    return text
+
+
+def limits_table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        cells = [f"{at['lattice']['rmse']:.1e} / {at['orthogonal']['rmse']:.1e}" for at in row["at"]]
+        counts = [_whole(row["m_for"][error]) for error in ("0.01", "0.001")]
+        lines.append([row["d"], row["scalar"], f"{row['length_scale']:g}", *counts, *cells])
+    head = ["inputs", "kernel", "length-scale / side", "m for 1e-2", "for 1e-3", *(
+        f"m at most {at['m']:,}" for at in rows[0]["at"])]  # fmt: skip
+    return [
+        "Root mean squared error of the kernel at equal m, lattice (the best of four errors) / orthogonal "
+        "(three draws); "
+        "and about how many features a lattice needs. Half of the pairs are about a length-scale apart.",
+        "",
+        *_table(head, *lines),
+    ]
+
+
+def digits_table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for route in ("direct", "cg"):
+        for tolerance in dict.fromkeys(row["tolerance"] for row in rows):
+            mine = [row for row in rows if (row["route"], row["tolerance"]) == (route, tolerance)]
+            worst = min(mine, key=lambda row: float(row["right"] - row["says"]))
+            over = sum(row["right"] < row["says"] for row in mine)
+            second = sum(row["rung"] == "qr" for row in mine)
+            least = min(row["right"] for row in mine)
+            lines.append([route, f"{tolerance:g}", len(mine), second, f"{least:.1f}", over,
+                          f"says {worst['says']:.1f}, right {worst['right']:.1f}"])  # fmt: skip
+    return [
+        "Digits of the fitted values, against a QR of the features of the same rows: ridges 1e-4 to 1e-12, "
+        "two kernels, "
+        "rows spread evenly and nearly all in one corner.",
+        "",
+        *_table(["route", "`tolerance`", "fits", "read the rows again, for a QR", "fewest digits right",
+                 "fits that say too many", "worst fit"], *lines),
+    ]  # fmt: skip
+
+
+def pass_table(part: dict[str, Any]) -> list[str]:
+    text: list[str] = []
+    if speeds := part.get("speed"):
+        lines = [
+            [f"{one['tolerance']:g}", one["workers"], _turns(one["of_reading"], 3), _turns(one["of_sums"]),
+             _turns(one["of_one_after_other"])]
+            for one in speeds
+        ]  # fmt: skip
+        first = speeds[0]
+        head = ["`tolerance`", "workers", "of bare reading", "of bare sums", "of reading, then sums"]
+        text += [
+            f"Rows a second of a pass over {first['rows']:,} rows x 2 -> 2 from Zarr (files in memory), m = "
+            f"{first['m']}, sums that serve {' x '.join(map(str, first['extents']))} frequencies, as a share of "
+            f"as many "
+            "processes that do nothing but read, and nothing but sum. Median of 3 (least to most).",
+            "",
+            *_table(head, *lines),
+            "",
+        ]
+    if bits := part.get("bits"):
+        lines = [
+            [one["workers"], one["killed"], one["leaves_reused"], f"{one['share']:.2f}", f"`{one['sha256'][:12]}`"]
+            for one in bits["fits"]
+        ]
+        head = ["workers", "times killed", "leaves that were done", "peak memory over the plan's", "SHA-256"]
+        same = "the same bits" if bits["same"] else "not the same bits"
+        text += [f"The same fit, whole and killed (SIGKILL of all of its processes): {same}.", "",
+                 *_table(head, *lines), ""]  # fmt: skip
+    lines = [
+        [" x ".join(map(str, one["extents"])), f"{one['tolerance']:g}", _turns(one["over_finufft"]),
+         f"{one['error']:.0e}, {one['error_finufft']:.0e}"]
+        for one in part.get("sums", ())
+    ]  # fmt: skip
+    if lines:
+        head = ["frequencies (-M to M)", "tolerance", "seconds over FINUFFT's", "error, of FINUFFT"]
+        text += ["Seconds of the sums of 2^20 rows in memory over those of FINUFFT, one thread (errors relative to "
+                 "the summed sizes of the strengths, evenly spread rows).", "", *_table(head, *lines)]  # fmt: skip
+    return text
+
+
+def solve_table(part: dict[str, Any]) -> list[str]:
+    lines = [[f"{one['m']:,}", f"{one['rmse']:.3f}", one["status"], f"{one['reads']:g}"] for one in part["fits"]]
+    text = [
+        f"{part['rows']:,} rows of a divergence-free field of size 1 with noise {part['noise']:g}, "
+        f"Matern 5/2, length-scale 0.05 of the box, ridge {part['ridge']:.0e} (the noise's), conjugate gradients: "
+        "error on 4,000 points without noise. The sums are those of the first fit.",
+        "",
+        *_table(["m", "error", "status", "reads of the rows"], *lines),
+    ]
+    if few := _read("lattice.json").get("fewer_rows"):
+        cells = ", ".join(f"{name} {error:.3f}" for name, error in few["errors"].items())
+        text += ["", f"With {few['rows']:,} rows and m = {few['m']}, as random features' sums take long: {cells}."]
+    if steps := part.get("iterations"):
+        cells = [[name, steps[key]["to_1e-3"], steps[key]["all"], "yes" if steps[key]["converged"] else "no"]
+                 for name, key in (("a factored block", "block"), ("the diagonal", "diagonal"))]  # fmt: skip
+        text += [
+            "",
+            f"Steps of conjugate gradients at {steps['unknowns']:,} unknowns, to residuals of 1e-3 and 1e-10, by what "
+            "preconditions. A product takes "
+            f"{_turns(steps['product_over_dense'])} of a product with a matrix 4096 x 4096.",
+            "",
+            *_table(["preconditioner", "steps to 1e-3", "steps in all", "converged"], *cells),
+        ]
+    return text
+
+
 def _read(name: str) -> Any:
     path = ROOT / "benchmarks" / "results" / name
     return json.loads(path.read_text()) if path.exists() else None
 
 
-PAGES = {"README.md": headline, "docs/evidence.md": figures}
+PAGES = {"README.md": headline, "docs/evidence.md": figures, "docs/lattice.md": lattice_tables}
 
 
 if __name__ == "__main__":
