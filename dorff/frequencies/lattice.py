@@ -224,18 +224,18 @@ def _beside(sides: FloatArray, stretches: Sequence[FloatArray]) -> FloatArray:
 
 def _half(ends: Sequence[FloatArray], powers: Sequence[float], count: int) -> IntArray:
     """Whole k (D, d), one of each pair k and -k and no zero, that are within one of the bodies |k / end|_power <= 1;
-    the first `count` of them, by the least of these norms."""
+    the first `count` of them, by the least of these norms, but one at least."""
     most, d = np.max(ends, axis=0), len(ends[0])
     for _ in range(64):  # no more of the lattice is made than about what is asked for
         if np.prod(2.0 * np.floor(most) + 1.0) <= 16.0 * count * 2.0**d + 64.0:
             break
         most = most * 0.8
-    axes = [np.arange(-math.floor(end), math.floor(end) + 1) for end in most]
+    axes = [np.arange(-max(math.floor(end), 1), max(math.floor(end), 1) + 1) for end in most]
     k = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, d)
     k = k[len(k) // 2 + 1 :]  # in this order the first that is not zero is positive behind the middle
     far = np.min([np.linalg.norm(k / end, ord=power, axis=1) for end, power in zip(ends, powers, strict=True)], axis=0)
     order = np.argsort(far, kind="stable")
-    return k[order[: min(count, int(np.count_nonzero(far <= 1.0)))]]
+    return k[order[: min(count, max(1, int(np.count_nonzero(far <= 1.0))))]]
 
 
 @dataclass(frozen=True)

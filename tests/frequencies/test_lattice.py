@@ -144,6 +144,14 @@ def test_n_features_is_a_ceiling_that_the_lightest_frequencies_give_way_to() -> 
     assert np.all(np.diff(sizes[1]) > -1e-9)
 
 
+@pytest.mark.parametrize("intercept", [True, False])
+def test_there_is_a_frequency_however_large_the_error_may_be(intercept: bool) -> None:
+    for s in (1e-3, 1.0, 1e6):
+        sampler = frequencies.Lattice(0.99).over(np.ones(2), constant=not intercept)
+        recipe = Recipe(kernels.Decomposable(kernels.Gaussian(s)).fix(2, 1), sampler, 2, 1, 9, intercept)
+        assert 2 <= recipe.m <= 9 and np.isfinite(recipe.draw(0).phi.transform(np.ones((3, 2)))).all()
+
+
 def test_nothing_is_drawn_at_random() -> None:
     recipe = Recipe(kernels.Decomposable(GAUSS).fix(2, 1), frequencies.Lattice(1e-2, sides=(1.0, 1.0)), 2, 1, 99)
     first, second = (recipe.draw(seed).phi for seed in (0, 7))
