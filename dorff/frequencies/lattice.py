@@ -194,11 +194,12 @@ def _modes_of(
 
 
 def _sides(laws: Sequence[tuple[Stretched, bool]], sides: Sequence[float], error: float) -> FloatArray:
-    """The sides (d,), 0 where the inputs vary by so little that no kernel changes by a tenth of its error."""
+    """The sides (d,), 0 where the inputs vary by so little that no kernel changes by a tenth of its error; not all."""
     L = np.asarray(sides)
     ends = np.vstack([np.zeros(len(L)), np.diag(L)])
     moved = np.max([1.0 - scalar.gram(ends[1:], ends[:1])[:, 0] for scalar, _ in laws], axis=0)
-    return np.asarray(np.where(moved > 0.1 * error, L, 0.0))
+    varied = moved > 0.1 * error
+    return np.where(varied, L, 0.0) if varied.any() else L
 
 
 def _generous(widest: IntArray) -> tuple[IntArray, IntArray]:
