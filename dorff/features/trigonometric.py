@@ -7,12 +7,11 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import irfftn, next_fast_len
 
 from dorff.frequencies.transforms import IntArray, Modes
 from dorff.kernels.scalar import FloatArray
 from dorff.loops.exponentials import gather
-from dorff.loops.windows import pieces_of, transform_of, width_of
+from dorff.loops.windows import fast_length, irfftn, pieces_of, transform_of, width_of
 
 FAST_FROM: Final = 256  # modes: with fewer, features and a product are as fast
 MOST_NUMBERS: Final = 2**26  # of a grid
@@ -40,7 +39,7 @@ class Trigonometric:
         every = np.gcd.reduce(modes.modes[:, axes], axis=0)
         k, width, C = modes.modes[:, axes] // every, width_of(TOLERANCE), V.shape[1]
         reach = np.abs(k).max(axis=0)
-        points = tuple(int(next_fast_len(int(max(2 * (2 * K + 1), 2 * width)), real=True)) for K in reach)
+        points = tuple(fast_length(int(max(2 * (2 * K + 1), 2 * width))) for K in reach)
         spectrum = np.zeros((*points[:-1], points[-1] // 2 + 1, C), complex)
         D, ends = len(k), np.array(points)
         c = 0.5 * (V[:D] - 1j * V[D:])
@@ -49,7 +48,7 @@ class Trigonometric:
         for sign, values in ((1, c), (-1, np.conj(c))):
             kept = sign * k[:, -1] >= 0
             np.add.at(spectrum, tuple((sign * k[kept] % ends).T), values[kept])
-        values = irfftn(spectrum, s=points, axes=range(len(axes)), workers=1) * prod(points)
+        values = irfftn(spectrum, points, range(len(axes))) * prod(points)
         W, left = pieces_of(width).shape[1], width // 2 - 1
         padded = np.pad(values, [(left, W - left)] * len(axes) + [(0, 0)], mode="wrap")
         steps = [1, 1, 1, *(prod(padded.shape[axis + 1 :]) for axis in range(len(axes)))]

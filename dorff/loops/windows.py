@@ -1,6 +1,7 @@
 """The window by which rows are spread on a grid, and a grid's values taken to rows: exp(beta (sqrt(1 - z^2) - 1)).
 Width and beta are those of Barnett, Magland & af Klinteberg (2019) for grids of twice as many points as frequencies."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil, log10, pi
 
@@ -8,6 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
+C128 = NDArray[np.complex128]
+
+
+def rfftn(values: F64, axes: Iterable[int] | None = None) -> C128:
+    """The Fourier transform of real values, the half of it that says all."""
+    from scipy.fft import rfftn as transform  # much to load at each start, and only lattices need it
+
+    return np.asarray(transform(values, axes=axes, workers=1))
+
+
+def irfftn(spectrum: C128, points: tuple[int, ...], axes: Iterable[int] | None = None) -> F64:
+    """Its inverse, on a grid of so many points."""
+    from scipy.fft import irfftn as transform
+
+    return np.asarray(transform(spectrum, s=points, axes=axes, workers=1))
+
+
+def fast_length(least: int) -> int:
+    """A number of points, `least` or little more, that transforms are fast for."""
+    from scipy.fft import next_fast_len
+
+    return int(next_fast_len(least, real=True))
 
 
 def width_of(tolerance: float) -> int:

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import next_fast_len, rfftn
 
 from dorff.loops.exponentials import powers, spread
 from dorff.loops.rowwise import trig_pairs
-from dorff.loops.windows import pieces_of, transform_of, width_of
+from dorff.loops.windows import fast_length, pieces_of, rfftn, transform_of, width_of
 from dorff.moments.blas import FloatArray
 
 ComplexArray = npt.NDArray[np.complex128]
@@ -143,7 +142,7 @@ class GridExponentials(Exponentials):
         self._coefficients = pieces_of(self._width)
         W = self._coefficients.shape[1]
         points = (max(2 * (2 * K + 1), 2 * self._width) for K in self.twice)
-        self._points = tuple(int(next_fast_len(int(N), real=True)) for N in points)
+        self._points = tuple(fast_length(int(N)) for N in points)
         self._shape = (*(N + W for N in self._points), 1 + q)
         steps = [1, 1, 1, *(prod(self._shape[axis + 1 :]) for axis in range(len(extents)))]
         self._sides = np.array(steps[-3:-1], np.int64)
@@ -178,7 +177,7 @@ class GridExponentials(Exponentials):
             rest = np.moveaxis(out[0], axis, 0).copy()
             rest[:W] += rest[N:]
             out[0] = np.moveaxis(np.roll(rest[:N], -left, axis=0), 0, axis)
-        transformed = rfftn(out[0], axes=range(d), workers=1)
+        transformed = rfftn(out[0], range(d))
         corrections = [transform_of(self._width, N, K) for N, K in zip(self._points, self.twice, strict=True)]
         return [
             self._kept(transformed[..., channel], corrections, self.extents if channel else self.twice)

@@ -9,8 +9,8 @@ from math import prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.fft import irfftn, next_fast_len, rfftn
 
+from dorff.loops.windows import fast_length, irfftn, rfftn
 from dorff.moments.base import IntArray, Solvable
 from dorff.moments.blas import FloatArray
 from dorff.moments.exponentials import ComplexArray, Extents
@@ -110,7 +110,7 @@ class _Fourier:
         spectrum = np.zeros(self._half, complex)
         spectrum[self._at(inside)] = at(T, inside * every)
         #: The rows' weights as a trigonometric polynomial, on the grid.
-        self._density = irfftn(np.conj(spectrum), s=self._n, workers=1)
+        self._density = irfftn(np.conj(spectrum), self._n)
         self._down = k[:, -1] < 0
         up = np.where(self._down[:, None], -k, k)
         self._index, flat = self._at(up), np.flatnonzero(up[:, -1] == 0)
@@ -132,10 +132,10 @@ class _Fourier:
         np.add.at(spectrum, self._index, c)
         np.add.at(spectrum, self._mirrored, np.conj(c[self._flat]))
         spectrum[zero] += x[2 * D]
-        g = irfftn(spectrum, s=self._n, workers=1)
+        g = irfftn(spectrum, self._n)
         g *= self._density
         g *= float(prod(self._n))
-        seen = rfftn(g, workers=1)
+        seen = rfftn(g)
         values = seen[self._index]
         sines = np.where(self._down, values.imag, -values.imag)
         return np.concatenate([values.real, sines, [seen[zero].real]])
@@ -143,4 +143,4 @@ class _Fourier:
 
 def grid_of(reach: Extents) -> tuple[int, ...]:
     """The points of a grid on which products of two polynomials of these degrees are not confused with others."""
-    return tuple(int(next_fast_len(4 * K + 1, real=True)) for K in reach)
+    return tuple(fast_length(4 * K + 1) for K in reach)

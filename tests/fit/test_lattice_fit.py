@@ -434,6 +434,6 @@ def test_killed_fits_and_workers_give_the_same_bits(tmp_path: Path) -> None:
         assert report["rows_used"] == n and report["peak_bytes"] <= report["plan_peak_bytes"]
         found[name] = report, load_model(tmp_path / name).coefficients
     assert found["killed"][0]["leaves_reused"] > 0 == found["whole"][0]["leaves_reused"]
-    assert found["whole"][0]["leaves_computed"] > 4
+    assert found["whole"][0]["leaves_computed"] > 2
     assert np.array_equal(found["whole"][1], found["killed"][1])
     assert np.array_equal(found["whole"][1], found["workers"][1])
