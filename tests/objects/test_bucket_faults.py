@@ -398,7 +398,8 @@ HOLDER = """
 import os, signal, sys
 from dorff.errors import DorffError, LeaseError
 from dorff.storage.location import locate
-from dorff.store import Lease, load_model, number_version, switch_current, write_version
+from dorff.store import Lease, load_model
+from dorff.store.models import number_version, switch_current, write_version
 root, of = map(locate, sys.argv[1:])
 with Lease.take(root / "lease", seconds=2) as lease:
     version = write_version(load_model(of), root)
