@@ -488,7 +488,9 @@ def test_what_has_a_rule_is_tried_where_the_rule_holds(home: Path) -> None:
     told = {re.sub(r"\[\d+\]", "", place) for place in re.findall(r"([\w.\[\]]+) has no effect", said)}
     named = {name: re.sub(r"[.]\d+", "", EFFECTS[name][1]) for name in ruled if name in EFFECTS}
     assert {place for place in named.values() if place not in told} == set()
-    assert ruled - set(named) == {"RemoteCluster.tls", "RemoteCluster.plain_tcp", "KnnSpec.append", "Publish.margin"}
+    assert ruled - set(named) == {
+        "RemoteCluster.tls", "RemoteCluster.plain_tcp", "KnnSpec.append", "Publish.margin", "Data.outside",
+    }  # fmt: skip
 
 
 def test_what_a_key_would_be_anyway_may_be_written(home: Path) -> None:
