@@ -36,7 +36,7 @@ class Trigonometric:
     def of(cls, modes: Modes, V: FloatArray) -> Self:
         """For coefficients V (2 D, C)."""
         axes = np.flatnonzero(np.any(modes.modes != 0, axis=0))
-        every = np.gcd.reduce(modes.modes[:, axes], axis=0)
+        every = modes.every[axes]
         k, width, C = modes.modes[:, axes] // every, width_of(TOLERANCE), V.shape[1]
         reach = np.abs(k).max(axis=0)
         points = tuple(fast_length(int(max(2 * (2 * K + 1), 2 * width))) for K in reach)
@@ -71,6 +71,6 @@ def fast(modes: Modes, channels: int) -> bool:
     axes = np.any(modes.modes != 0, axis=0)
     if modes.D < FAST_FROM or np.count_nonzero(axes) > 3:
         return False
-    every = np.maximum(np.gcd.reduce(modes.modes, axis=0), 1)
-    numbers = float(channels) * float(np.prod(4.0 * (np.abs(modes.modes).max(axis=0) / every)[axes] + 32.0))
+    reach = np.abs(modes.modes).max(axis=0) / modes.every
+    numbers = float(channels) * float(np.prod(4.0 * reach[axes] + 32.0))
     return numbers <= MOST_NUMBERS

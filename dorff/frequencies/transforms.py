@@ -111,6 +111,11 @@ class Modes(Transform):
     def D(self) -> int:
         return len(self.modes)
 
+    @property
+    def every(self) -> IntArray:
+        """Of how many of the lattice's points along each input (d,) one is taken."""
+        return np.asarray(np.maximum(np.gcd.reduce(self.modes, axis=0), 1))
+
     @cached_property
     def _dense(self) -> Dense:
         return Dense(self.modes * self.step)

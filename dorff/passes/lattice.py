@@ -73,9 +73,8 @@ def alone_of(features: FeatureMap) -> Modes | None:
     modes = features.phi.projection if isinstance(features.phi, Projected) else None
     if not isinstance(modes, Modes):
         return None
-    every = np.maximum(np.gcd.reduce(modes.modes, axis=0), 1)
-    k = modes.modes // every
-    return Modes(modes.step * every, k, np.abs(k).max(axis=0), modes.beside)
+    k = modes.modes // modes.every
+    return Modes(modes.step * modes.every, k, np.abs(k).max(axis=0), modes.beside)
 
 
 def axes_of(modes: Modes) -> moments.IntArray:

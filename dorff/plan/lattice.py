@@ -146,6 +146,8 @@ def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: FloatAr
     if any(wanted.words) and (spec.words != wanted.words or spec.tuning != wanted.tuning):
         return False  # what stands for the words was found for other ones
     constants = frozen.constants
+    if alone_of(constants.features) is None:  # of views, whose lattices are apart
+        return False
     recipe = made(_scaled(box, constants.features), constants.drawn if any(wanted.words) else None)
     return recipe.on(modes_of(constants.features)).m > 0  # else InputError
 
@@ -234,8 +236,8 @@ def lattice_costs(recipe: Recipe, q: int) -> LatticeCosts:
         side = ceil((2.0 * recipe.frequencies) ** (1.0 / recipe.d) / 2.0)
         extents, reach = (4 * side,) * recipe.d, (side,) * recipe.d
     else:
-        every = np.maximum(np.gcd.reduce(modes.modes, axis=0), 1)
-        extents, reach = extents_of(modes), tuple((np.abs(modes.modes) // every).max(axis=0)[axes_of(modes)].tolist())
+        reach = tuple((np.abs(modes.modes) // modes.every).max(axis=0)[axes_of(modes)].tolist())
+        extents = extents_of(modes)
     empty = exponentials(extents, q, recipe.sampler.config()["tolerance"])  # whose memory nobody touches
     held, sums = sum(piece.size for piece in empty.held()), length_of(extents, q)
     rows = 8 * LATTICE_ROWS * (5 * len(extents) + 4 * (1 + q))

@@ -171,6 +171,7 @@ def test_what_has_no_sums_of_exponentials_goes_by_its_features(way: str, sea: Pa
         at = np.column_stack([at, at[:, 0] * at[:, 1]])
     error = np.sqrt(np.mean((values(sea, "model", at) - wanted) ** 2))
     assert error < 0.07, error  # the noise is 0.05
+    assert fitted(sea, **OTHERWISE[way]).outcome == "unchanged"
 
 
 def test_a_system_that_lost_its_digits_is_solved_by_the_features_qr(sea: Path) -> None:
