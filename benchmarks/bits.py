@@ -93,7 +93,7 @@ def predictions(name: str, folder: Path) -> dict[str, np.ndarray]:
     job = {
         "data": {"store": "rows.zarr", **data},
         "kernel": kernel,
-        "features": {"count": 192, **features},
+        "features": {"count": 192, "sampler": {"type": "orthogonal"}, **features},
         "cluster": {"type": "serial", "memory": "4GiB"},
         "state": f"runs/{name}",
         "model": f"models/{name}",

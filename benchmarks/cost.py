@@ -44,7 +44,7 @@ def one_pass(folder: Path, p: int, m: int) -> float:
     with tempfile.TemporaryDirectory(dir=folder) as place:
         plan = make_plan(Job.model_validate({
             "data": {"store": str(folder / f"{p}.zarr")}, "kernel": KERNELS[p],
-            "features": {"count": m}, "cluster": {"type": "serial"},
+            "features": {"count": m, "sampler": {"type": "orthogonal"}}, "cluster": {"type": "serial"},
             "state": f"{place}/state", "model": f"{place}/model",
         }))  # fmt: skip
         freeze_constants(plan)

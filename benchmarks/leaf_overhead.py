@@ -98,7 +98,7 @@ def measure(home: Path, d: int, m: int, repeats: int, *, nan: str = "refuse") ->
         {
             "data": {"store": str(home / f"{d}.zarr"), "nan": nan},
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
-            "features": {"count": m},
+            "features": {"count": m, "sampler": {"type": "orthogonal"}},
             "cluster": {"type": "serial", "memory": "16GiB"},
             "state": str(home / f"state-{d}-{m}"),
             "model": str(home / "model"),

@@ -51,7 +51,8 @@ def ingest(data: Path, store: Path, *trials: int) -> None:
 def fit(work: Path, store: str, kernel: dict[str, Any], *, ridge: object, seed: int) -> Any:
     """The report of a fit; its moments are kept, so that another ridge needs no other pass."""
     job = {
-        "data": {"store": store}, "kernel": kernel, "features": {"count": 1024, "seed": seed},
+        "data": {"store": store}, "kernel": kernel,
+        "features": {"count": 1024, "sampler": {"type": "orthogonal"}, "seed": seed},
         "solve": {"ridge": ridge, "select": "gcv"}, "cluster": {"type": "serial"}, "state": "state", "model": "model",
     }  # fmt: skip
     (work / "job.yaml").write_text(json.dumps(job))  # JSON is YAML

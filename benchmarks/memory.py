@@ -52,7 +52,7 @@ def measured_fit(home: Path, n: int, count: int) -> dict[str, Any]:
     job = {
         "data": {"store": "data.zarr"},
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 8.0}},
-        "features": {"count": count},
+        "features": {"count": count, "sampler": {"type": "orthogonal"}},
         "cluster": {"type": "local", "workers": WORKERS, "memory": f"{LIMIT // MiB}MiB"},
         "state": "state",
         "model": "model",

@@ -43,7 +43,8 @@ def leaf_of(home: str, number: int) -> Any:
     """A function that sums the leaf of this number, and how many rows it has."""
     write_random(locate(f"{home}/rows.zarr"), ROWS, D)
     plan = make_plan(Job.model_validate({
-        "data": {"store": f"{home}/rows.zarr"}, "features": {"count": M, "seed": 0}, "solve": {"ridge": 1e-6},
+        "data": {"store": f"{home}/rows.zarr"},
+        "features": {"count": M, "sampler": {"type": "orthogonal"}, "seed": 0}, "solve": {"ridge": 1e-6},
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
         "cluster": {"type": "serial"}, "state": f"{home}/state", "model": f"{home}/model",
     }))  # fmt: skip

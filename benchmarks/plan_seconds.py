@@ -120,7 +120,8 @@ def compare(folder: Path, rows: int, m: int, more: dict[str, Any]) -> dict[str, 
     plain = PLAIN if d == 2 else PLAIN | {"scalar": {"type": "gaussian", "lengthscale": d**0.5}}
     job = {
         "data": {"store": "data.zarr", **changes.pop("data", {})}, "kernel": changes.pop("kernel", plain),
-        "features": {"count": m, **changes.pop("features", {})}, "solve": {"ridge": 1e-6, **changes.pop("solve", {})},
+        "features": {"count": m, "sampler": {"type": "orthogonal"}, **changes.pop("features", {})},
+        "solve": {"ridge": 1e-6, **changes.pop("solve", {})},
         "cluster": {"type": "serial", "memory": "8GiB"}, "state": "state", "model": "model",
         "publish": {"digits": 0}, **changes,
     }  # fmt: skip

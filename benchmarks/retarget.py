@@ -261,7 +261,8 @@ def _config(kind: str, scale: float) -> dict[str, Any]:
 def _job(folder: Path, name: str, kernel: dict[str, Any], **features: Any) -> Job:
     ridges = {"from": 1e-11, "to": 1e-1, "count": 21}
     return Job.model_validate({
-        "data": {"store": str(folder / "a.zarr")}, "kernel": kernel, "features": {"count": 400, **features},
+        "data": {"store": str(folder / "a.zarr")}, "kernel": kernel,
+        "features": {"count": 400, "sampler": {"type": "orthogonal"}, **features},
         "solve": {"ridge": ridges}, "cluster": {"type": "serial"}, "state": str(folder / f"{name}-state"),
         "model": str(folder / f"{name}-model"),
     })  # fmt: skip

@@ -103,7 +103,7 @@ def expected(leaves: int) -> np.ndarray[Any, Any]:
 
 def plan_of(folder: Path, store: str, state: str, m: int, workers: int) -> Plan:
     return make_plan(Job.model_validate({
-        "data": {"store": str(folder / store)}, "features": {"count": m},
+        "data": {"store": str(folder / store)}, "features": {"count": m, "sampler": {"type": "orthogonal"}},
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 4.0}},
         "solve": {"ridge": 1e-6, "route": "direct"}, "cluster": {"workers": workers, "memory": "16GiB"},
         "state": str(folder / state), "model": str(folder / "model"),

@@ -89,7 +89,8 @@ class Version:
                 scalar = {"type": "gaussian", "lengthscale": "median"}
                 solve = {"ridge": [10.0**power for power in range(-8, 1)], "select": "kfold" if folds else "gcv"}
                 job |= {
-                    "kernel": {"type": "decomposable", "scalar": scalar}, "features": {"count": 1024},
+                    "kernel": {"type": "decomposable", "scalar": scalar},
+                    "features": {"count": 1024, "sampler": {"type": "orthogonal"}},
                     "solve": solve | ({"folds": {"by": "rows"}} if folds else {}), "cluster": {"type": "serial"},
                 }  # fmt: skip
             (self.home / name).mkdir()
@@ -97,7 +98,8 @@ class Version:
         for name, (store, count, cluster) in FITS.items():
             known = {key: value for key, value in cluster.items() if self._words or key != "small_jobs"}
             job = {
-                "data": {"store": f"../{store}.zarr"}, "features": {"count": count}, "solve": {"ridge": 1e-6},
+                "data": {"store": f"../{store}.zarr"},
+                "features": {"count": count, "sampler": {"type": "orthogonal"}}, "solve": {"ridge": 1e-6},
                 "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
                 "cluster": known, "state": "state", "model": "model",
             }  # fmt: skip

@@ -68,7 +68,7 @@ def job(folder: Path, m: int, ridge: float, route: str, memory: str) -> Job:
         {
             "data": {"store": str(folder / "data.zarr")},
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": LENGTHSCALE}},
-            "features": {"count": m},
+            "features": {"count": m, "sampler": {"type": "orthogonal"}},
             "solve": {"ridge": ridge, "route": route, "posterior": False},
             "cluster": {"type": "local", "workers": WORKERS, "memory": memory},
             "state": str(folder / f"state-{m}"),

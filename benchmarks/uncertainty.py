@@ -85,7 +85,7 @@ def by_dorff(home: Path, name: str, split: int, count: int, Y: FloatArray, train
     job = {
         "data": {"store": "train.zarr"},
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": {"tune": "each"}}},
-        "features": {"count": count, "seed": split},
+        "features": {"count": count, "sampler": {"type": "orthogonal"}, "seed": split},
         "solve": {
             "standardize": True, "ridge": {"from": 1e-7, "to": 1e-2, "count": 8}, "select": "evidence",
             "conformal": True, "folds": {"count": 5, "by": "rows"},

@@ -96,6 +96,8 @@ class Recipe:
 
     def over(self, box: FloatArray) -> Recipe:
         """The same for inputs in a box (2, d), as they are scaled: of a lattice; others do not see it."""
+        if not isinstance(self.sampler, Lattice):
+            return self
         return replace(self, sampler=self.sampler.over(np.ptp(box, axis=0), constant=not self.intercept))
 
     def on(self, lattice: Modes) -> Recipe:
@@ -109,6 +111,11 @@ class Recipe:
         if not isinstance(self.sampler, Lattice) or self.sampler.sides is None:
             return None
         return self.sampler.modes(self.kernel, self.d, self.p, self._count)
+
+    @property
+    def cut(self) -> bool:
+        """Whether a lattice may need more features than there are."""
+        return self.lattice is not None and self.frequencies >= self._count
 
     @property
     def scalar(self) -> ScalarKernel:

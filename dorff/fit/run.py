@@ -228,8 +228,10 @@ def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | Non
     solve = plan.job.solve
     how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
     more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
-    if (reached := plan.kernel_error(fitted.fit.kernel)) is not None and reached > 2 * plan.own.sampler["error"]:
-        wanted = f"{plan.own.sampler['error']:g} was asked for; raise features.count"
+    most = 2 * plan.own.sampler.get("error", 0.5)
+    most = max(most, fitted.choice.m**-0.5) if plan.chose("features.sampler") else most  # what others have, about
+    if (reached := plan.kernel_error(fitted.fit.kernel)) is not None and reached > most:
+        wanted = f"{plan.own.sampler['error']:g} was wanted; raise features.count"
         more.append(f"the lattice's {fitted.choice.m} features may be off the kernel by {reached:.1g}, {wanted}")
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 

@@ -121,7 +121,8 @@ class Modes(Transform):
         return Dense(self.modes * self.step)
 
     def project(self, x: FloatArray, out: FloatArray) -> None:
-        self._dense.project(x, out)
+        with np.errstate(invalid="ignore"):  # an input that is infinite times a frequency that is 0
+            self._dense.project(x, out)
 
     def dense(self) -> FloatArray:
         return self._dense.omega

@@ -276,7 +276,7 @@ def usable(dataset: Dataset, frozen: Pass, rows: RowBlock) -> tuple[RowBlock, bo
 
 def _inside(dataset: Dataset, frozen: Pass, box: FloatArray, rows: RowBlock) -> RowBlock:
     """The rows whose inputs are in the box, or not finite; InputError where others are refused."""
-    outside = (box[0] > rows.X) | (box[1] < rows.X)
+    outside = ((box[0] > rows.X) | (box[1] < rows.X)) & np.isfinite(rows.X)
     if not outside.any() or frozen.spec.recipe["outside"] == "drop":
         return rows[~outside.any(axis=1)]
     row, column = np.argwhere(outside)[0]

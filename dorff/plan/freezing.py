@@ -143,8 +143,8 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
     def described(scaled: Scaled) -> tuple[_Looked, Recipe]:
         looked = _looked(plan, _numbers(plan, rows, scaled), scaled)
         sources = drawn if looked[0].drawn is None else build_kernels(looked[0].drawn, dataset.d)
-        box = box_of(spec)
-        return looked, make_recipe(sources, dataset, plan.job, plan.observe, None if box is None else scaled(box))
+        box = scaled(box_of(spec)) if plan.recipe.on_lattice else None
+        return looked, make_recipe(sources, dataset, plan.job, plan.observe, box)
 
     invariant = all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
     (kernels, rule, sampled), _, draw, features = draw_features(
@@ -185,7 +185,7 @@ def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
     sampled = look(_chosen(plan, kernels)[0], x, rows.Y, rows.numbers, spec.seed)
     if spec.folds.run in (AS_SAMPLED, IN_BLOCKS):
         rule = replace(rule, run=run_length(sampled, dataset.rows, rule.count, always=spec.folds.run == IN_BLOCKS))
-    elif rule.run == GROUPED and any(one.key == "solve.folds.by" for one in plan.resolved):
+    elif rule.run == GROUPED and plan.chose("solve.folds.by"):
         # Groups that the job names are dealt by their keys alone, whatever rows are there.
         rule = rule.even(np.concatenate([block.groups for block in blocks if block.groups is not None]))
     if rule.by_rows:

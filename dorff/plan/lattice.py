@@ -1,9 +1,9 @@
 """Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they
 were planned for; and the job's own features on the lattice of such a pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, log, prod
 from typing import Final, NamedTuple
@@ -13,20 +13,32 @@ import numpy as np
 from dorff.data import Dataset, RowBlock
 from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Recipe
-from dorff.kernels import FloatArray, OperatorKernel
+from dorff.features import FeatureMap, Recipe, sampler_of
+from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
+from dorff.kernels.stretched import Stretched
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
 from dorff.moments.exponentials import TensorExponentials, exponentials
 from dorff.moments.lattice import grid_of
 from dorff.moments.toeplitz import length_of
-from dorff.passes import Configs, Pass, PassSpec, RowsName, frozen_hash, load_pass
+from dorff.passes import Configs, Pass, PassSpec, PassSums, RowsName, frozen_hash, load_pass
+from dorff.passes.blocks import Leaf
 from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of, modes_of
+from dorff.passes.tree import Tree
+from dorff.plan.sampled import sample_runs
 from dorff.spec.job import Job
+from dorff.spec.part import Part
+from dorff.spec.registry import SAMPLERS
 from dorff.storage.location import locate
 
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
+GROWTH: Final = 0.25  # of a side, that a box is larger by where it was too small
+ERRORS: Final = (1e-3, 1e-2, 1e-1)
+MOST_INPUTS: Final = 5  # that vary
+FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
+WIDE: Final = 20  # standard deviations, beyond which a box is that of a few rows far away
+LAGS: Final = 512
 _NOT_FINITE: Final = "has inputs that are not finite; give data.box, the least and the largest of each input"
 #: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
 BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 1e-7, 2.6e-7, 1.8e-6)
@@ -50,10 +62,9 @@ def summable(job: Job, recipe: Recipe) -> bool:
     )
 
 
-def box_of(spec: PassSpec) -> FloatArray | None:
-    """The box (2, d) of a pass, in the inputs' own units; None of one without."""
-    box = spec.recipe.get("box")
-    return None if box is None else np.asarray(box, dtype=np.float64)
+def box_of(spec: PassSpec) -> FloatArray:
+    """The box (2, d) of a pass of a lattice, in the inputs' own units."""
+    return np.asarray(spec.recipe["box"], dtype=np.float64)
 
 
 def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
@@ -76,6 +87,8 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
 
 def told_box(dataset: Dataset) -> FloatArray | None:
     """What the store says of it, where `dorff ingest` has written it."""
+    if dataset.weights is not None:  # rows that weigh nothing may hold anything
+        return None
     told = group_attributes(locate(dataset.path)).get("dorff", {}).get("ranges", {})
     try:
         box = np.concatenate([np.array(told[name], dtype=np.float64) for name in dataset.inputs], axis=1)
@@ -89,7 +102,7 @@ def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
     """The least and the largest of each input: all inputs are read. `stamp` names the rows."""
     low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
     for start, stop in dataset.runs():
-        X = dataset.block(start, stop).X
+        X = dataset.block(start, stop).weighty().X
         if np.isfinite(X).all():
             low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
         else:
@@ -101,25 +114,52 @@ def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
     return np.array([low, high])
 
 
-def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Made) -> tuple[PassSpec, PassSpec, Recipe]:
+@dataclass(frozen=True)
+class Settled:
     """The job's own pass and the one that is made, now that the inputs' box is known: that of a pass in the state which
-    serves the job, or its own. And the recipe, of a job whose first rows have nothing to say of it."""
+    serves the job, or its own. The recipe, of a job whose first rows have nothing to say of it; and where the box is
+    from, if not from the job."""
+
+    own: PassSpec
+    spec: PassSpec
+    recipe: Recipe
+    why: str
+
+    def ends(self, columns: Sequence[str]) -> dict[str, list[float]]:
+        """The least and the largest of each input, by its name."""
+        return dict(zip(columns, np.transpose(self.own.recipe["box"]).tolist(), strict=True))
+
+
+def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Made, leaves: Sequence[Leaf]) -> Settled:
     wanted = summed(own, dataset) if summable(job, recipe) else own
-    earlier = begun(job, dataset, wanted, made)
-    box = given_box(job, dataset) if earlier is None else box_of(earlier.spec)
+    earlier, grown = begun(job, dataset, wanted, made, leaves)
+    box, why = given_box(job, dataset) if earlier is None else box_of(earlier.spec), ""
+    if box is None and grown is not None:
+        box, why = (
+            grown,
+            "wider than that of the sums in the state, which new rows are outside of: all are summed anew",
+        )
     if box is None:
-        box = told_box(dataset)
+        box, why = told_box(dataset), "the least and the largest of the rows, as the store says"
     if box is None:
-        box = seen_box(dataset, dataset.stamp(dataset.first, dataset.n))
+        stamp = dataset.stamp(dataset.first, dataset.n)
+        box, why = seen_box(dataset, stamp), "the least and the largest of the rows, all of which were looked at"
     if not own.standardize and not any(own.words):
         recipe = made(box, None)
-    told = {**recipe.question(), "box": box.tolist(), "outside": job.data.outside}
-    own, wanted = (replace(spec, recipe=told, sampler=recipe.sampler.config()) for spec in (own, wanted))
-    return own, wanted if earlier is None else earlier.spec, recipe
+    ends = {"box": box.tolist(), "outside": job.data.outside}
+    if earlier is not None and job.data.box is None:
+        why = "that of the sums in the state"
+    rows = dataset.n if earlier is None else earlier.spec.recipe["rows"]
+    question = {**recipe.question(), **ends, "rows": rows}
+    own, wanted = (replace(spec, recipe=question, sampler=recipe.sampler.config()) for spec in (own, wanted))
+    return Settled(own, wanted if earlier is None else earlier.spec, recipe, why)
 
 
-def begun(job: Job, dataset: Dataset, wanted: PassSpec, made: Made) -> Pass | None:
-    """The pass in the job's state of the least sums that serve it; None where there is none.
+def begun(
+    job: Job, dataset: Dataset, wanted: PassSpec, made: Made, leaves: Sequence[Leaf]
+) -> tuple[Pass | None, FloatArray | None]:
+    """The pass in the job's state of the least sums that serve it; None where there is none. Where rows have come that
+    are outside of the box of each, a box for all of them, with room for more.
 
     It is of the same rows, folds and targets, its first rows are what they were, and the lattice is fine and wide
     enough for the kernels. Its box is the one that the job names, if it names one."""
@@ -129,7 +169,94 @@ def begun(job: Job, dataset: Dataset, wanted: PassSpec, made: Made) -> Pass | No
             frozen = load_pass(place, frozen_hash(place) or "")
             if _serves(frozen, job, wanted, made, given) and same_sample(frozen, dataset):
                 serving.append(frozen)
-    return min(serving, key=lambda one: int(np.prod(extents_of(modes_of(one.features)))), default=None)
+    serving.sort(key=lambda one: int(np.prod(extents_of(modes_of(one.features)))))
+    if given is not None or job.data.outside == "drop":
+        return serving[0] if serving else None, None
+    ends: FloatArray | None = None
+    for frozen in serving:
+        box, ends = box_of(frozen.spec), _ends(frozen, dataset, leaves)
+        if np.all(ends[0] >= box[0]) and np.all(ends[1] <= box[1]):
+            return frozen, None
+        ends = np.array([np.minimum(ends[0], box[0]), np.maximum(ends[1], box[1])])
+        ends += GROWTH * np.ptp(ends, axis=0) * np.array([ends[0] < box[0], ends[1] > box[1]]) * [[-1.0], [1.0]]
+    return None, ends
+
+
+def _ends(frozen: Pass, dataset: Dataset, leaves: Sequence[Leaf]) -> FloatArray:
+    """The least and the largest of each input, of rows that the pass has neither summed nor been planned for."""
+    if (ends := told_box(dataset)) is not None:
+        return ends
+    missing = Tree(PassSums.at(frozen), dataset, leaves).missing()
+    start = max(frozen.spec.recipe["rows"], min((leaf.start for leaf in missing), default=dataset.n))
+    if start >= dataset.n:
+        return box_of(frozen.spec)
+    return seen_box(dataset.window(start), dataset.stamp(start, dataset.n))
+
+
+def samplers() -> Iterator[Part]:
+    """The lattices that `sampler: auto` may stand for, those of the least error first."""
+    entry = SAMPLERS.get("lattice")
+    assert entry is not None
+    return (entry.options.model_validate({"type": "lattice", "error": error}) for error in ERRORS)
+
+
+def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
+    """InputError, with the reason, for a job, whose features are now those of `recipe`, that is none for a lattice.
+    Looks at no row."""
+    recipe = replace(recipe, sampler=sampler_of(next(samplers()).model_dump(), recipe.kernel))
+    if not summable(job, recipe):
+        raise InputError("what the job asks for needs sums of the features' products")
+    if len(job.features.counts) > 1 or job.features.kernels or recipe.kernel.concatenated:
+        raise InputError("the job names counts to choose from, kernels to draw for, or a concatenated sum")
+    if dataset.d > MOST_INPUTS and told_box(dataset) is None:
+        raise InputError(f"a lattice is for {MOST_INPUTS} inputs or fewer, here are {dataset.d}")
+
+
+def check_better(recipe: Recipe, dataset: Dataset, box: FloatArray, others: Recipe) -> None:
+    """InputError, with the reason, where features on a lattice for inputs in a box (2, d) are not the better ones."""
+    sides = np.ptp(box, axis=0)
+    many = int(np.count_nonzero(sides))
+    if recipe.lattice is None and many > FEW:
+        raise InputError(f"{many} inputs vary, and the length-scale is not known yet")
+    if recipe.lattice is None:
+        X = np.concatenate([dataset.block(*run).weighty().X for run in sample_runs(dataset.first, dataset.n)])
+        spread = np.std(X[np.isfinite(X).all(axis=1)], axis=0) if len(X) else sides
+        if np.any(sides > WIDE * spread):
+            raise InputError(f"few rows reach far: the box's side is more than {WIDE} standard deviations of an input")
+    if recipe.lattice is not None:
+        here, there = (kernel_distance(one, box) for one in (recipe, others))
+        if here > there:
+            problem = f"{recipe.m} features of a lattice are {here / there:.2g} times as far from the kernel as"
+            raise InputError(f"{problem} {others.m} of {others.sampler.config()['type']}")
+
+
+def kernel_distance(recipe: Recipe, box: FloatArray) -> float:
+    """The root mean square of what tr K differs by from that of the recipe's features, on pairs of points in a box,
+    some of them about a length-scale apart."""
+    sides, zero = np.ptp(box, axis=0), np.zeros((1, recipe.d))
+    recipe = replace(recipe, intercept=False).over(box)
+    drawn, lags = recipe.draw(0), _lags(recipe.kernel, sides)
+    sizes = operator_weights(recipe.kernel, recipe.m, drawn.density).sizes
+    made = drawn.phi.transform(lags) @ (drawn.phi.transform(zero)[0] * sizes)
+    return float(np.sqrt(np.mean((made - sum(w * _trace(one, lags, zero) for w, one in recipe.kernel.terms())) ** 2)))
+
+
+def _lags(kernel: OperatorKernel, sides: FloatArray) -> FloatArray:
+    """Differences (n, d) of pairs of points in a box: half of them at random, the others about a length-scale apart."""
+    rng, each = np.random.default_rng(0), LAGS // (1 + len(kernel.terms()))
+    anywhere = np.diff(rng.uniform(0.0, 1.0, (2, each, len(sides))), axis=0)[0] * sides
+    near = [
+        np.clip(0.7 / base.scalar.stretch(len(sides)) * rng.standard_normal(anywhere.shape), -sides, sides)
+        for _, base in kernel.terms()
+        if isinstance(base.scalar, Stretched)
+    ]
+    return np.concatenate([anywhere, *near])
+
+
+def _trace(base: BaseKernel, X: FloatArray, Z: FloatArray) -> FloatArray:
+    if isinstance(base, Decomposable):
+        return np.asarray(base.scalar.gram(X, Z)[:, 0] * base.trace(X.shape[1], 1))
+    return np.asarray(np.trace(base.gram(X, Z)[:, 0], axis1=1, axis2=2))
 
 
 def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: FloatArray | None) -> bool:
@@ -140,7 +267,6 @@ def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: FloatAr
     if spec.sampler["tolerance"] > wanted.sampler["tolerance"]:
         return False
     box = box_of(spec)
-    assert box is not None
     if given is not None and not np.array_equal(box, given):
         return False
     if any(wanted.words) and (spec.words != wanted.words or spec.tuning != wanted.tuning):
@@ -173,9 +299,7 @@ def _scaled(box: FloatArray, features: FeatureMap) -> FloatArray:
 
 def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
     """The pass as it is for the job: with features of its kernels on the lattice of the pass."""
-    constants = frozen.constants
-    box = box_of(frozen.spec)
-    assert box is not None
+    constants, box = frozen.constants, box_of(frozen.spec)
     recipe = made(_scaled(box, constants.features), constants.drawn if words else None)
     drawn = recipe.on(modes_of(constants.features)).draw(frozen.spec.seed)
     features = FeatureMap(drawn.phi, constants.features.center, constants.features.scale)
@@ -189,7 +313,6 @@ def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
 def check_covered(frozen: Pass, configs: Configs, made: Made) -> None:
     """InputError for a kernel that the frequencies, made for others, are too few or too far apart for."""
     features, box = frozen.constants.features, box_of(frozen.spec)
-    assert box is not None
     if (alone := alone_of(features)) is None:
         return
     for config in configs:

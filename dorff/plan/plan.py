@@ -1,33 +1,30 @@
 """A job made concrete, before a row is read; and the constants that it freezes from its first rows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
-
-import numpy as np
+from typing import Any, Final, Self
 
 import dorff.plan.lattice as lattice
 from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
-from dorff.kernels import FloatArray, mean_of
+from dorff.kernels import FloatArray
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
-from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, read_matrix, tunes
+from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions, told_by_arrays, told_by_rows
 from dorff.plan.seconds import NOMINAL
-from dorff.plan.sharing import check_sharing, check_targets, make_recipe
-from dorff.solvers import check_apart, check_output, learned_term
+from dorff.plan.sharing import check_kernels, check_sharing, check_targets, make_recipe, observation
 from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
 from dorff.spec.job import Job
@@ -56,6 +53,10 @@ class _Draft:
     def directory(self) -> Path:
         """Where the sums of this spec are kept; another spec has another directory."""
         return locate(self.job.state) / self.spec.name
+
+    def with_choice(self, key: str, value: Any, why: str) -> Self:
+        """The same, with a key that the job leaves to dorff."""
+        return replace(self, resolved=(*self.resolved, Chosen(key, value, why)))
 
     def made(self, box: FloatArray, drawn: Configs | None = None) -> Recipe:
         """The recipe for inputs in a box (2, d), as they are scaled, of the kernels that frequencies are drawn for."""
@@ -94,6 +95,10 @@ class Plan(_Draft):
         more = told_by_rows(self.job, constants, self.kernel_configs, self.configs(), columns)
         return (*self.resolved, *more)
 
+    def chose(self, key: str) -> bool:
+        """Whether the job leaves this key to dorff."""
+        return any(one.key == key for one in self.resolved)
+
     @property
     def weights(self) -> list[tuple[float, ...]]:
         """Every combination of the manifold terms' weights; an empty one where there are no terms."""
@@ -119,15 +124,18 @@ class Plan(_Draft):
     def warnings(self) -> list[str]:
         """What the job asks for in vain, as it says itself and as these data tell."""
         job, sentences, idle = self.job, list[str](), self.recipe.idle
-        if "sampler" in idle and job.features.sampler.type != "orthogonal":
+        if "sampler" in idle and job.features.kind not in ("orthogonal", AUTO):
             sentences.append(f"features.sampler has no effect: {idle['sampler']}")
-        if job.features.seed and "seed" in idle and not (job.deals or job.manifold or self.spec.tuning):
+        seeded = job.deals or job.manifold or self.spec.tuning or self.chose("features.sampler")
+        if job.features.seed and "seed" in idle and not seeded:
             sentences.append(f"features.seed has no effect: {idle['seed']}")
         if job.solve.ridge_per_output and len(job.solve.ridges) > 1 and self.recipe.p == 1:
             sentences.append("solve.ridge_per_output: there is one output; its ridge is that of all")
         for number, term in enumerate(self.terms, 1):
             if not any(term.manifold.weights):
                 sentences.append(f"manifold.weight: it is 0, and term {number} costs a pass for nothing")
+        if (job.data.box or job.data.outside == "drop") and not self.recipe.on_lattice:
+            sentences.append("data.box and data.outside have no effect: features.sampler is no lattice")
         listed = [*job.warnings, *(f"{one}; leave it out" for one in sentences)]
         whole = self.dataset.q == 1 or self.dataset.labels is not None
         nan, instead = job.data.nan, "drop" if whole else "partial"
@@ -232,14 +240,17 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     first, begun = told_by_arrays(job), locate(job.state).exists()
     dataset = open_data(first.job)
     refused: DoesNotFitError | None = None
-    for draft in map(_drafted, every_count(first, dataset) if begun else ()):
-        if frozen_hash(draft.directory) is not None:
-            return draft.priced(anywhere=anywhere)
+    for resolved in every_count(first, dataset) if begun else ():
+        for draft in _drafts(resolved, begun=True):
+            if frozen_hash(draft.directory) is not None:
+                return draft.priced(anywhere=anywhere)
     for resolved in resolutions(first, dataset):
         try:
-            return _drafted(resolved).priced(anywhere=anywhere)
-        except DoesNotFitError as error:
-            refused = refused or error
+            for draft in _drafts(resolved):
+                try:
+                    return draft.priced(anywhere=anywhere)
+                except DoesNotFitError as error:
+                    refused = refused or error
         except InputError:  # what needs less cannot be done: that the first does not fit says more
             if refused is None:
                 raise
@@ -255,9 +266,9 @@ def _drafted(resolved: Resolved) -> _Draft:
     drawn = others or configs
     for config in (*configs, *drawn):
         tunes(config)  # refuses a sum that is tuned in part
-    observe = _observation(job, dataset, configs)
+    observe = observation(job, dataset, configs)
     candidates, sources = build_kernels(configs, dataset.d), build_kernels(drawn, dataset.d)
-    _check_kernels(job, dataset, candidates, observe)
+    check_kernels(job, dataset, candidates, observe)
     recipe = make_recipe(sources, dataset, job, observe)
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
@@ -273,28 +284,54 @@ def _drafted(resolved: Resolved) -> _Draft:
     draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen)
     if not recipe.on_lattice:
         return draft
-    own, spec, recipe = lattice.settled(job, dataset, spec, recipe, draft.made)
-    return replace(draft, own=own, spec=spec, recipe=recipe)
+    one = lattice.settled(job, dataset, spec, recipe, draft.made, leaves)
+    draft = replace(draft, own=one.own, spec=one.spec, recipe=one.recipe)
+    return draft.with_choice("data.box", one.ends(dataset.input_columns), one.why) if one.why else draft
+
+
+def _drafts(resolved: Resolved, *, begun: bool = False) -> Iterator[_Draft]:
+    """The job's. Of one that leaves the sampler to dorff, that with a lattice where it is the better one, then another
+    one, for who has not the memory; of a state that is `begun` the other first: it looks at no row."""
+    plain, job = _drafted(resolved), resolved.job
+    if job.features.sampler != AUTO or "sampler" in plain.recipe.idle:  # a kernel with features of its own
+        yield plain
+        return
+    other, why = plain.recipe.sampler.config(), "as the sums in the state are"
+    if begun:
+        yield plain.with_choice("features.sampler", other, why)
+    why = "a lattice does not fit the memory"
+    try:
+        yield _with_lattice(resolved, plain)
+    except InputError as refused:
+        if str(refused).startswith("data.box"):
+            raise
+        why = str(refused).partition(";")[0].removeprefix("sampler: ")
+    if not begun:
+        yield plain.with_choice("features.sampler", other, why)
+
+
+def _with_lattice(resolved: Resolved, plain: _Draft) -> _Draft:
+    """The draft with features on the lattice that is closest to the kernel; InputError where the `plain` ones are."""
+    lattice.check_suited(resolved.job, plain.recipe, plain.dataset)
+    drafts = list[_Draft]()
+    for options in lattice.samplers():
+        drafts.append(_drafted(resolved.filled("features.sampler", options, "")))
+        if not drafts[-1].recipe.cut:
+            break
+    box = lattice.box_of(drafts[0].own)
+    best = drafts[0] if len(drafts) == 1 else min(drafts, key=lambda one: lattice.kernel_distance(one.recipe, box))
+    lattice.check_better(best.recipe, plain.dataset, box, plain.recipe)
+    why = f"no more than {lattice.FEW} inputs vary"
+    if best.recipe.lattice is not None:
+        others = f"{plain.recipe.m} of {plain.recipe.sampler.config()['type']}"
+        why = f"{best.recipe.m} features, closer to the kernel than {others}"
+    each = (replace(one, why=why) if one.key == "features.sampler" else one for one in best.resolved)
+    return replace(best, resolved=tuple(each))
 
 
 @lru_cache(maxsize=4)
 def _own_pass(plan: Plan, name: str) -> Pass:
     return lattice.own_features(load_pass(plan.directory, name), plan.made, words=any(plan.own.words))
-
-
-def _check_kernels(
-    job: Job, dataset: Dataset, candidates: Sequence[kernels.OperatorKernel], observe: FloatArray | None
-) -> None:
-    if job.solve.ridge_per_output and job.solve.select == "loo":
-        raise InputError("solve.select: loo scores one ridge for all outputs; set kfold, or no ridge_per_output")
-    for kernel in candidates:
-        check_output(kernel, observe)
-        if job.solve.ridge_per_output:
-            check_apart(kernel, observe)
-        if dataset.labels is not None and kernel.vector_field:
-            raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
-    if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
-        raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
 
 
 def _begun(job: Job, spec: PassSpec) -> PassSpec:
@@ -303,21 +340,6 @@ def _begun(job: Job, spec: PassSpec) -> PassSpec:
         return spec
     by_rows = replace(spec, folds=replace(spec.folds, by_rows=True))
     return spec if frozen_hash(locate(job.state) / by_rows.name) is None else by_rows
-
-
-def _observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | None:
-    if configs[0]["type"] == "multi_view":
-        V = len(configs[0]["views"])
-        return mean_of(V, range(V), dataset.q)
-    if job.solve.observe is None:
-        return None
-    given = job.solve.observe
-    C = np.array(read_matrix(given) if isinstance(given, Path) else given, dtype=np.float64)
-    C = C[None] if C.ndim == 1 else C
-    if C.ndim != 2 or len(C) != dataset.q or not np.all(np.isfinite(C)) or not np.any(C):
-        wanted = f"a row for each of the {dataset.q} targets and a column for each output"
-        raise InputError(f"solve.observe: must be a finite matrix, not zero, with {wanted}; it is {C.shape}")
-    return C
 
 
 def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int) -> FoldRule:

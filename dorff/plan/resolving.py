@@ -88,7 +88,10 @@ def resolutions(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
 def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
     """The job with each number of features that `auto` may stand for: a state that was begun with one keeps it."""
     base = _of_choice(first, dataset)
-    for count in COUNTS if first.job.features.count == AUTO else ():
+    if first.job.features.count != AUTO:
+        yield base
+        return
+    for count in COUNTS:
         yield base.filled("features.count", count, "as the sums in the state have")
 
 

@@ -1,7 +1,8 @@
-"""The features that serve every kernel of a job; drawn for other kernels than those that are fitted: how well."""
+"""What a job's kernels ask of it; the features that serve every one; drawn for others than are fitted: how well."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -9,8 +10,11 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
-from dorff.kernels import FloatArray, OperatorKernel, ScalarKernel, Spectral, mixture
+from dorff.kernels import FloatArray, OperatorKernel, ScalarKernel, Spectral, mean_of, mixture
 from dorff.model.weights import Density, covered, effective_sample_size
+from dorff.passes import Configs
+from dorff.plan.lengthscale import read_matrix
+from dorff.solvers import check_apart, check_output, learned_term
 from dorff.spec.job import Job
 
 Kernels = Sequence[OperatorKernel]
@@ -27,13 +31,41 @@ def make_recipe(
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in kernels]
     kernel = mixture(fixed, d, p)
-    chosen = job.features.sampler.model_dump() if "sampler" in job.features.model_fields_set else None
-    sampler = sampler_of(chosen, kernel)
+    chosen = job.features.sampler
+    sampler = sampler_of(None if isinstance(chosen, str) else chosen.model_dump(), kernel)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
         problem = "kernel: a list of kernels of several spectra is served by a mixture of them"
         raise InputError(f"{problem}, which sampler {sampler.config()['type']} cannot draw; use iid, orthogonal or qmc")
     recipe = Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
     return recipe if box is None else recipe.over(box)
+
+
+def observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | None:
+    if configs[0]["type"] == "multi_view":
+        V = len(configs[0]["views"])
+        return mean_of(V, range(V), dataset.q)
+    if job.solve.observe is None:
+        return None
+    given = job.solve.observe
+    C = np.array(read_matrix(given) if isinstance(given, Path) else given, dtype=np.float64)
+    C = C[None] if C.ndim == 1 else C
+    if C.ndim != 2 or len(C) != dataset.q or not np.all(np.isfinite(C)) or not np.any(C):
+        wanted = f"a row for each of the {dataset.q} targets and a column for each output"
+        raise InputError(f"solve.observe: must be a finite matrix, not zero, with {wanted}; it is {C.shape}")
+    return C
+
+
+def check_kernels(job: Job, dataset: Dataset, candidates: Kernels, observe: FloatArray | None) -> None:
+    if job.solve.ridge_per_output and job.solve.select == "loo":
+        raise InputError("solve.select: loo scores one ridge for all outputs; set kfold, or no ridge_per_output")
+    for kernel in candidates:
+        check_output(kernel, observe)
+        if job.solve.ridge_per_output:
+            check_apart(kernel, observe)
+        if dataset.labels is not None and kernel.vector_field:
+            raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
+    if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
+        raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
 
 
 def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:

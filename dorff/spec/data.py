@@ -39,7 +39,8 @@ def _unseen(_: "Data", job: Any) -> str:
 
 
 def _boundless(_: "Data", job: Any) -> str:
-    return "" if job.features.sampler.type == "lattice" else "features.sampler is no lattice, and sees no box"
+    may = job.features.kind in ("lattice", checks.AUTO)
+    return "" if may else "features.sampler is no lattice, and sees no box"
 
 
 class Data(Part):

@@ -18,7 +18,7 @@ FIRST_RIDGES: Final = tuple(10.0**power for power in range(-8, 1))
 STREAMING_RIDGE: Final = 1e-6
 MOST_FEATURES: Final = 4096  # of `auto`
 
-Sampler = Annotated[Typed, Word(SAMPLERS, default="orthogonal")]
+Sampler = Annotated[Typed | str, Word(SAMPLERS, default="orthogonal", alone=checks.AUTO)]
 _LABELS: Final = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
 ClassWeight = Annotated[
     Literal["none", "balanced"] | tuple[tuple[str, float], ...],
@@ -33,12 +33,13 @@ class Features(Part):
     several the best is chosen: the moments are those of the largest, the others parts of them. `auto` is as many as
     the rows of the first plan and the workers' memory are for.
 
-    Where `sampler` is left out, it is `iid` for a spectrum that rotations change, such as the Laplacian's.
+    `sampler: auto` is a lattice where a few inputs vary and its features are the better ones, which the plan tells;
+    else `orthogonal`, or `iid` for a spectrum that rotations change, such as the Laplacian's.
     `drawn_for` names other kernels whose spectra the frequencies are drawn from; they are then weighed for `kernel`.
     `precision: mixed` rounds features and the products of blocks to float32."""
 
     count: Counts = "auto"
-    sampler: Sampler = Typed(type="orthogonal")
+    sampler: Sampler = checks.AUTO
     seed: Annotated[int, Field(ge=0)] = 0
     drawn_for: Kernels | None = None
     precision: Annotated[str, OneOf("double", "mixed")] = "double"
@@ -49,6 +50,11 @@ class Features(Part):
         if self.count == "auto":
             return (MOST_FEATURES,)
         return self.count if isinstance(self.count, tuple) else (self.count,)
+
+    @property
+    def kind(self) -> str:
+        """The sampler's word."""
+        return self.sampler if isinstance(self.sampler, str) else self.sampler.type
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

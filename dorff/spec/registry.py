@@ -102,12 +102,14 @@ Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the 
 @dataclass(frozen=True)
 class Word:
     """Beside a field's type: a mapping whose `type` is a word of the registry, and whose other keys are its options.
-    `default` is the word where `type` is left out; `later` are known but not built, `without` do not go here."""
+    `default` is the word where `type` is left out; `later` are known but not built, `without` do not go here. `alone`
+    stands for itself, in the place of a mapping."""
 
     registry: Registry
     default: str | None = None
     later: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    alone: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,9 +117,11 @@ class Word:
         keys = [name for name in self.registry.names if (entry := self.registry.own(name)) and entry.written]
         return tuple(name for name in self.registry.names if name not in (*self.without, *keys))
 
-    def read(self, value: object, info: ValidationInfo) -> Part:
+    def read(self, value: object, info: ValidationInfo) -> str | Part:
         if isinstance(value, Part):
             return value
+        if self.alone is not None and value == self.alone:
+            return self.alone
         if value in self.names:
             raise Refusal(f"must be a mapping of keys, came {show(value)}; write {{type: {value}}}")
         if not isinstance(value, dict):
@@ -142,7 +146,8 @@ class Word:
             {**refer(one, self.registry), **({} if one.name == self.default else {"required": ["type"]})}
             for one in self.registry.entries(self.names)
         ]
-        return {"anyOf": [*typed, *_of_keys(self.registry, refer)]}
+        alone = [] if self.alone is None else [{"const": self.alone}]
+        return {"anyOf": [*alone, *typed, *_of_keys(self.registry, refer)]}
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,8 @@ CASES: dict[str, Case] = {
         new_job(cluster={"type": "serial", "memory": "100MiB"}), ["plan", "bad.yaml"], 4, ["cluster.memory"],
     ),
     "too big for the machine": (
-        new_job(features={"count": 400_000}, kernel=INDEPENDENT, solve={"route": "direct"}), ["fit", "bad.yaml"], 4,
+        new_job(features={"count": 400_000, "sampler": {"type": "orthogonal"}}, kernel=INDEPENDENT,
+                solve={"route": "direct"}), ["fit", "bad.yaml"], 4,
         ["solve.route: direct cannot be taken"],
     ),
     "cluster without its image": (

@@ -89,7 +89,8 @@ def refused(*words: object) -> str:
 @pytest.mark.parametrize("terms", [(), ({"graph": LEAF, "weight": 1e-4},)], ids=["none", "one"])
 def test_a_job_with_terms_is_not_advised_to_do_without(place: Path, terms: tuple[object, ...]) -> None:
     """The exact model, which few rows are advised to take, has none."""
-    job(place / "job.yaml", manifold=list(terms), solve={"ridge": 1e-6}, features={"count": 1200})
+    features = {"count": 1200, "sampler": {"type": "orthogonal"}}
+    job(place / "job.yaml", manifold=list(terms), solve={"ridge": 1e-6}, features=features)
     done = [call(command, "job.yaml") for command in ("plan", "fit")]
     assert [one.exit_code for one in done] == [0, 0], done[1].stderr
     assert [("ExactRidge" in one.stdout + one.stderr) for one in done] == [not terms] * 2

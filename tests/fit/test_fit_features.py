@@ -190,7 +190,7 @@ def test_the_default_sampler_suits_the_kernel() -> None:
 
 
 def test_a_job_without_a_sampler_takes_the_same_default(stores: dict[int, Path], tmp_path: Path) -> None:
-    base = job(stores[D_SMALL], tmp_path, {"type": "laplacian", "lengthscale": 5.0}, {"type": "iid"})
+    base = job(stores[D_LARGE], tmp_path, {"type": "laplacian", "lengthscale": 5.0}, {"type": "iid"})
     given = base.model_dump(mode="json")
     del given["features"]["sampler"]
     assert make_plan(Job.model_validate(given)).spec == make_plan(base).spec

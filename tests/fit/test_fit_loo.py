@@ -43,7 +43,8 @@ def job(folder: Path, arrays: dict[str, np.ndarray], *, data: Any = None, solve:
             group.create_array(name, data=values, chunks=(64, *values.shape[1:]))
     described = {
         "data": {"store": str(store), **(data or {})}, "kernel": {"type": "decomposable", "scalar": GAUSS},
-        "features": {"count": 32}, "solve": {"select": "loo", "ridge": RIDGES, **(solve or {})},
+        "features": {"count": 32, "sampler": {"type": "orthogonal"}},
+        "solve": {"select": "loo", "ridge": RIDGES, **(solve or {})},
         "cluster": {"type": "serial"}, "state": str(folder / "state"), "model": str(folder / "model"),
     }  # fmt: skip
     return Job.model_validate(described | more)

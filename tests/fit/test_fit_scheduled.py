@@ -55,7 +55,7 @@ def job(store: Path, *, data: dict[str, Any] | None = None, **more: Any) -> Job:
         {
             "data": {"store": str(store), **(data or {})},
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
-            "features": {"count": 32},
+            "features": {"count": 32, "sampler": {"type": "orthogonal"}},
             "cluster": {"type": "serial"},
             "state": str(folder / "state"),
             "model": str(folder / "model"),

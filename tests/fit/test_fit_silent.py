@@ -63,7 +63,8 @@ def job(store: Path, folder: Path, **changes: Any) -> Job:
     body: dict[str, Any] = {
         "data": {"store": str(store), "nan": "partial"},
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 0.6}},
-        "features": {"count": 40, "seed": 1}, "solve": {"ridge": 1e-4}, "cluster": {"type": "serial"},
+        "features": {"count": 40, "sampler": {"type": "orthogonal"}, "seed": 1},
+        "solve": {"ridge": 1e-4}, "cluster": {"type": "serial"},
         "state": str(folder / "state"), "model": str(folder / "model"),
     }  # fmt: skip
     return Job.model_validate(

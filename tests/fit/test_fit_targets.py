@@ -32,7 +32,8 @@ def job(store: Path, folder: Path, **changes: Any) -> Job:
     """A small serial job; `changes` replace whole sections, or parts of them where they are mappings."""
     body: dict[str, Any] = {
         "data": {"store": str(store)}, "kernel": {"type": "decomposable", "scalar": GAUSSIAN},
-        "features": {"count": 96, "seed": 1}, "solve": {"ridge": 1e-5}, "cluster": {"type": "serial"},
+        "features": {"count": 96, "sampler": {"type": "orthogonal"}, "seed": 1},
+        "solve": {"ridge": 1e-5}, "cluster": {"type": "serial"},
         "state": str(folder / "state"), "model": str(folder / "model"),
     }  # fmt: skip
     for key, value in changes.items():
@@ -284,7 +285,14 @@ def test_a_class_that_is_never_predicted_is_no_damage(tmp_path: Path) -> None:
     labels = np.where(np.arange(600) == 7, "rare", labels_of(X[:600]))
     np.savez(tmp_path / "a.npz", x=X[:600], c=labels)
     ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=[], classes="c")
-    fit(job(tmp_path / "a.zarr", tmp_path, data={"targets": {"classes": "classes"}}, features={"count": 8}))
+    fit(
+        job(
+            tmp_path / "a.zarr",
+            tmp_path,
+            data={"targets": {"classes": "classes"}},
+            features={"count": 8, "sampler": {"type": "orthogonal"}},
+        )
+    )
     predict(tmp_path / "model", tmp_path / "a.zarr", tmp_path / "p.zarr", engine=SerialEngine())
     assert call("verify", tmp_path / "p.zarr").exit_code == 0
     assert "rare" in call("inspect", tmp_path / "p.zarr").stdout
@@ -312,7 +320,8 @@ def test_very_few_rows_of_classes(tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", x=X[:n], c=np.arange(n) % 2)
         ingest([tmp_path / "a.npz"], tmp_path / f"{n}.zarr", inputs=["x"], targets=[], classes="c")
         for seed in range(6):
-            made = job(tmp_path / f"{n}.zarr", tmp_path / f"{n} {seed}", features={"count": 8, "seed": seed},
+            made = job(tmp_path / f"{n}.zarr", tmp_path / f"{n} {seed}",
+            features={"count": 8, "sampler": {"type": "orthogonal"}, "seed": seed},
                        data={"targets": {"classes": "classes"}})  # fmt: skip
             assert load_model(fit(made).model).info["calibration"]["slope"] > 0
 

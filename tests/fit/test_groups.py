@@ -85,7 +85,8 @@ def job(store: Path, folder: Path, *, by: str = "groups", data: dict[str, Any] |
     gaussian = {"type": "gaussian", "lengthscale": 1.0}
     described = {
         "data": {"store": str(store), "weights": "weights", **(data or {})},
-        "kernel": {"type": "decomposable", "scalar": gaussian}, "features": {"count": 24, "seed": SEED},
+        "kernel": {"type": "decomposable", "scalar": gaussian},
+        "features": {"count": 24, "sampler": {"type": "orthogonal"}, "seed": SEED},
         "solve": {"ridge": RIDGES, "select": "kfold", "folds": {"count": COUNT, "by": by}, "posterior": False} | solve,
         "cluster": {"type": "serial"}, "state": str(folder / "state"), "model": str(folder / "model"),
     }  # fmt: skip
@@ -339,7 +340,8 @@ def sparse(folder: Path, labels: str = "first", *, numbers: bool = False, **solv
     described = {
         "data": {"store": str(folder / "s.zarr"), "nan": "unlabelled", **data},
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
-        "features": {"count": 8, "seed": SEED}, "solve": {"ridge": 1e-4, **solve}, "cluster": {"type": "serial"},
+        "features": {"count": 8, "sampler": {"type": "orthogonal"}, "seed": SEED},
+        "solve": {"ridge": 1e-4, **solve}, "cluster": {"type": "serial"},
         "state": str(folder / "state"), "model": str(folder / "model"),
     }  # fmt: skip
     return Job.model_validate(described)

@@ -40,7 +40,7 @@ def job(store: Path, folder: Path, *, kernel: Any = None, data: dict[str, Any] |
     gaussian = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 0.7}}
     described = {
         "data": {"store": str(store), **(data or {})}, "kernel": kernel or gaussian,
-        "features": {"count": 32, "seed": SEED}, "cluster": {"type": "serial"},
+        "features": {"count": 32, "sampler": {"type": "orthogonal"}, "seed": SEED}, "cluster": {"type": "serial"},
         "solve": {"ridge": [1e-5, 1e-3], "select": "kfold", "folds": {"by": "rows"}} | solve,
         "state": str(folder / "state"), "model": str(folder / "model"),
     }  # fmt: skip

@@ -51,7 +51,11 @@ def job(folder: Path, X: FloatArray, Y: FloatArray, **more: Any) -> Job:
         ingest([source], store, inputs=["x"], targets=["y"])
     paths = {"data": {"store": str(store)}, "state": str(folder / "state"), "model": str(folder / "model")}
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}}
-    base = {"kernel": kernel, "features": {"count": 64}, "cluster": {"type": "serial"}}
+    base = {
+        "kernel": kernel,
+        "features": {"count": 64, "sampler": {"type": "orthogonal"}},
+        "cluster": {"type": "serial"},
+    }
     return Job.model_validate({**paths, **base, **more})
 
 

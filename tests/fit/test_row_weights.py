@@ -45,7 +45,8 @@ def store(path: Path, X: FloatArray, Y: FloatArray, **more: npt.NDArray[Any] | N
 def job(store: Path, *, kernel: str = "identity", data: dict[str, Any] | None = None, **solve: Any) -> Job:
     folder = store.with_suffix("")
     described = {
-        "data": {"store": str(store), **(data or {})}, "kernel": KERNELS[kernel], "features": {"count": 32},
+        "data": {"store": str(store), **(data or {})}, "kernel": KERNELS[kernel],
+        "features": {"count": 32, "sampler": {"type": "orthogonal"}},
         "solve": {"ridge": RIDGE, "posterior": False, **solve}, "cluster": {"type": "serial"},
         "state": f"{folder}/state", "model": f"{folder}/model",
     }  # fmt: skip

@@ -52,7 +52,8 @@ def write(tmp_path: Path) -> Write:
 
     def write(name: str, cluster: dict[str, Any], **changes: Any) -> Path:
         body = {
-            "data": {"store": "sea.zarr"}, "features": {"count": 32}, "solve": {"ridge": 1e-6}, "cluster": cluster,
+            "data": {"store": "sea.zarr"},
+            "features": {"count": 32, "sampler": {"type": "orthogonal"}}, "solve": {"ridge": 1e-6}, "cluster": cluster,
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
             "state": f"states/{name}", "model": f"models/{name}",
         }  # fmt: skip

@@ -90,7 +90,7 @@ def job(store: Path, folder: Path, *, kernel: dict[str, Any] = CURL, data: dict[
         {
             "data": {"store": str(store), **(data or {})},
             "kernel": kernel,
-            "features": {"count": features},
+            "features": {"count": features, "sampler": {"type": "orthogonal"}},
             "solve": {"ridge": 1e-2, **solve},
             "state": str(folder / "state"),
             "model": str(folder / "model"),

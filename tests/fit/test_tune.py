@@ -284,7 +284,7 @@ def test_length_scales_that_rows_tell_are_each_jobs_own(sea: Path, tmp_path: Pat
     words = [
         {"type": "decomposable", "scalar": {"type": kind, "lengthscale": "median"}} for kind in ("gaussian", "matern")
     ]
-    job = a_job(sea, tmp_path, kernel=words, features={"count": 32})
+    job = a_job(sea, tmp_path, kernel=words, features={"count": 32, "sampler": {"type": "orthogonal"}})
     first = told("tune", job)
     assert first["reads"] == 1.0
     shutil.rmtree(load_job(job).state)

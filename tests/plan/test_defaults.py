@@ -68,7 +68,8 @@ def chosen(described: Job) -> dict[str, Any]:
 def test_three_lines_are_a_job_that_says_what_it_chose(tmp_path: Path) -> None:
     described = job(stored(tmp_path / "a.zarr", *table(700)), tmp_path)
     before = chosen(described)
-    assert before == {"solve.standardize": True, "solve.select": "kfold", "features.count": 1024}
+    sampler = {"features.sampler": {"type": "orthogonal"}}  # there are three inputs
+    assert before == {"solve.standardize": True, "solve.select": "kfold", "features.count": 1024, **sampler}
     report = fit(described, engine=SerialEngine())
     after = {one["key"]: one["value"] for one in report.choices}
     assert after.items() >= before.items() and after["solve.folds.by"] == "rows"

@@ -29,7 +29,7 @@ model: models/sea
 WHOLE = """\
 data:     {store: sea.zarr, inputs: x, targets: y, nan: refuse}
 kernel:   {type: curl_free, scalar: {type: gaussian, lengthscale: auto}, measure: null}
-features: {count: auto, sampler: {type: orthogonal}, seed: 0}
+features: {count: auto, sampler: auto, seed: 0}
 solve:    {ridge: auto, select: auto, folds: {count: 5, by: auto}, standardize: auto, intercept: true,
            observe: null, class_weight: none, calibrate: true}
 cluster:  {type: local, workers: 2, memory: 4GiB}

@@ -1,0 +1,235 @@
+"""`features.sampler: auto`: a lattice where its features are closer to the kernel than random ones, and what else keeps
+it from one."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dorff import frequencies, kernels
+from dorff.engine import SerialEngine
+from dorff.errors import InputError
+from dorff.features import Recipe
+from dorff.fit import fit
+from dorff.kernels import FloatArray
+from dorff.model import operator_weights
+from dorff.passes import blocks as leaf_sizes
+from dorff.plan import Plan, lattice, make_plan
+from dorff.spec.job import Job
+
+RNG = np.random.default_rng(8)
+GAUSS = {"type": "gaussian", "lengthscale": 0.3}
+KERNELS: dict[str, Any] = {
+    "gaussian": kernels.Gaussian,
+    "matern32": lambda s: kernels.Matern(s, nu=1.5),
+    "matern52": lambda s: kernels.Matern(s, nu=2.5),
+}
+#: Inputs, kernel, length-scale over the box's side, features: where either way of drawing is the better one.
+LIMITS = [
+    (1, "matern32", 0.05, 512), (2, "gaussian", 0.2, 256), (2, "matern52", 0.1, 1024), (2, "gaussian", 0.01, 1024),
+    (3, "gaussian", 0.3, 1024), (3, "matern52", 0.2, 4096), (3, "matern32", 0.5, 2048), (3, "matern32", 0.1, 1024),
+    (3, "gaussian", 0.04, 1024), (3, "matern52", 0.04, 4096), (4, "gaussian", 0.5, 1024), (4, "matern52", 0.1, 1024),
+    (5, "gaussian", 1.0, 1024), (5, "matern52", 1.0, 1024), (5, "matern32", 0.3, 1024),
+]  # fmt: skip
+
+
+def write(path: Path, X: FloatArray, Y: FloatArray | None = None) -> Path:
+    Y = np.sin(X[:, :1]) + 0.1 * RNG.standard_normal((len(X), 1)) if Y is None else Y
+    group = zarr.open_group(str(path), mode="w")
+    for name, values in (("x", X), ("y", Y)):
+        group.create_array(name, data=values, chunks=(64, values.shape[1]))
+    return path
+
+
+def box(d: int, n: int = 200) -> FloatArray:
+    X = RNG.uniform(0.0, 1.0, (n, d))
+    X[:2] = [[0.0] * d, [1.0] * d]
+    return X
+
+
+def job(folder: Path, **parts: Any) -> Job:
+    body = {"data": {"store": "data.zarr"}, "kernel": {"type": "decomposable", "scalar": GAUSS},
+            "solve": {"ridge": 1e-4}, "cluster": {"type": "serial"}, "state": "state", "model": "model"}  # fmt: skip
+    for key, value in parts.items():
+        body[key] = {**body[key], **value} if isinstance(value, dict) and key in ("data", "solve") else value
+    return Job.model_validate(body, context={"folder": folder})
+
+
+def sampler(plan: Plan) -> tuple[str, str]:
+    """What was chosen, and why."""
+    (one,) = [one for one in plan.choices if one.key == "features.sampler"]
+    assert plan.own.sampler == one.value
+    return one.value["type"], one.why
+
+
+@cache
+def errors(d: int, scalar: kernels.ScalarKernel, m: int) -> tuple[float, float]:
+    """Root mean squared errors of k by the best of four lattices of m features; by orthogonal ones, of three draws."""
+    rng = np.random.default_rng(17)
+    X, Z = rng.uniform(0.0, 1.0, (2, 400, d))
+    Z[200:] = np.clip(X[200:] + 0.5 * scalar.config()["lengthscale"] * rng.standard_normal((200, d)), 0.0, 1.0)
+    exact = np.array([scalar.gram(x[None], z[None])[0, 0] for x, z in zip(X, Z, strict=True)])
+
+    def rmse(one: frequencies.Sampler, seed: int = 0) -> float:
+        recipe = Recipe.of(scalar, one, d=d, n_features=m, intercept=False)
+        drawn = recipe.draw(seed)
+        sizes = operator_weights(recipe.kernel, recipe.m, drawn.density).sizes
+        made = (drawn.phi.transform(X) * drawn.phi.transform(Z)) @ sizes
+        return float(np.sqrt(np.mean((made - exact) ** 2)))
+
+    of_lattice = [frequencies.Lattice(10.0**-power).over(np.ones(d), constant=True) for power in range(1, 5)]
+    random = [rmse(frequencies.Orthogonal(), seed) for seed in range(3)]
+    return min(map(rmse, of_lattice)), float(np.sqrt(np.mean(np.square(random))))
+
+
+@pytest.mark.parametrize(("d", "name", "length", "m"), LIMITS)
+def test_the_features_that_are_closer_to_the_kernel_are_chosen(
+    d: int, name: str, length: float, m: int, tmp_path: Path
+) -> None:
+    scalar = KERNELS[name](length)
+    write(tmp_path / "data.zarr", box(d))
+    described = job(tmp_path, kernel={"type": "decomposable", "scalar": scalar.config()}, features={"count": m})
+    kind, why = sampler(make_plan(described))
+    of_lattice, random = errors(d, scalar, m)
+    assert not 0.8 < of_lattice / random < 1.25, "no limit: neither is much better"
+    assert kind == ("lattice" if of_lattice < random else "orthogonal"), (why, of_lattice, random)
+
+
+def test_both_are_chosen_at_the_limits() -> None:
+    """The cases above are on either side."""
+    sides = [np.subtract(*errors(d, KERNELS[name](length), m)) > 0 for d, name, length, m in LIMITS]
+    assert 4 <= sum(sides) <= len(sides) - 4
+
+
+@pytest.mark.parametrize(("d", "wanted"), [(1, "lattice"), (2, "lattice"), (3, "orthogonal"), (4, "orthogonal")])
+def test_of_length_scales_that_rows_tell_inputs_decide(d: int, wanted: str, tmp_path: Path) -> None:
+    write(tmp_path / "data.zarr", box(d))
+    for kernel in ({"type": "decomposable"}, {"type": "decomposable", "scalar": {**GAUSS, "lengthscale": "median"}}):
+        assert sampler(make_plan(job(tmp_path, kernel=kernel)))[0] == wanted
+    report = fit(job(tmp_path, kernel=kernel), engine=SerialEngine())
+    assert {one["key"]: one["value"] for one in report.choices}["features.sampler"]["type"] == wanted
+
+
+def test_an_input_that_does_not_vary_does_not_count(tmp_path: Path) -> None:
+    """As the height of a walk on one level: with z it has three inputs, of which two vary."""
+    write(tmp_path / "data.zarr", np.column_stack([box(2), np.full(200, 7.0)]))
+    report = fit(job(tmp_path, kernel={"type": "decomposable"}), engine=SerialEngine())
+    chosen = {one["key"]: one["value"] for one in report.choices}
+    assert chosen["features.sampler"]["type"] == "lattice" and chosen["data.box"]["x2"] == [7.0, 7.0]
+
+
+SCALAR = {"type": "decomposable", "scalar": GAUSS}
+NONE: dict[str, tuple[dict[str, Any], str, str]] = {
+    "mixed": ({"features": {"precision": "mixed"}}, "orthogonal", "needs sums of the features' products"),
+    "streaming": ({"solve": {"route": "streaming"}}, "orthogonal", "needs sums of the features' products"),
+    "counts": ({"features": {"count": [64, 128]}, "solve": {"select": "kfold"}}, "orthogonal", "counts to choose from"),
+    "drawn for": ({"features": {"drawn_for": SCALAR}}, "orthogonal", "kernels to draw for"),
+    "a graph": ({"manifold": {"weight": 1e-3}}, "orthogonal", "needs sums of the features' products"),
+    "a spectrum": (
+        {"kernel": {**SCALAR, "scalar": {"type": "spectral_density", "density": "exp(-abs(w))", "support": [-9, 9]}}},
+        "iid",
+        "needs a kernel with a length-scale",
+    ),
+    "a slow decay": (
+        {"kernel": {**SCALAR, "scalar": {"type": "rational_quadratic", "alpha": 0.5, "lengthscale": 0.3}}},
+        "orthogonal",
+        "infinite at 0 in 2 dimensions",
+    ),
+    "arc-cosine": ({"kernel": {**SCALAR, "scalar": {"type": "arccos"}}}, "orthogonal", "arc"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NONE if name not in ("a spectrum", "arc-cosine")])
+def test_what_a_lattice_cannot_do_is_done_without(name: str, tmp_path: Path) -> None:
+    parts, kind, why = NONE[name]
+    write(tmp_path / "data.zarr", box(2))
+    found = sampler(make_plan(job(tmp_path, **parts)))
+    assert found[0] == kind and why in found[1]
+
+
+def test_many_inputs_are_not_looked_through(tmp_path: Path) -> None:
+    """Nobody reads all inputs for a box of six: rows that have no numbers would be found."""
+    X = box(6)
+    X[5:] = np.nan
+    write(tmp_path / "data.zarr", X)
+    plan = make_plan(job(tmp_path))
+    assert sampler(plan) == ("orthogonal", "a lattice is for 5 inputs or fewer, here are 6")
+    write(tmp_path / "data.zarr", np.where(np.isnan(X), 0.5, X))
+    boxed = make_plan(job(tmp_path, data={"box": [[0, 1]] * 6}))
+    assert any("data.box and data.outside have no effect" in one for one in boxed.warnings)
+
+
+def test_a_kernel_with_features_of_its_own_has_no_sampler(tmp_path: Path) -> None:
+    write(tmp_path / "data.zarr", box(2))
+    described = job(tmp_path, kernel={**SCALAR, "scalar": {"type": "polynomial", "degree": 2}}, features={"count": 64})
+    plan = make_plan(described)
+    assert not plan.chose("features.sampler") and not any("sampler" in one for one in plan.warnings)
+
+
+def test_a_box_that_is_wrong_is_refused_whatever_the_sampler(tmp_path: Path) -> None:
+    write(tmp_path / "data.zarr", box(2))
+    with pytest.raises(InputError, match=r"data\.box: wanted the least and the largest of each of the 2 inputs"):
+        make_plan(job(tmp_path, data={"box": [[0, 1]]}))
+
+
+def test_sums_in_the_state_are_gone_on_with(tmp_path: Path) -> None:
+    """A state of an earlier version, or of another sampler, keeps it: appended rows are no reason to begin anew."""
+    write(tmp_path / "data.zarr", box(2))
+    first = fit(job(tmp_path, features={"count": 128, "sampler": {"type": "orthogonal"}}), engine=SerialEngine())
+    again = fit(job(tmp_path, features={"count": 128}), engine=SerialEngine())
+    assert again.outcome == "unchanged" and again.leaves_computed == 0 and first.leaves_computed > 0
+    assert sampler(make_plan(job(tmp_path, features={"count": 128}))) == ("orthogonal", "as the sums in the state are")
+    other = make_plan(job(tmp_path, features={"count": 128}, state="other"))
+    assert sampler(other)[0] == "lattice"
+
+
+def appended(path: Path, X: FloatArray) -> None:
+    group = zarr.open_group(str(path), mode="a")
+    for name, values in (("x", X), ("y", np.sin(X[:, :1]))):
+        stored = group[name]
+        assert isinstance(stored, zarr.Array)
+        stored.append(values)
+
+
+def test_rows_beyond_a_box_that_nobody_gave_make_it_wider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows are then summed again; there is room for the next ones, which are added to what is there."""
+    for name in ("LIGHT_LEAF", "SMALLEST_LEAF", "LARGE_FIRST_LEAF"):
+        monkeypatch.setattr(leaf_sizes, name, 128)
+    monkeypatch.setattr(lattice, "LATTICE_ROWS", 64)
+    X = box(2, 640)
+    write(tmp_path / "data.zarr", X)
+    first = fit(job(tmp_path), engine=SerialEngine())
+    appended(tmp_path / "data.zarr", box(2, 64) + np.array([0.5, 0.0]))
+    wider = fit(job(tmp_path), engine=SerialEngine())
+    assert wider.rows_used == 704 and wider.leaves_reused == 0
+    (chosen,) = [one for one in wider.choices if one["key"] == "data.box"]
+    np.testing.assert_allclose([*chosen["value"].values()], [[0.0, 1.5 * 1.25], [0.0, 1.0]])
+    assert "wider than that of the sums in the state" in chosen["why"] and first.rows_used == 640
+    appended(tmp_path / "data.zarr", box(2, 64) + np.array([0.8, 0.0]))
+    more = fit(job(tmp_path), engine=SerialEngine())
+    assert more.rows_used == 768 and more.leaves_reused > 0
+    given = job(tmp_path, data={"box": [[0, 2], [0, 1]]})
+    assert fit(given, engine=SerialEngine()).leaves_reused == 0
+    appended(tmp_path / "data.zarr", box(2, 64) + np.array([2.0, 0.0]))
+    with pytest.raises(InputError, match=r"outside of the box .*, from 0 to 2; give a data\.box"):
+        fit(given, engine=SerialEngine())
+    dropping = fit(job(tmp_path, data={"outside": "drop"}, state="drops"), engine=SerialEngine())
+    assert dropping.rows_dropped == 0
+    appended(tmp_path / "data.zarr", box(2, 64) + np.array([9.0, 0.0]))
+    assert fit(job(tmp_path, data={"outside": "drop"}, state="drops"), engine=SerialEngine()).rows_dropped == 64
+
+
+def test_only_new_rows_are_looked_at_for_the_box(tmp_path: Path) -> None:
+    write(tmp_path / "data.zarr", box(2, 640))
+    plan = make_plan(job(tmp_path))
+    fit(job(tmp_path), engine=SerialEngine())
+    frozen = make_plan(job(tmp_path)).frozen()
+    ends = lattice._ends(frozen, plan.dataset, plan.leaves)
+    assert np.array_equal(ends, lattice.box_of(frozen.spec)), "no row is new"
+    appended(tmp_path / "data.zarr", box(2, 64) + np.array([3.0, 4.0]))
+    later = make_plan(job(tmp_path, features={"sampler": {"type": "iid"}}, state="other"))
+    ends = lattice._ends(frozen, later.dataset, later.leaves)
+    np.testing.assert_allclose(ends, [[3.0, 4.0], [4.0, 5.0]])
