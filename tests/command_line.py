@@ -65,7 +65,7 @@ def write_csv(path: Path, rows: FloatArray) -> Path:
 
 
 def write_job(path: Path, **changes: object) -> Path:
-    """A small job on sea.zarr; JSON is YAML."""
+    """A small job on sea.zarr, of random features unless it says otherwise; JSON is YAML."""
     job: dict[str, object] = {
         "data": {"store": "sea.zarr"},
         "kernel": CURL,
@@ -74,5 +74,8 @@ def write_job(path: Path, **changes: object) -> Path:
         "state": "runs/sea",
         "model": "models/sea",
     }
-    path.write_text(json.dumps(job | changes))
+    job |= changes
+    if isinstance(features := job["features"], dict):
+        job["features"] = {"sampler": {"type": "orthogonal"}, **features}
+    path.write_text(json.dumps(job))
     return path

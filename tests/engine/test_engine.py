@@ -84,7 +84,7 @@ def job(store: Path, folder: Path, **solve: Any) -> Job:
         {
             "data": {"store": str(store), "nan": solve.pop("nan", "refuse")},
             "kernel": {"type": "sum", "terms": terms},
-            "features": {"count": 64},
+            "features": {"count": 64, "sampler": {"type": "orthogonal"}},
             "solve": {"ridge": 1e-6, **solve},
             "state": str(folder / "state"),
             "model": str(folder / "model"),

@@ -85,12 +85,13 @@ def write_store(path: Path, X: FloatArray, Y: FloatArray, *, append: bool = Fals
 
 def write_job(folder: Path, store: Path, **changes: Any) -> Path:
     """A job on `store` whose state and models are in `folder`; `changes` replace its keys. JSON is YAML. A local
-    cluster has its workers, however small the job."""
+    cluster has its workers, however small the job; features are random unless it says otherwise."""
     body: dict[str, Any] = {
         "data": {"store": str(store)}, "kernel": FIELD, "features": {"count": 64}, "solve": {"ridge": 1e-6},
         "cluster": {"type": "serial"}, "state": "runs", "model": "models",
     }  # fmt: skip
     body |= changes
+    body["features"] = {"sampler": {"type": "orthogonal"}, **body["features"]}
     if body["cluster"].get("type") == "local":
         body["cluster"] = {"small_jobs": "workers", **body["cluster"]}
     folder.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,8 @@ Settle = Callable[..., None]
 
 def job(home: Path | str, **more: Any) -> dict[str, Any]:
     return {
-        "data": {"store": f"{home}/sea.zarr"}, "features": {"count": 256, "seed": 1}, "solve": {"ridge": 1e-6},
+        "data": {"store": f"{home}/sea.zarr"},
+        "features": {"count": 256, "sampler": {"type": "orthogonal"}, "seed": 1}, "solve": {"ridge": 1e-6},
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 0.5}},
         "cluster": {"type": "serial"}, "state": f"{home}/state", "model": f"{home}/model", **more,
     }  # fmt: skip

@@ -53,7 +53,8 @@ class World:
             group.create_array(name, shape=(0, 1), chunks=(SHARD, 1), dtype="float64", compressors=None)
         self.append(rows)
         job = Job.model_validate({
-            "data": {"store": str(self.store)}, "features": {"count": 8}, "solve": {"ridge": 1e-6},
+            "data": {"store": str(self.store)},
+            "features": {"count": 8, "sampler": {"type": "orthogonal"}}, "solve": {"ridge": 1e-6},
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
             "state": str(folder / "state"), "model": str(folder / "model"), "cluster": {"type": "serial"},
         })  # fmt: skip

@@ -284,6 +284,7 @@ def planned(folder: Path, Y: FloatArray, chunk: int, **words: dict[str, Any]) ->
         "state": str(folder / "state"), "model": str(folder / "model"), **words,
         "data": {"store": str(folder / "data.zarr"), **words.get("data", {})},
     }  # fmt: skip
+    job["features"] = {"sampler": {"type": "orthogonal"}, **job["features"]}
     return make_plan(Job.model_validate(job))
 
 
@@ -438,7 +439,7 @@ def written(cell: Cell, folder: Path) -> tuple[Path, str]:
     whole: dict[str, Any] = {
         "data": {"store": "data.zarr", **job.get("data", {})},
         "kernel": job.get("kernel", PLAIN),
-        "features": {"count": m, **job.get("features", {})},
+        "features": {"count": m, "sampler": {"type": "orthogonal"}, **job.get("features", {})},
         "solve": {**solve, **job.get("solve", {})},
         "publish": {"digits": 0},
         "cluster": {"type": cell["engine"]} | (

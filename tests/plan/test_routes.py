@@ -37,7 +37,7 @@ def job(*, features: dict[str, Any] | None = None, targets: Any = "y", **solve: 
         {
             "data": {"store": "a.zarr", "targets": targets},
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
-            "features": features or {},
+            "features": {"sampler": {"type": "orthogonal"}, **(features or {})},
             "solve": {"ridge": 1e-6, "select": "gcv"} | solve,
             "state": "state",
             "model": "model",

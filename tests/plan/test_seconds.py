@@ -54,7 +54,13 @@ def job(count: int | list[int] = 1024, **solve: Any) -> Job:
     scalar = {"type": "gaussian", "lengthscale": 1.0}
     kernel = {"type": "decomposable", "scalar": scalar}
     body = {"data": {"store": "a"}, "kernel": kernel, "state": "s", "model": "m"}
-    return Job.model_validate(body | {"features": {"count": count}, "solve": {"ridge": 1e-6, "select": "gcv"} | solve})
+    return Job.model_validate(
+        body
+        | {
+            "features": {"count": count, "sampler": {"type": "orthogonal"}},
+            "solve": {"ridge": 1e-6, "select": "gcv"} | solve,
+        }
+    )
 
 
 def case(name: str, m: int, method: str = "direct") -> tuple[Setting, FeatureMap, FloatArray, FloatArray]:

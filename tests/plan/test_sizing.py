@@ -25,7 +25,8 @@ def large(tmp_path: Path) -> Path:
             writer.write(np.random.default_rng(0).standard_normal((16384, layout.columns)))
     write_metadata(store, layouts, rows=4 * 10**7, columns={"x": ("a", "b"), "y": ("c",)})
     body = {
-        "data": {"store": "rows.zarr"}, "kernel": INDEPENDENT, "features": {"count": 2048}, "solve": {"ridge": 1e-6},
+        "data": {"store": "rows.zarr"}, "kernel": INDEPENDENT,
+        "features": {"count": 2048, "sampler": {"type": "orthogonal"}}, "solve": {"ridge": 1e-6},
         "state": "runs", "model": "models",
     }  # fmt: skip
     (tmp_path / "job.yaml").write_text(json.dumps(body))
@@ -71,7 +72,7 @@ def test_memory_has_something_to_spare_and_walltime_twice_the_time(large: Path) 
 def test_few_leaves_have_few_workers(large: Path) -> None:
     """However long a leaf takes: a worker has two at least."""
     body = json.loads(large.read_text()) | {
-        "features": {"count": 16384},
+        "features": {"count": 16384, "sampler": {"type": "orthogonal"}},
         "data": {"store": "rows.zarr", "window": 4096},
     }
     large.write_text(json.dumps(body))
@@ -84,7 +85,10 @@ def test_a_job_that_is_too_large_for_this_machine_has_a_cluster_too(
     large: Path, count: int, workers: int, memory: str
 ) -> None:
     """Of the direct route, which the workers that the job has now may not be large enough for."""
-    more = {"features": {"count": count}, "cluster": {"workers": workers, "memory": memory}}
+    more = {
+        "features": {"count": count, "sampler": {"type": "orthogonal"}},
+        "cluster": {"workers": workers, "memory": memory},
+    }
     large.write_text(json.dumps(json.loads(large.read_text()) | {"solve": {"ridge": 1e-6, "route": "direct"}} | more))
     assert call("plan", large).exit_code == 4
     plan = planned(large, "--for", "slurm")
@@ -109,7 +113,7 @@ def test_a_walltime_is_one_that_queues_have(large: Path, flops: float, walltime:
 
 def test_a_walltime_that_is_shorter_than_a_leaf_is_refused(large: Path) -> None:
     """Before anything is asked of Slurm, which is not here."""
-    body = json.loads(large.read_text()) | {"features": {"count": 16384}}
+    body = json.loads(large.read_text()) | {"features": {"count": 16384, "sampler": {"type": "orthogonal"}}}
     body["cluster"] = {"type": "slurm", "memory": "16GiB", "walltime": "00:01:00"}
     large.write_text(json.dumps(body))
     for command in ("plan", "fit"):
@@ -136,6 +140,8 @@ def test_the_exact_model_is_cheaper_where_its_system_is_no_wider(tmp_path: Path)
     write_metadata(store, layouts, rows=100, columns={"x": ("a", "b"), "y": ("c", "d", "e")})
     body = {"data": {"store": "rows.zarr"}, "kernel": INDEPENDENT, "solve": {"ridge": 1e-6}, "state": "s", "model": "m"}
     for count, cheaper in ((100, True), (98, False)):  # r = 3
-        (tmp_path / "job.yaml").write_text(json.dumps(body | {"features": {"count": count}}))
+        (tmp_path / "job.yaml").write_text(
+            json.dumps(body | {"features": {"count": count, "sampler": {"type": "orthogonal"}}})
+        )
         plan = planned(tmp_path / "job.yaml")
         assert plan["rank"] == 3 and plan["exact_is_cheaper"] is cheaper

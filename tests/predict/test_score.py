@@ -143,7 +143,8 @@ def job(folder: Path, **changes: Any) -> dict[str, Any]:
     scalar = {"type": "gaussian", "lengthscale": 0.6}
     return {
         "data": {"store": str(folder / "sea.zarr"), "weights": "weights"},
-        "kernel": {"type": "decomposable", "scalar": scalar}, "features": {"count": 40, "seed": SEED},
+        "kernel": {"type": "decomposable", "scalar": scalar},
+        "features": {"count": 40, "sampler": {"type": "orthogonal"}, "seed": SEED},
         "solve": {"ridge": RIDGES, "select": "kfold", "folds": {"count": COUNT, "by": "rows"}},
         "cluster": {"type": "serial"}, "state": str(folder / "state"), "model": str(folder / "model"),
     } | changes  # fmt: skip

@@ -308,7 +308,8 @@ def test_the_page_of_a_fit_has_what_its_folds_say(tmp_path: Path) -> None:
     )
     kernel = [{"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": scale}} for scale in (0.5, 1.5)]
     job = {
-        "data": {"store": "t.zarr"}, "kernel": kernel, "features": {"count": 64}, "cluster": {"type": "serial"},
+        "data": {"store": "t.zarr"}, "kernel": kernel,
+        "features": {"count": 64, "sampler": {"type": "orthogonal"}}, "cluster": {"type": "serial"},
         "solve": {"ridge": [1e-6, 1e-4, 1e-2], "select": "kfold", "folds": {"by": "rows"}}, "state": "state",
         "model": "model",
     }  # fmt: skip

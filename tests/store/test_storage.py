@@ -179,7 +179,8 @@ def test_a_whole_fit_and_another_of_appended_rows(home: Location, tmp_path: Path
     assert ingest([local], rows, inputs=["x"], targets=["y"], shard_rows=1024) == 3000
     assert verify(store) == []
     job = Job.model_validate({
-        "data": {"store": store}, "features": {"count": 64, "seed": 1}, "solve": {"ridge": 1e-6},
+        "data": {"store": store},
+        "features": {"count": 64, "sampler": {"type": "orthogonal"}, "seed": 1}, "solve": {"ridge": 1e-6},
         "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 0.5}},
         "cluster": {"type": "serial"}, "state": str(home / "state"), "model": str(home / "model"),
     })  # fmt: skip
