@@ -17,7 +17,7 @@ from distributed import get_worker
 from dorff import __version__
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.estimators.arrays import Deal, Rows, StoredRows, finite, runs_of
+from dorff.estimators.arrays import Deal, Rows, StoredRows, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted
@@ -36,7 +36,8 @@ SAMPLE_RUNS, RUN_ROWS = 16, 64
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
 WINDOWS: Final = 256  # runs of rows looked through where there are more than enough
 PART_ROWS = 2**14  # that one thread sums, of arrays in memory and in Zarr
-LATTICE_NUMBERS: Final = 2**19  # strengths of rows that are added to sums of exponentials at a time
+FEW_ROWS: Final = 2**11  # for which a Gram matrix takes no longer than exponentials, and has more digits
+LATTICE_NUMBERS: Final = 2**17  # strengths of rows that are added to sums of exponentials at a time
 MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
 Codes = npt.NDArray[np.int64]
@@ -125,6 +126,8 @@ class ArraySums:
         """Moments of each fold and pattern of X (n, d) and Y (n, q): both Dask arrays of the same row chunks, or
         neither. `weights` (n,) are the rows', all 1 if None; the first row is number `first`. Parts of other arrays
         are summed in so many threads as `jobs`, and added in order: the bits do not depend on their number."""
+        if self.tolerance is not None and X.shape[0] <= FEW_ROWS:
+            return replace(self, tolerance=None).of(X, Y, weights, first=first, jobs=jobs)
         if isinstance(X, da.Array):
             return self._of_chunks(X, Y, weights, first)
         assert not isinstance(Y, da.Array)
@@ -228,19 +231,9 @@ class Stream:
 
     def by_gram(self, X: Rows, Y: Targets, weights: FloatArray | None, jobs: int) -> "Stream | None":
         """The same rows by a Gram matrix, which has more digits; None where it is, or earlier rows are gone."""
-        if self.summing.tolerance is None or self.rows > X.shape[0]:
+        if self.summing.tolerance is None or self.rows > X.shape[0] or self.rows <= FEW_ROWS:
             return None
-        own = replace(self.summing, features=self.drawing.features, tolerance=None)
-        return replace(self, summing=own, sums={}, rows=0).added(X, Y, weights, jobs)
-
-
-def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
-    """(first row, rows, X's chunk, Y's) of two Dask arrays of the same row chunks, the chunks to be computed."""
-    sizes = X.chunks[0]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
-    # Optimised apart, a chunk that X and Y are both cut from would be made twice.
-    parts = (part.to_delayed(optimize_graph=False).ravel() for part in (X, Y))
-    return zip(starts, sizes, *parts, strict=True)
+        return replace(self, summing=replace(self.summing, tolerance=None), sums={}, rows=0).added(X, Y, weights, jobs)
 
 
 def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None:
@@ -303,11 +296,6 @@ def sample(X: Rows, Y: Targets) -> tuple[FloatArray, FloatArray]:
 def weights_of(weights: FloatArray | None, runs: Sequence[Run]) -> FloatArray | None:
     """Of weights (n,) those of the rows of these runs; None where there are none."""
     return None if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
-
-
-def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:
-    """One chunk's or slice's values as `finite` float64, C-contiguous."""
-    return finite(np.ascontiguousarray(values, dtype=np.float64), name, first, partial=partial)
 
 
 class ArrayReader:

@@ -262,26 +262,28 @@ class ORFFEstimator(Nested, ABC):
     ) -> tuple[Stream, Fitted, Model]:
         """The fit and the model of the ridge and the penalties' weights, or of the best of the lists; `sample` are rows
         that are left out one at a time. Where exponentials leave too few digits the last `rows` are summed again."""
-        drawing, sums, deal = stream.drawing, stream.sums, stream.summing.folds
+        setting = replace(stream.drawing.setting, sample=sample)
+        settings = [setting] if penalties is None else penalties.settings(setting)
+        choice = self._chosen(stream, settings)
+        if choice.lost_digits and (again := stream.by_gram(*rows)) is not None:
+            stream, choice = again, self._chosen(again, settings)
+        self._keep(choice, penalties)
+        fitted, report = Fitted([replace(one, sample=None) for one in settings], stream.sums, choice), {}
+        if penalties is not None:
+            report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
+        return stream, fitted, stream.drawing.model(fitted, report)
+
+    def _chosen(self, stream: Stream, settings: Sequence[Setting]) -> Choice:
         no_rows, no_target = "y has no row with a target that was observed; give some", "no row has this target"
-        folds = folds_with_rows(sums, no_rows, lambda at: f"y, column {at}: {no_target}; leave the column out")
+        folds = folds_with_rows(stream.sums, no_rows, lambda at: f"y, column {at}: {no_target}; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in pooled(folds)):
             raise InputError(TOO_LARGE)
         if self._cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
-        setting = replace(drawing.setting, sample=sample)
-        settings = [setting] if penalties is None else penalties.settings(setting)
+        deal = stream.summing.folds
         if isinstance(deal, GivenFolds) and deal.uses is not None:
-            choice = arrays.choose_by_splits(deal.uses, sums, settings, self._ridges())
-        else:
-            choice = choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
-        if choice.lost_digits and (again := stream.by_gram(*rows)) is not None:
-            return self._solve(again, rows, penalties, sample)
-        self._keep(choice, penalties)
-        fitted, report = Fitted([replace(one, sample=None) for one in settings], sums, choice), {}
-        if penalties is not None:
-            report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
-        return stream, fitted, drawing.model(fitted, report)
+            return arrays.choose_by_splits(deal.uses, stream.sums, settings, self._ridges())
+        return choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
 
     def _judge(self, fitted: Fitted, quality: FitQuality | None, drawing: Drawing, level: int) -> None:
         """Keep what rows held out say of the fit, and warn of what is wrong with it, `level` calls from here."""
