@@ -36,7 +36,8 @@ SAMPLE_RUNS, RUN_ROWS = 16, 64
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
 WINDOWS: Final = 256  # runs of rows looked through where there are more than enough
 PART_ROWS = 2**14  # that one thread sums, of arrays in memory and in Zarr
-FEW_ROWS: Final = 2**11  # for which a Gram matrix takes no longer than exponentials, and has more digits
+FEW_ROWS: Final = 2**11  # for which a Gram matrix takes hardly longer than exponentials, and has more digits
+BLOCK_NUMBERS: Final = 2**21  # of features that are made at a time for Gram matrices
 LATTICE_NUMBERS: Final = 2**17  # strengths of rows that are added to sums of exponentials at a time
 MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
@@ -81,14 +82,14 @@ class Drawing:
     box: FloatArray | None = None
 
     def summing(self, precision: str, **options: Any) -> "ArraySums":
-        """What sums the rows: exponentials, where these are fewer than the numbers of a Gram matrix."""
+        """What sums the rows: exponentials, where they take no more memory than Gram matrices and a block of rows."""
         own = ArraySums(self.features, self.y0, self.deal, precision=precision, box=self.box, **options)
         sampler, on = self.recipe.sampler, tight(self.features)
         if on is None or precision != "double" or not isinstance(sampler, Lattice):
             return own
         fast = replace(own, features=on, tolerance=sampler.tolerance)
-        held = fast.empty(1).empty((0, "")).held()
-        return fast if sum(piece.size for piece in held) <= (on.m + 1 + len(self.y0)) ** 2 else own
+        held = sum(piece.size for piece in fast.empty(1).empty((0, "")).held())
+        return fast if held <= (on.m + 1 + len(self.y0)) ** 2 + BLOCK_NUMBERS // self.deal.count else own
 
     @property
     def sampled(self) -> FirstLook | None:
