@@ -104,6 +104,8 @@ class Drawing:
         solution, n = fitted.fit.solution, sum(sums.n for sums in fitted.sums.values())
         own = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
         info = {"report": own | dict(report or {}), "versions": {"dorff": __version__, "numpy": np.__version__}}
+        if self.box is not None:
+            info["data"] = dict(zip(("low", "high"), self.box.tolist(), strict=True))
         return fitted.model(self.features, self.recipe.sampler.config(), self.seed, info)
 
 

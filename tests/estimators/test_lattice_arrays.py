@@ -1,6 +1,7 @@
 """Estimators on a lattice: by sums of exponentials as by Gram matrices of the same features."""
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import dask.array as da
@@ -167,17 +168,21 @@ def test_where_digits_are_lost_rows_are_summed_as_before(ridge: Any, written: li
         stream = clone(estimator).set_params(ridge=1e-6).partial_fit(X[:100], Y[:100])
         with pytest.warns(LinAlgWarning, match="digits of the fitted values"):
             stream.set_params(ridge=1e-15).partial_fit(X[100:], Y[100:])
+        assert stream.model_.info["report"]["rows_used"] == n
         assert written == [100, 50]
 
 
-def test_what_exponentials_are_not_for_goes_by_gram_sums(written: list[int]) -> None:
+def test_what_exponentials_are_not_for_goes_by_gram_sums(written: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Single precision, views, few rows, and lattices of more numbers than a Gram matrix."""
     X, Y = flow()
     ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-4, precision="mixed").fit(X, Y)
     views = kernels.MultiView([(1, GAUSS), (1, GAUSS)])
     ORFFRegressor(views, 600, sampler=LATTICE, ridge=1e-4).fit(X, Y)
+    of, summed = array_sums.Stream.added, list[int]()
+    monkeypatch.setattr(array_sums.Stream, "added", lambda self, X, *more: summed.append(len(X)) or of(self, X, *more))
     with pytest.warns(LinAlgWarning, match="digits of the fitted values"):
         ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-15).fit(X[:20], Y[:20])
+    assert summed == [20]  # once
     rough = kernels.Gaussian(0.15)
     ORFFRegressor(rough, 600, sampler=LATTICE, ridge=1e-4).fit(X, np.tile(Y, (1, 200)))
     assert not written
@@ -189,3 +194,35 @@ def test_targets_that_overflow_are_refused() -> None:
     X, Y = flow()
     with pytest.raises(InputError, match="so large that their squares overflow"):
         ORFFRegressor(FIELD, 600, sampler=LATTICE, ridge=1e-5).fit(X, 1e200 * Y)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_rows_where_the_function_repeats_itself_are_counted(standardize: bool, tmp_path: Any) -> None:
+    """A period further on values are the same. Up to there nothing is said, nor along an input that was constant."""
+    X, Y = flow()
+    X = np.column_stack([X, np.full(N, 7.0)])
+    estimator = ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-5, standardize=standardize).fit(X, Y)
+    assert estimator.model_.ends is not None
+    period = np.array([estimator.model_.ends[1][0] - X[:, 0].min(), 0.0, 5.0])
+    assert np.isfinite(estimator.predict(np.vstack([X, X.min(axis=0) + 0.99 * period]))).all()
+    far = X.copy()
+    far[::180] = X[::180] + 1.01 * period
+    message = f"^5 of {N} rows lie so far beyond the rows fitted that a function on a lattice repeats itself"
+    with pytest.warns(UserWarning, match=message) as seen:
+        again = estimator.predict(far)
+    np.testing.assert_allclose(again[::180], estimator.predict(X[::180] + 0.01 * period), atol=1e-9)
+    group = zarr.open_group(str(tmp_path / "rows.zarr"), mode="w")
+    stored = group.create_array("x", data=far, chunks=(70, 3))
+    with pytest.warns(UserWarning, match=message):
+        assert len(seen) == 1 and np.array_equal(estimator.predict(stored), again)
+    with pytest.warns(UserWarning, match=message):  # of each chunk
+        estimator.predict(da.from_array(far, chunks=(N, 3))).compute()
+
+
+def test_models_without_lattice_or_range_repeat_nowhere() -> None:
+    X, Y = flow()
+    on = ORFFRegressor(FIELD, 600, sampler=LATTICE, ridge=1e-5).fit(X, Y).model_
+    off = ORFFRegressor(FIELD, 60, ridge=1e-5).fit(X, Y).model_
+    assert on.repeating(X + 100.0) == N and on.repeating(X - 100.0) == N
+    for model in (replace(on, info={}), replace(on, info={"data": {"low": "ab", "high": [1.0]}}), off):
+        assert model.ends is None and model.repeating(X + 100.0) == 0
