@@ -202,8 +202,10 @@ def test_rows_where_the_function_repeats_itself_are_counted(standardize: bool, t
     X, Y = flow()
     X = np.column_stack([X, np.full(N, 7.0)])
     estimator = ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-5, standardize=standardize).fit(X, Y)
-    assert estimator.model_.ends is not None
-    period = np.array([estimator.model_.ends[1][0] - X[:, 0].min(), 0.0, 5.0])
+    ends = estimator.model_.ends
+    assert ends is not None
+    period = np.array([ends[1][0] - X[:, 0].min(), 0.0, 50.0])
+    assert period[0] < 5.0 and np.isclose(X[:, 0].max() - ends[0][0], period[0])
     assert np.isfinite(estimator.predict(np.vstack([X, X.min(axis=0) + 0.99 * period]))).all()
     far = X.copy()
     far[::180] = X[::180] + 1.01 * period
