@@ -113,6 +113,7 @@ def predict(
     """
     import dorff.predict as predicting
     from dorff.data.nodes import group_attributes
+    from dorff.model import REPEATING
     from dorff.predict.tables import Tables
 
     extra = predicting.Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
@@ -124,10 +125,13 @@ def predict(
         with _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak), meter("predict") as tell:
             given = partial(predicting.predict, inputs=arrays, uncertainty=extra, views=some, progress=tell)
             rows = given(model, place, table.out, engine=engine)
-        empty = group_attributes(table.out)["dorff"][predicting.NAN_ROWS]
+        written = group_attributes(table.out)["dorff"]
+        empty, far = written[predicting.NAN_ROWS], written.get(predicting.REPEATING_ROWS, 0)
         table.finish(model, arrays, some)
     if empty:
         say(f"dorff: {out}: {empty:,} of {rows:,} rows are NaN, as their inputs hold NaN or infinity", "warning")
+    if far:
+        say(f"dorff: {out}: {far:,} of {rows:,} rows lie {REPEATING}", "warning")
     text = f"{out}: {rows:,} rows of y{', std' if std else ''}{', bands' if bands else ''}"
     show({"rows": rows, predicting.NAN_ROWS: empty, "store": str(out), "plan_peak_bytes": peak}, text, as_json=as_json)
 

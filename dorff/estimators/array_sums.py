@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import dask.array as da
 import numpy as np
@@ -17,15 +17,18 @@ from distributed import get_worker
 from dorff import __version__
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.estimators.arrays import Deal, Rows, StoredRows, finite, runs_of
+from dorff.estimators.arrays import Deal, Rows, StoredRows, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.features import FeatureMap, Recipe
 from dorff.fit import Fitted
+from dorff.frequencies import Lattice
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.moments import Folds, check_patterns, merge_folds
+from dorff.moments import Folds, Moments, Part, Sums, Toeplitz, check_patterns, merge_folds
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, block_rows
+from dorff.passes.blocks import TargetSums
+from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, gram, modes_of, tight
 from dorff.plan.sampled import FirstLook, linear_r2, sample_runs
 from dorff.solvers import Setting
 
@@ -33,10 +36,15 @@ SAMPLE_RUNS, RUN_ROWS = 16, 64
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
 WINDOWS: Final = 256  # runs of rows looked through where there are more than enough
 PART_ROWS = 2**14  # that one thread sums, of arrays in memory and in Zarr
+FEW_ROWS: Final = 2**11  # for which a Gram matrix takes hardly longer than exponentials, and has more digits
+BLOCK_NUMBERS: Final = 2**21  # of features that are made at a time for Gram matrices
+LATTICE_NUMBERS: Final = 2**17  # strengths of rows that are added to sums of exponentials at a time
 MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
 Codes = npt.NDArray[np.int64]
 Run: TypeAlias = tuple[int, int]  # its first row, and the one after its last
+S = TypeVar("S", bound=Sums)
+Parts: TypeAlias = dict[Part, Sums]
 Look: TypeAlias = tuple[FirstLook, RowBlock]  # with the rows, their inputs scaled
 
 _pinning = threading.Lock()
@@ -73,6 +81,16 @@ class Drawing:
     looked: Look | None = None
     box: FloatArray | None = None
 
+    def summing(self, precision: str, **options: Any) -> "ArraySums":
+        """What sums the rows: exponentials, where they take no more memory than Gram matrices and a block of rows."""
+        own = ArraySums(self.features, self.y0, self.deal, precision=precision, box=self.box, **options)
+        sampler, on = self.recipe.sampler, tight(self.features)
+        if on is None or precision != "double" or not isinstance(sampler, Lattice):
+            return own
+        fast = replace(own, features=on, tolerance=sampler.tolerance)
+        held = sum(piece.size for piece in fast.empty(1).empty((0, "")).held())
+        return fast if held <= (on.m + 1 + len(self.y0)) ** 2 + BLOCK_NUMBERS // self.deal.count else own
+
     @property
     def sampled(self) -> FirstLook | None:
         """What a sample of the rows told, and a linear model of the folds of it."""
@@ -86,6 +104,8 @@ class Drawing:
         solution, n = fitted.fit.solution, sum(sums.n for sums in fitted.sums.values())
         own = {"rows_used": n, "ridge": solution.ridge, "condition": solution.condition, "rung": solution.rung}
         info = {"report": own | dict(report or {}), "versions": {"dorff": __version__, "numpy": np.__version__}}
+        if self.box is not None:
+            info["data"] = dict(zip(("low", "high"), self.box.tolist(), strict=True))
         return fitted.model(self.features, self.recipe.sampler.config(), self.seed, info)
 
 
@@ -93,7 +113,8 @@ class Drawing:
 class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
     `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
-    rows out that have none. `precision` is that of `BlockSums`."""
+    rows out that have none. `precision` is that of `BlockSums`; of a `tolerance` exponentials are summed, and
+    written out as moments at the end."""
 
     features: FeatureMap
     y0: FloatArray
@@ -102,16 +123,20 @@ class ArraySums:
     partial: bool = False
     precision: str = "double"
     box: FloatArray | None = None
+    tolerance: float | None = None
 
     def of(self, X: Rows, Y: Targets, weights: FloatArray | None = None, *, first: int = 0, jobs: int = 1) -> Folds:
         """Moments of each fold and pattern of X (n, d) and Y (n, q): both Dask arrays of the same row chunks, or
         neither. `weights` (n,) are the rows', all 1 if None; the first row is number `first`. Parts of other arrays
         are summed in so many threads as `jobs`, and added in order: the bits do not depend on their number."""
+        if self.tolerance is not None and X.shape[0] <= FEW_ROWS:
+            return replace(self, tolerance=None).of(X, Y, weights, first=first, jobs=jobs)
         if isinstance(X, da.Array):
             return self._of_chunks(X, Y, weights, first)
         assert not isinstance(Y, da.Array)
         read = list(runs(X, Y))
-        step = max(1, PART_ROWS // max(read[0][1] - read[0][0], 1))
+        rows = PART_ROWS if self.tolerance is None else LATTICE_ROWS
+        step = max(1, rows // max(read[0][1] - read[0][0], 1))
         parts = [read[start : start + step] for start in range(0, len(read), step)]
 
         def opened() -> tuple[ArrayReader, ArrayReader]:
@@ -119,28 +144,42 @@ class ArraySums:
 
         readers = opened() if jobs == 1 else None
 
-        def of_part(part_runs: list[tuple[int, int]]) -> Folds:
-            sums = self._sums(part_runs[-1][1] - part_runs[0][0])
+        def of_part(part_runs: list[tuple[int, int]]) -> Parts:
+            sums = self.empty(part_runs[-1][1] - part_runs[0][0])
             inputs, targets = readers or opened()
             for start, stop in part_runs:
                 rows = inputs.read(start, stop), targets.read(start, stop), part(weights, start, stop)
                 self._add(sums, first + start, *rows)
-            return sums.moments()
+            return self._total(sums)
 
-        total: Folds = {}
+        total: Parts = {}
         with ThreadPoolExecutor(jobs) as pool:
             for start in range(0, len(parts), jobs):  # no more at a time, as each holds its sums
                 for sums in (pool.map if jobs > 1 else map)(of_part, parts[start : start + jobs]):
                     total = merge_folds(total, sums)
-        return total
+        return self._written(total)
 
-    def _sums(self, rows: int) -> BlockSums:
+    def empty(self, rows: int) -> TargetSums:
+        """Empty sums, for so many rows."""
+        if self.tolerance is not None:
+            few, weight = max(1, LATTICE_NUMBERS // (1 + len(self.y0))), self.class_weight
+            return LatticeSums(self.features, self.y0, block_rows=few, tolerance=self.tolerance, class_weight=weight)
         block = min(block_rows(self.features.m + 1 + len(self.y0)), max(rows, 1))
         return BlockSums(
             self.features, self.y0, block_rows=block, class_weight=self.class_weight, precision=self.precision
         )
 
-    def _add(self, sums: BlockSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> None:
+    def _total(self, sums: TargetSums) -> Parts:
+        return dict(sums.total(Moments if self.tolerance is None else Toeplitz))
+
+    def _written(self, total: Parts) -> Folds:
+        """The moments of sums; of exponentials, one after the other in their place."""
+        if self.tolerance is None:
+            return cast(Folds, total)
+        modes = modes_of(self.features)
+        return {part: gram(cast(Toeplitz, total.pop(part)), modes, modes) for part in list(total)}
+
+    def _add(self, sums: TargetSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> None:
         rows = RowBlock(np.arange(first, first + len(X)), X, Y, weights)
         if self.partial and not (some := np.asarray(~np.isnan(Y).all(axis=1))).all():
             rows = rows[some]
@@ -155,13 +194,13 @@ class ArraySums:
             if len(dealt):
                 sums.add(dealt.X, dealt.Y, fold, partial=self.partial, weights=dealt.weights)
 
-    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None = None) -> Folds:
-        """Moments of the chunk whose first row is number `first`; a Dask task."""
+    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None = None) -> Parts:
+        """Sums of the chunk whose first row is number `first`; a Dask task."""
         pin_worker()
-        sums = self._sums(len(X))
+        sums = self.empty(len(X))
         if len(X):
             self._add(sums, first, matrix(X, "X", first), matrix(Y, "y", first, partial=self.partial), weights)
-        return sums.moments()
+        return self._total(sums)
 
     def _of_chunks(self, X: da.Array, Y: Any, weights: FloatArray | None, before: int) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
@@ -174,7 +213,7 @@ class ArraySums:
         while len(nodes) > 1:
             pairs = zip(nodes[::2], nodes[1::2], strict=False)
             nodes = [merge(left, right) for left, right in pairs] + nodes[len(nodes) // 2 * 2 :]
-        return cast(Folds, nodes[0].compute())
+        return self._written(nodes[0].compute())
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,14 +232,11 @@ class Stream:
         sums = self.summing.of(X, Y, weights, first=self.rows, jobs=jobs)
         return replace(self, sums=_merged(self.sums, sums) if self.sums else sums, rows=self.rows + X.shape[0])
 
-
-def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
-    """(first row, rows, X's chunk, Y's) of two Dask arrays of the same row chunks, the chunks to be computed."""
-    sizes = X.chunks[0]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
-    # Optimised apart, a chunk that X and Y are both cut from would be made twice.
-    parts = (part.to_delayed(optimize_graph=False).ravel() for part in (X, Y))
-    return zip(starts, sizes, *parts, strict=True)
+    def by_gram(self, X: Rows, Y: Targets, weights: FloatArray | None, jobs: int) -> "Stream | None":
+        """The same rows by a Gram matrix, which has more digits; None where it is, or earlier rows are gone."""
+        if self.summing.tolerance is None or self.rows > X.shape[0] or self.rows <= FEW_ROWS:
+            return None
+        return replace(self, summing=replace(self.summing, tolerance=None), sums={}, rows=0).added(X, Y, weights, jobs)
 
 
 def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None:
@@ -216,7 +252,7 @@ def pin_worker() -> None:
     pin()
 
 
-def _merged(left: Folds, right: Folds) -> Folds:
+def _merged(left: dict[Part, S], right: dict[Part, S]) -> dict[Part, S]:
     """Fold by fold sums, in new memory: a Dask task may not write over what another may ask for again."""
     check_patterns(left.keys() | right.keys())
     return left | right | {fold: left[fold] + right[fold] for fold in left.keys() & right.keys()}
@@ -263,11 +299,6 @@ def sample(X: Rows, Y: Targets) -> tuple[FloatArray, FloatArray]:
 def weights_of(weights: FloatArray | None, runs: Sequence[Run]) -> FloatArray | None:
     """Of weights (n,) those of the rows of these runs; None where there are none."""
     return None if weights is None else np.concatenate([weights[start:stop] for start, stop in runs])
-
-
-def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:
-    """One chunk's or slice's values as `finite` float64, C-contiguous."""
-    return finite(np.ascontiguousarray(values, dtype=np.float64), name, first, partial=partial)
 
 
 class ArrayReader:

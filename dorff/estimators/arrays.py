@@ -137,6 +137,11 @@ def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) 
     return values
 
 
+def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> FloatArray:
+    """One chunk's or slice's values as `finite` float64, C-contiguous."""
+    return finite(np.ascontiguousarray(values, dtype=np.float64), name, first, partial=partial)
+
+
 def finite_in(values: FloatArray, read: npt.NDArray[np.bool_] | None, name: str, first: int) -> FloatArray:
     """As `finite` of the columns `read` (columns,) alone, with zeros for the others; of all where it is None."""
     return finite(values if read is None else np.where(read, values, 0.0), name, first)
@@ -170,6 +175,15 @@ def together(X: Rows, Y: Any) -> tuple[Rows, Any]:
     if isinstance(X, da.Array):
         Y = Y.rechunk({0: X.chunks[0]}) if isinstance(Y, da.Array) else da.from_array(Y, chunks=(X.chunks[0], -1))
     return X, Y
+
+
+def chunks(X: da.Array, Y: da.Array) -> Iterator[tuple[int, int, Any, Any]]:
+    """(first row, rows, X's chunk, Y's) of two Dask arrays of the same row chunks, the chunks to be computed."""
+    sizes = X.chunks[0]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
+    # Optimised apart, a chunk that X and Y are both cut from would be made twice.
+    parts = (part.to_delayed(optimize_graph=False).ravel() for part in (X, Y))
+    return zip(starts, sizes, *parts, strict=True)
 
 
 @dataclass(frozen=True, eq=False)

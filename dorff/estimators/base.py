@@ -32,17 +32,18 @@ from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.graphs import Manifold
 from dorff.kernels import FloatArray, Gaussian, MultiView, OperatorKernel, ScalarKernel, mean_of, median_lengthscale
 from dorff.model import Density, Model, Views
-from dorff.moments import Folds, pooled
+from dorff.moments import pooled
 from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
 from dorff.plan.sampled import distance, run_length
-from dorff.solvers import Choice, Setting, choose
+from dorff.solvers import Choice, LeftOut, Setting, choose
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
 from dorff.spec.registry import HELD_OUT
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Dealing = Callable[[FoldRule], Deal]
+Summed = tuple[Rows, Targets, FloatArray | None, int]  # what `Stream.added` takes
 _Chosen = tuple[OperatorKernel, Look | None, Deal]
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "loo": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
@@ -257,25 +258,32 @@ class ORFFEstimator(Nested, ABC):
         return jobs if jobs > 0 else max(1, int(CPU_COUNT) + 1 + jobs)
 
     def _solve(
-        self, drawing: Drawing, sums: Folds, penalties: Penalties | None = None, deal: Deal | None = None
-    ) -> tuple[Fitted, Model]:
-        """The fit and the model of the ridge and the penalties' weights, or of the best of the lists."""
+        self, stream: Stream, rows: Summed, penalties: Penalties | None = None, sample: LeftOut | None = None
+    ) -> tuple[Stream, Fitted, Model]:
+        """The fit and the model of the ridge and the penalties' weights, or of the best of the lists; `sample` are rows
+        that are left out one at a time. Where exponentials leave too few digits the last `rows` are summed again."""
+        setting = replace(stream.drawing.setting, sample=sample)
+        settings = [setting] if penalties is None else penalties.settings(setting)
+        choice = self._chosen(stream, settings)
+        if choice.lost_digits and (again := stream.by_gram(*rows)) is not None:
+            stream, choice = again, self._chosen(again, settings)
+        self._keep(choice, penalties)
+        fitted, report = Fitted([replace(one, sample=None) for one in settings], stream.sums, choice), {}
+        if penalties is not None:
+            report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
+        return stream, fitted, stream.drawing.model(fitted, report)
+
+    def _chosen(self, stream: Stream, settings: Sequence[Setting]) -> Choice:
         no_rows, no_target = "y has no row with a target that was observed; give some", "no row has this target"
-        folds = folds_with_rows(sums, no_rows, lambda at: f"y, column {at}: {no_target}; leave the column out")
+        folds = folds_with_rows(stream.sums, no_rows, lambda at: f"y, column {at}: {no_target}; leave the column out")
         if not all(np.isfinite(part.packed).all() for part in pooled(folds)):
             raise InputError(TOO_LARGE)
         if self._cv is not None and len(folds) < 2:
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
-        settings = [drawing.setting] if penalties is None else penalties.settings(drawing.setting)
+        deal = stream.summing.folds
         if isinstance(deal, GivenFolds) and deal.uses is not None:
-            choice = arrays.choose_by_splits(deal.uses, sums, settings, self._ridges())
-        else:
-            choice = choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
-        self._keep(choice, penalties)
-        fitted, report = Fitted([replace(one, sample=None) for one in settings], sums, choice), {}
-        if penalties is not None:
-            report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
-        return fitted, drawing.model(fitted, report)
+            return arrays.choose_by_splits(deal.uses, stream.sums, settings, self._ridges())
+        return choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
 
     def _judge(self, fitted: Fitted, quality: FitQuality | None, drawing: Drawing, level: int) -> None:
         """Keep what rows held out say of the fit, and warn of what is wrong with it, `level` calls from here."""

@@ -19,7 +19,7 @@ from dorff.estimators.parameters import Nested, named_kernel, seed_of
 from dorff.features import FeatureMap, Projected, Recipe
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
-from dorff.model.model import Model
+from dorff.model.model import REPEATING, Model
 from dorff.model.weights import operator_weights
 from dorff.plan import draw_features
 
@@ -112,7 +112,7 @@ def answered(
     if isinstance(X, da.Array):
         return X.rechunk({1: -1}).map_blocks(
             _answer_of_chunk,
-            delayed(replace(model, info={}) if isinstance(model, Model) else model),  # one copy in the graph
+            delayed(_light(model) if isinstance(model, Model) else model),  # one copy in the graph
             answer=answer,
             read=read,
             dtype=dtype,
@@ -121,14 +121,33 @@ def answered(
             meta=np.empty((0,) * (1 + len(columns)), dtype),
         )
     if not isinstance(X, StoredRows):
+        _warn_of(_repeating(model, X), len(X))
         return answer(model, X)
-    out = np.empty((len(X), *columns), dtype)
+    out, far = np.empty((len(X), *columns), dtype), 0
     for start, stop in runs_of(len(X), X.unit_rows):
-        out[start:stop] = answer(model, finite_in(X[start:stop], read, "X", start))
+        rows = finite_in(X[start:stop], read, "X", start)
+        out[start:stop], far = answer(model, rows), far + _repeating(model, rows)
+    _warn_of(far, len(X))
     return out
 
 
 def _answer_of_chunk(
     X: FloatArray, model: M, *, answer: Answer[M], read: Flags | None, block_id: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    return answer(model, finite_in(np.ascontiguousarray(X, dtype=np.float64), read, f"X, chunk {block_id[0]}", 0))
+    rows = finite_in(np.ascontiguousarray(X, dtype=np.float64), read, f"X, chunk {block_id[0]}", 0)
+    _warn_of(_repeating(model, rows), len(rows))
+    return answer(model, rows)
+
+
+def _light(model: Model) -> Model:
+    """The model with no more said of it than predictions need."""
+    return replace(model, info={"data": model.info["data"]} if "data" in model.info else {})
+
+
+def _repeating(model: Any, X: FloatArray) -> int:
+    return model.repeating(X) if isinstance(model, Model) else 0
+
+
+def _warn_of(far: int, rows: int) -> None:
+    if far:
+        warnings.warn(f"{far:,} of {rows:,} rows lie {REPEATING}", UserWarning, stacklevel=6)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dorff.estimators.arrays as arrays
 from dorff.errors import InputError
-from dorff.estimators.array_sums import ArraySums, Stream, one_thread
+from dorff.estimators.array_sums import Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, unwrap, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once
 from dorff.estimators.parameters import left_out_rows
@@ -200,19 +200,15 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                     X, Y, lambda rule: dealt(self._cv, X.shape[0], rule, seen=seen, y=y, groups=groups),
                     scale_targets=self._scales, observe=observe, partial=self._partial, weights=weights, inputs=inputs,
                 )  # fmt: skip
-                own = drawing.features, drawing.y0, drawing.deal
-                summing = ArraySums(*own, partial=self._partial, precision=self.precision, box=drawing.box)
-                stream = Stream(drawing, summing)
-            stream = stream.added(X, Y, weights, jobs)
-            penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, len(X))
-            drawing = stream.drawing
+                stream = Stream(drawing, drawing.summing(self.precision, partial=self._partial))
+            stream, drawing = stream.added(X, Y, weights, jobs), stream.drawing
+            penalties, sample = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X)), None
             if self._by == "loo":
                 sample = left_out_rows(drawing.features, X, Y, weights, partial=self._partial)
-                drawing = replace(drawing, setting=replace(drawing.setting, sample=sample))
-            fitted, self.model_ = self._solve(drawing, stream.sums, penalties, stream.summing.folds)
+            stream, fitted, self.model_ = self._solve(stream, (X, Y, weights, jobs), penalties, sample)
             names = ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
             names = names if named is None else [*map(str, named)]
-            quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=drawing.setting.sample)
+            quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=sample)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for

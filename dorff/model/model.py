@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Product, Projected
+from dorff.frequencies import Modes
 from dorff.kernels import FloatArray, MultiView, OperatorKernel, mean_of
 from dorff.model.calibration import Conformal, HeldSample, check_level
 from dorff.model.posterior import STEP_BYTES, Posterior
@@ -22,6 +23,11 @@ BLOCK_ROWS: Final = 2048
 PRODUCT_ROWS: Final = 2**14  # where no features are made
 BLOCK_BYTES: Final = 2**26  # of the features of a block, where these are so many that it has fewer rows
 Views = Sequence[str | int] | None
+#: What is to be said of rows that `Model.repeating` counts.
+REPEATING: Final = (
+    "so far beyond the rows fitted that a function on a lattice repeats itself, and what is predicted is of other "
+    "places; leave them out, or fit with rows (a job: data.box) that reach as far"
+)
 
 
 def block_rows(m: int) -> int:
@@ -105,6 +111,24 @@ class Model:
 
     def _scaled(self, rows: FloatArray) -> FloatArray:
         return np.asarray((rows - self.feature_map.center) / self.feature_map.scale)
+
+    @cached_property
+    def ends(self) -> tuple[FloatArray, FloatArray] | None:
+        """Of a lattice the inputs (d,) a period below the largest of the rows fitted, and above the least: beyond these
+        the function repeats itself. None of other models, and where the range of the rows is not kept."""
+        phi, data = self.feature_map.phi, self.info.get("data", {})
+        modes = phi.projection if isinstance(phi, Projected) else None
+        low, high = (bounds(data.get(end), self.d) for end in ("low", "high"))
+        if not isinstance(modes, Modes) or low is None or high is None:
+            return None
+        turn = np.where(modes.modes.any(axis=0), 2.0 * np.pi / (modes.step * modes.every), np.inf)
+        return high - turn * self.feature_map.scale, low + turn * self.feature_map.scale
+
+    def repeating(self, X: FloatArray) -> int:
+        """How many rows of X (n, d) lie beyond the `ends`."""
+        if self.ends is None:
+            return 0
+        return int(np.count_nonzero(np.any((self.ends[0] > X) | (self.ends[1] < X), axis=1)))
 
     def predict(self, X: npt.ArrayLike, *, views: Views = None) -> FloatArray:
         """f (n, p) at X (n, d), in the targets' units, or the mean of views. InputError when X has other columns."""
@@ -251,3 +275,11 @@ class Model:
         filled = np.tile(self.feature_map.center, (len(inputs), 1))
         filled[:, seen] = inputs[:, seen]
         return filled
+
+
+def bounds(values: object, count: int) -> FloatArray | None:
+    """So many finite numbers of a model's `info`, which may come from anybody; None where it holds others."""
+    if not isinstance(values, Sequence) or len(values) != count:
+        return None
+    places = np.array([value if isinstance(value, int | float) else np.nan for value in values], dtype=np.float64)
+    return places if np.isfinite(places).all() else None

@@ -1,6 +1,7 @@
 """Rows added to sums of exponentials, of features whose frequencies lie on a lattice."""
 
 import time
+from dataclasses import replace
 from functools import lru_cache
 from math import pi
 from typing import Final
@@ -75,6 +76,12 @@ def alone_of(features: FeatureMap) -> Modes | None:
         return None
     k = modes.modes // modes.every
     return Modes(modes.step * modes.every, k, np.abs(k).max(axis=0), modes.beside)
+
+
+def tight(features: FeatureMap) -> FeatureMap | None:
+    """The same features on that lattice, whose sums serve no other kernels."""
+    alone, phi = alone_of(features), features.phi
+    return replace(features, phi=replace(phi, projection=alone)) if alone and isinstance(phi, Projected) else None
 
 
 def axes_of(modes: Modes) -> moments.IntArray:

@@ -2,4 +2,4 @@
 
 from dorff.predict.scoring import COVERAGE_LEVELS, ROWS, Scores, r2_of_model, score
 from dorff.predict.shared import check_uncertain
-from dorff.predict.writing import NAN_ROWS, Uncertainty, predict
+from dorff.predict.writing import NAN_ROWS, REPEATING_ROWS, Uncertainty, predict

@@ -26,6 +26,7 @@ from dorff.store import LEASE, Lease, content, forget, load_model, resolve_model
 
 Progress = Callable[[int, int], None]
 NAN_ROWS = "nan_rows"  # of the attribute `dorff`: rows without a prediction, as their inputs are not finite
+REPEATING_ROWS = "repeating_rows"  # rows beyond the model's `ends`, where there are some
 SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of the inputs
 
 
@@ -122,9 +123,9 @@ def predict(
     Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
     an interruption goes on with the shards that are missing. Rows keep their numbers: those before the first of
     `store` are not in `out` either. Rows whose inputs are not finite get NaN; the attribute `dorff.nan_rows` says how
-    many they are. Returns the number of rows. Raises InputError where `out` is there already, the inputs are not the
-    model's, or it has no posterior for what is asked; LeaseError where another run is writing `out`, or took over
-    while this one was paused."""
+    many they are, `dorff.repeating_rows` how many lie beyond the model's `ends`, if any. Returns the number of rows.
+    Raises InputError where `out` is there already, the inputs are not the model's, or it has no posterior for what is
+    asked; LeaseError where another run is writing `out`, or took over while this one was paused."""
     check_free(out)
     asked = Uncertainty() if uncertainty is None else uncertainty
     version = resolve_model(model)
@@ -188,7 +189,9 @@ def _write(writing: Writing, model: Model, out: Path, engine: Engine, lease: Lea
     tell()  # what an earlier run wrote is not part of this run's pace
     engine.run([Task(predict_shard, (writing, str(staging), number), number) for number in missing], done)
     with space_on(out):
-        commit(staging, {NAN_ROWS: _describe(writing, model, staging)})
+        cuts = () if model.ends is None else dataset.cuts(dataset.unit_rows)
+        far = sum(model.repeating(dataset.read(*cut)[0]) for cut in cuts)
+        commit(staging, {NAN_ROWS: _describe(writing, model, staging)} | ({REPEATING_ROWS: far} if far else {}))
         _remove_unfinished(staging)
         with lease.fenced():
             staging.rename(out)

@@ -12,6 +12,7 @@ from dorff import frequencies, kernels
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
+from dorff.model.model import bounds
 from dorff.spec.registry import KERNELS, SAMPLERS, SCALARS, kind_of
 
 Observations = tuple[FloatArray, FloatArray]
@@ -122,7 +123,7 @@ class Subject:
         data = mapping(model.info.get("data"))
         inputs = _columns(data.get("inputs"), model.d, "x")
         targets = _columns(data.get("targets"), model.p, "y")
-        low, high = _bounds(data.get("low"), model.d), _bounds(data.get("high"), model.d)
+        low, high = bounds(data.get("low"), model.d), bounds(data.get("high"), model.d)
         varied, known_box = list(range(model.d)), False
         if low is not None and high is not None and np.all(low <= high):
             varied, known_box = [i for i in varied if low[i] < high[i]] or varied, True
@@ -205,13 +206,6 @@ def _columns(names: object, count: int, default: str) -> tuple[ColumnLabel, ...]
     if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == count:
         return tuple(read_column(str(name)) for name in names)
     return tuple(ColumnLabel(f"{default}{number}") for number in range(count))
-
-
-def _bounds(values: object, count: int) -> FloatArray | None:
-    if not isinstance(values, Sequence) or len(values) != count:
-        return None
-    places = np.array([value if isinstance(value, int | float) else np.nan for value in values], dtype=np.float64)
-    return places if np.isfinite(places).all() else None
 
 
 class KernelTerm(NamedTuple):

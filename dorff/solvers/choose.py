@@ -62,6 +62,13 @@ class Choice:
     table: tuple[Score, ...]
     m: int = 0
 
+    @property
+    def lost_digits(self) -> bool:
+        """Whether the fit has too few, or a better one was passed over because it has."""
+        best = min(self.table, key=lambda score: score.least, default=None)
+        solution = self.fit.solution
+        return solution.ill_conditioned or (best is not None and best.ridge < solution.ridge)
+
 
 def choose(
     folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float] | None, *, by: str | None = None,

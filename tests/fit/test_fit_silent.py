@@ -240,6 +240,28 @@ def test_predict_says_how_many_rows_it_cannot_predict(place: Path) -> None:
     assert json.loads(result.stdout)["nan_rows"] == 0 and "NaN" not in result.stderr
 
 
+def test_predict_says_where_a_function_on_a_lattice_repeats_itself(place: Path) -> None:
+    sampler, gauss = {"type": "lattice", "error": 1e-2}, {"type": "gaussian", "lengthscale": 1.0}
+    features, kernel = {"count": 400, "sampler": sampler}, {"type": "decomposable", "scalar": gauss}
+    write_job(place / "job.yaml", data={"store": "sea.zarr", "nan": "drop"}, features=features, kernel=kernel)
+    fit(load_job(place / "job.yaml"))
+    ends = load_model(place / "models" / "sea").ends
+    assert ends is not None
+    rows = field(50, seed=3)
+    for row in range(4):
+        rows[row, 0] = ends[1][0] + 0.1 + row
+    rows[4, 1] = ends[0][1] - 0.1
+    rows[5, :2] = ends[1] - 0.1
+    write_csv(place / "far.csv", rows)
+    call("ingest", "far.csv", "far.zarr", "--inputs", "a,b", "--targets", "u,v")
+    for store, out, count in (("far.zarr", "far-out.zarr", 5), ("sea.zarr", "out.zarr", None)):
+        result = call("predict", "models/sea", store, out, "--json", "--workers", 1)
+        assert result.exit_code == 0, result.output
+        assert ("5 of 50 rows lie so far beyond" in result.stderr) == (count is not None)
+        kept = json.loads(Path(out, "zarr.json").read_text())["attributes"]["dorff"]
+        assert kept.get("repeating_rows") == count
+
+
 def test_shards_of_an_earlier_run_are_counted_too(place: Path) -> None:
     """The prediction is cut in its second shard, and goes on."""
     rows = field(9000)

@@ -1,0 +1,230 @@
+"""Estimators on a lattice: by sums of exponentials as by Gram matrices of the same features."""
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from scipy.linalg import LinAlgWarning
+from sklearn.base import clone
+from sklearn.model_selection import ShuffleSplit
+
+from dorff import ORFFClassifier, ORFFRegressor, frequencies, kernels
+from dorff.errors import InputError
+from dorff.estimators import array_sums
+
+N = 900
+GAUSS = kernels.Gaussian(0.4)
+FIELD = kernels.DivergenceFree(GAUSS)
+LATTICE = frequencies.Lattice(1e-3)
+
+
+@pytest.fixture(autouse=True)
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of all sums of exponentials that were written out; small parts and blocks."""
+    rows, gram = list[int](), array_sums.gram
+    monkeypatch.setattr(array_sums, "gram", lambda sums, *on: rows.append(sums.n) or gram(sums, *on))
+    for name, value in {"FEW_ROWS": 20, "PART_ROWS": 100, "LATTICE_ROWS": 300, "LATTICE_NUMBERS": 64}.items():
+        monkeypatch.setattr(array_sums, name, value)
+    return rows
+
+
+def flow(n: int = N, seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, [1.0, 2.0], (n, 2))
+    X[:2] = [[0, 0], [1, 2]]
+    a, b = 3 * X[:, 0], 2 * X[:, 1]
+    Y = np.column_stack([2 * np.cos(a) * np.cos(b), 3 * np.sin(a) * np.sin(b)])
+    return X, Y + noise * rng.standard_normal((n, 2))
+
+
+def by_gram(estimator: Any, *rows: Any, **options: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(array_sums, "tight", lambda features: None)
+        return clone(estimator).fit(*rows, **options)
+
+
+def same(one: Any, twin: Any) -> None:
+    X, _ = flow(200, seed=9)
+    X = np.column_stack([X, np.full((len(X), one.n_features_in_ - 2), 7.0)])
+    values = [each.decision_function(X) if hasattr(each, "classes_") else each.predict(X) for each in (one, twin)]
+    np.testing.assert_allclose(*values, atol=1e-6 * np.abs(values[1]).max())
+    assert one.ridge_ == twin.ridge_ and one.model_.feature_map.m == twin.model_.feature_map.m
+    for name in ("gcv_", "log_evidences_", "cv_errors_", "cv_scores_", "manifold_"):
+        assert hasattr(one, name) == hasattr(twin, name)
+        if hasattr(one, name):
+            np.testing.assert_allclose(getattr(one, name), getattr(twin, name), rtol=1e-6)
+
+
+TRIALS = {"ridge": [1e-6, 1e-4, 1e-2]}
+WAYS: dict[str, dict[str, Any]] = {
+    "curl-free": {"kernel": kernels.CurlFree(kernels.Matern(1.0, nu=3.5))},
+    "gcv": {**TRIALS, "cv": None, "criterion": "gcv"},
+    "evidence": {**TRIALS, "criterion": "evidence"},
+    "folds": {**TRIALS, "cv": 3},
+    "leave one out": {**TRIALS, "criterion": "loo"},
+    "splits": {**TRIALS, "cv": ShuffleSplit(2, random_state=0)},
+    "auto": {"ridge": "auto"},
+    "one length-scale each": {"kernel": kernels.Gaussian([0.3, 0.9])},
+    "matrix": {"kernel": kernels.Decomposable(GAUSS, [[2.0, 1.0], [1.0, 2.0]])},
+    "no intercept": {"kernel": GAUSS, "intercept": False},
+    "standardised": {"standardize": True},
+    "missing targets": {"kernel": GAUSS, "missing": "partial", **TRIALS, "cv": 3},
+    "observations": {"observe": [[1.0, 1.0], [0.0, 1.0]]},
+    "manifold": {"kernel": GAUSS, "manifold": [1e-4, 1e-2], "cv": 3},
+    "threads": {"n_jobs": 2},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fit_is_that_of_gram_sums(way: str, written: list[int]) -> None:
+    X, Y = flow()
+    w = np.random.default_rng(1).integers(0, 3, N).astype(float)
+    if way == "missing targets":
+        Y[np.random.default_rng(2).random(Y.shape) < 0.2] = np.nan
+    elif way == "manifold":
+        Y[60:] = np.nan
+    options = {"kernel": FIELD, "n_features": 600, "sampler": LATTICE, "ridge": 1e-5, **WAYS[way]}
+    estimator = ORFFRegressor(**options)
+    twin = by_gram(estimator, X, Y, w)
+    assert not written
+    one = clone(estimator).fit(X, Y, w)
+    assert sum(written) == np.count_nonzero(np.isfinite(Y).any(axis=1) & (w > 0))
+    same(one, twin)
+    deviations = [each.predict(X[:50], return_std=True, noise=True)[1] for each in (one, twin)]
+    np.testing.assert_allclose(*deviations, rtol=1e-5)
+
+
+def test_a_constant_input_and_one_of_three_targets() -> None:
+    X, Y = flow()
+    rows = np.column_stack([X, np.full(N, 7.0)]), np.column_stack([Y, np.sin(X[:, 0])])
+    estimator = ORFFRegressor(kernels.CurlFree(GAUSS), 600, sampler=LATTICE, ridge=1e-5)
+    same(clone(estimator).fit(*rows), by_gram(estimator, *rows))
+
+
+@pytest.mark.parametrize("options", [{}, {"class_weight": "balanced"}, {"class_weight": {2: 3.0}, "calibrate": False}])
+def test_classes_are_those_of_gram_sums(options: dict[str, Any], written: list[int]) -> None:
+    X, Y = flow()
+    codes, w = (Y[:, 0] > 0).astype(int) + (Y[:, 1] > 1), np.random.default_rng(1).uniform(0.2, 2.0, N)
+    estimator = ORFFClassifier(GAUSS, 600, sampler=LATTICE, ridge=[1e-5, 1e-3], **options)
+    one, twin = clone(estimator).fit(X, codes, w), by_gram(estimator, X, codes, w)
+    assert sum(written) == N
+    same(one, twin)
+    if estimator.calibrate:
+        np.testing.assert_allclose(one.predict_proba(X), twin.predict_proba(X), atol=1e-6)
+    lazy = clone(estimator).fit(da.from_array(X, chunks=(400, 2)), da.from_array(codes, chunks=400), w)
+    same(lazy, twin)
+
+
+def test_every_kind_of_rows_and_any_threads(tmp_path: Any, written: list[int]) -> None:
+    X, Y = flow()
+    estimator = ORFFRegressor(FIELD, 600, sampler=LATTICE, **TRIALS, cv=3)
+    twin = by_gram(estimator, X, Y)
+    group = zarr.open_group(str(tmp_path / "rows.zarr"), mode="w")
+    stored = [group.create_array(name, data=of, chunks=(70, 2)) for name, of in (("x", X), ("y", Y))]
+    bits = []
+    for rows in ((X, Y), stored, [da.from_array(of, chunks=(350, 2)) for of in (X, Y)]):
+        for jobs in (1, 3):
+            one = clone(estimator).set_params(n_jobs=jobs).fit(*rows)
+            assert sum(written) == N
+            written.clear()
+            same(one, twin)
+            bits.append(one.model_.coefficients)
+    assert all(np.array_equal(*bits[at : at + 2]) for at in (0, 2, 4))
+
+
+def test_rows_in_parts_and_pickles_go_on(written: list[int]) -> None:
+    """From partial_fit, and from fit; of a box that is that of the first rows."""
+    X, Y = flow()
+    estimator = ORFFRegressor(FIELD, 600, sampler=LATTICE, ridge=1e-5)
+    twin = by_gram(estimator, X, Y)
+    for first in ("fit", "partial_fit"):
+        stream = getattr(clone(estimator), first)(X[:500], Y[:500])
+        stream = pickle.loads(pickle.dumps(stream)).partial_fit(X[500:507], Y[500:507])  # too few
+        stream.partial_fit(X[507:], Y[507:])
+        assert written == [500, N - 507]
+        written.clear()
+        same(stream, twin)
+        assert clone(stream).get_params()["sampler"] == LATTICE
+    with pytest.raises(InputError, match="outside of the box"):
+        stream.partial_fit(X + 3.0, Y)
+
+
+@pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
+@pytest.mark.parametrize("ridge", [1e-15, [1e-15, 1e-13], "auto"])
+def test_where_digits_are_lost_rows_are_summed_as_before(ridge: Any, written: list[int]) -> None:
+    """To the bit; but rows of earlier calls are gone, and that is warned of. About as many rows as features."""
+    X, Y = flow(n := 150, noise=0.0)
+    rough = kernels.DivergenceFree(kernels.Gaussian(0.15))
+    estimator = ORFFRegressor(rough, 600, sampler=LATTICE, ridge=ridge, cv=3 if ridge == "auto" else None)
+    one, twin = clone(estimator).fit(X, Y), by_gram(estimator, X, Y)
+    assert sum(written) == n and one.ridge_ == twin.ridge_ and one.digits_ == twin.digits_
+    assert np.array_equal(one.model_.coefficients, twin.model_.coefficients)
+    if ridge == 1e-15:
+        written.clear()
+        stream = clone(estimator).set_params(ridge=1e-6).partial_fit(X[:100], Y[:100])
+        with pytest.warns(LinAlgWarning, match="digits of the fitted values"):
+            stream.set_params(ridge=1e-15).partial_fit(X[100:], Y[100:])
+        assert stream.model_.info["report"]["rows_used"] == n
+        assert written == [100, 50]
+
+
+def test_what_exponentials_are_not_for_goes_by_gram_sums(written: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single precision, views, few rows, and lattices of more numbers than a Gram matrix."""
+    X, Y = flow()
+    ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-4, precision="mixed").fit(X, Y)
+    views = kernels.MultiView([(1, GAUSS), (1, GAUSS)])
+    ORFFRegressor(views, 600, sampler=LATTICE, ridge=1e-4).fit(X, Y)
+    of, summed = array_sums.Stream.added, list[int]()
+    monkeypatch.setattr(array_sums.Stream, "added", lambda self, X, *more: summed.append(len(X)) or of(self, X, *more))
+    with pytest.warns(LinAlgWarning, match="digits of the fitted values"):
+        ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-15).fit(X[:20], Y[:20])
+    assert summed == [20]  # once
+    rough = kernels.Gaussian(0.15)
+    ORFFRegressor(rough, 600, sampler=LATTICE, ridge=1e-4).fit(X, np.tile(Y, (1, 200)))
+    assert not written
+    ORFFRegressor(rough, 600, sampler=LATTICE, ridge=1e-4).fit(X, Y)
+    assert written == [N]
+
+
+def test_targets_that_overflow_are_refused() -> None:
+    X, Y = flow()
+    with pytest.raises(InputError, match="so large that their squares overflow"):
+        ORFFRegressor(FIELD, 600, sampler=LATTICE, ridge=1e-5).fit(X, 1e200 * Y)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_rows_where_the_function_repeats_itself_are_counted(standardize: bool, tmp_path: Any) -> None:
+    """A period further on values are the same. Up to there nothing is said, nor along an input that was constant."""
+    X, Y = flow()
+    X = np.column_stack([X, np.full(N, 7.0)])
+    estimator = ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-5, standardize=standardize).fit(X, Y)
+    ends = estimator.model_.ends
+    assert ends is not None
+    period = np.array([ends[1][0] - X[:, 0].min(), 0.0, 50.0])
+    assert period[0] < 5.0 and np.isclose(X[:, 0].max() - ends[0][0], period[0])
+    assert np.isfinite(estimator.predict(np.vstack([X, X.min(axis=0) + 0.99 * period]))).all()
+    far = X.copy()
+    far[::180] = X[::180] + 1.01 * period
+    message = f"^5 of {N} rows lie so far beyond the rows fitted that a function on a lattice repeats itself"
+    with pytest.warns(UserWarning, match=message) as seen:
+        again = estimator.predict(far)
+    np.testing.assert_allclose(again[::180], estimator.predict(X[::180] + 0.01 * period), atol=1e-9)
+    group = zarr.open_group(str(tmp_path / "rows.zarr"), mode="w")
+    stored = group.create_array("x", data=far, chunks=(70, 3))
+    with pytest.warns(UserWarning, match=message):
+        assert len(seen) == 1 and np.array_equal(estimator.predict(stored), again)
+    with pytest.warns(UserWarning, match=message):  # of each chunk
+        estimator.predict(da.from_array(far, chunks=(N, 3))).compute()
+
+
+def test_models_without_lattice_or_range_repeat_nowhere() -> None:
+    X, Y = flow()
+    on = ORFFRegressor(FIELD, 600, sampler=LATTICE, ridge=1e-5).fit(X, Y).model_
+    off = ORFFRegressor(FIELD, 60, ridge=1e-5).fit(X, Y).model_
+    assert on.repeating(X + 100.0) == N and on.repeating(X - 100.0) == N
+    for model in (replace(on, info={}), replace(on, info={"data": {"low": "ab", "high": [1.0]}}), off):
+        assert model.ends is None and model.repeating(X + 100.0) == 0
