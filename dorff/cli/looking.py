@@ -87,15 +87,12 @@ def _described(version: Path) -> dict[str, Any]:
     return {
         "kernel": model.kernel.config(),
         "sampler": dict(model.sampler),
-        "seed": model.seed,
-        "d": model.d,
-        "p": model.p,
+        **{name: getattr(model, name) for name in ("seed", "d", "p")},
         **({"views": list(model.views)} if model.views else {}),
         "m": model.feature_map.m,
         **({"observe": model.observe.tolist()} if model.observe is not None else {}),
         **{name: model.info[name] for name in ("labels", "calibration") if name in model.info},
-        "data": model.info.get("data"),
-        "report": model.info.get("report"),
+        **{name: model.info.get(name) for name in ("data", "report")},
     }
 
 
