@@ -151,12 +151,8 @@ def _dataset(path: Path) -> dict[str, Any]:
     rows = committed(group, attributes)
     arrays = [_array(group, attributes, node.name) for node in walk(group) if node.is_array]
     arrays += [{"name": node.name, "problem": node.problem} for node in walk(group) if node.problem]
-    return {
-        "rows": None if rows is None else rows.stop,
-        "first": 0 if rows is None else rows.start,
-        "arrays": arrays,
-        "bytes": _bytes_below(path),
-    }
+    ends = {"rows": None, "first": 0} if rows is None else {"rows": rows.stop, "first": rows.start}
+    return {**ends, "arrays": arrays, "bytes": _bytes_below(path)}
 
 
 def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]:

@@ -179,10 +179,9 @@ class Dataset:
 
     def read(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
         """X (stop - start, d) and Y (stop - start, q) of a run of rows, C-contiguous float64. Every chunk they need
-        is looked for first, so that none is ever read as zeros.
-
-        Raises InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled
-        nor not (see `labelled_rows`). In a store of others without checksums flipped bytes may go unnoticed."""
+        is looked for first, so that none is ever read as zeros. Raises InputError: rows outside first..n; a chunk
+        that is missing or damaged; a row that is neither labelled nor not (see `labelled_rows`). In a store of others
+        without checksums flipped bytes may go unnoticed."""
         self._check_rows(start, stop)
         X = self._read_arrays(self.inputs, start, stop)
         self.reads.rows += stop - start

@@ -139,10 +139,8 @@ class Leaving(WorkerPlugin):
         await _saved()
         if worker.state.tasks:  # "expected" is what keeps them from being suspected
             with suppress(OSError, asyncio.TimeoutError):
-                farewell = worker.scheduler.unregister(
-                    address=worker.address, expected=True, close=False, stimulus_id=f"dorff-leaves-{time.time()}"
-                )
-                await asyncio.wait_for(farewell, _FAREWELL)
+                why: Any = {"expected": True, "close": False, "stimulus_id": f"dorff-leaves-{time.time()}"}
+                await asyncio.wait_for(worker.scheduler.unregister(address=worker.address, **why), _FAREWELL)
 
 
 def _leave() -> None:

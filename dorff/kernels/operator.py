@@ -230,11 +230,9 @@ class VectorField(BaseKernel):
 
     def __init__(self, scalar: ScalarKernel, measure: Measure | str | Mapping[str, Any] | None = None) -> None:
         if not isinstance(scalar, Spectral):
-            problem = (
-                f"{type(self).__name__} is made of derivatives of a shift-invariant kernel, which {scalar!r} is not"
-            )
+            made = f"{type(self).__name__} is made of derivatives of a shift-invariant kernel"
             remedy = "use a smooth one, such as the Gaussian or Matern (nu > 1), or a decomposable kernel"
-            raise InputError(f"{problem}; {remedy}")
+            raise InputError(f"{made}, which {scalar!r} is not; {remedy}")
         scalar.check_derivatives()
         chosen = None if measure is None else Measure.of(measure)
         if chosen is not None:

@@ -1,8 +1,7 @@
 """The last tasks of a graph's building: the edge store, the complete symmetric adjacency of each shard's rows; from
-lists of neighbours, or from edges that the user gives in any order.
-
-Which parts are of which shard is turned about some shards at a time: as many names as there are files times shards are
-never held at once. Given edges are dealt to the shards of both ends, so that each is checked and written by itself."""
+lists of neighbours, or from edges that the user gives in any order. Which parts are of which shard is turned about
+some shards at a time: as many names as there are files times shards are never held at once. Given edges are dealt to
+the shards of both ends, so that each is checked and written by itself."""
 
 import io
 import zlib
@@ -51,12 +50,9 @@ def _naming_shards(layout: Layout, generation: int) -> tuple[Iterator[BuildTask]
     """The tasks whose files are cut by shard, and the last part; DamagedError at once for all whose lists are gone."""
     if not isinstance(layout.spec.graph, KNN):
         return (BuildTask("bucket", 0, number) for number in range(layout.spec.config["edge_runs"])), 0
-    _require(layout.spec, _lists(layout, generation))
-    return _lists(layout, generation), SHARDS
-
-
-def _lists(layout: Layout, generation: int) -> Iterator[BuildTask]:
-    return (BuildTask("lists", generation, shard) for shard in layout.new(generation))
+    lists = [BuildTask("lists", generation, shard) for shard in layout.new(generation)]
+    _require(layout.spec, lists)
+    return iter(lists), SHARDS
 
 
 def _require(spec: GraphSpec, tasks: Iterable[BuildTask]) -> None:

@@ -1,8 +1,7 @@
 """T over a data set: by leaves, where each is a graph of its own, or by shards of the edge store of a graph that is
-across leaves.
-
-A shard is summed by parts of few enough rows that their inputs are in memory, whatever the order of the graph's rows:
-in random order a shard touches many times its own rows. Parts depend on edges and the inputs' width."""
+across leaves. A shard is summed by parts of few enough rows that their inputs are in memory, whatever the order of
+the graph's rows: in random order a shard touches many times its own rows. Parts depend on edges and the inputs'
+width."""
 
 import hashlib
 import json

@@ -97,13 +97,11 @@ def rate(inputs: Sequence[ColumnLabel], targets: Sequence[ColumnLabel]) -> Rate:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What the plots are about: the model, its columns, the box (d,) .. (d,) of its data.
-
-    `known_box` is False where the model does not say where its data were; the box is then a guess around the
-    centre of the features. `varied` are the inputs that are not constant. `centre` (d,) is what the others are held at
-    where one is looked at, in words `place`: the row of `data` nearest to the medians, or the middle of the box.
-    `data` are rows to draw, X (n, d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not
-    the same where that is C f."""
+    """What the plots are about: the model, its columns, the box (d,) .. (d,) of its data. `known_box` is False where
+    the model does not say where its data were; the box is then a guess around the centre of the features. `varied`
+    are the inputs that are not constant. `centre` (d,) is what the others are held at where one is looked at, in
+    words `place`: the row of `data` nearest to the medians, or the middle of the box. `data` are rows to draw, X (n,
+    d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not the same where that is C f."""
 
     model: Model
     inputs: tuple[ColumnLabel, ...]
