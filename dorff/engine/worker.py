@@ -164,8 +164,7 @@ async def _end(worker: Worker, linger: float, *, nanny: bool) -> None:
 
 class HungWorkers:
     """Kills local workers that neither speak nor compute, so that their nannies start others. Dask's own `worker-ttl`
-    counts silence alone, and a factorization of a large matrix holds Python's lock for minutes: that worker is silent,
-    but computes."""
+    counts silence alone, and one that factorizes a large matrix holds Python's lock, silent, for minutes."""
 
     def __init__(self, cluster: LocalCluster, *, after: float) -> None:
         self._cluster, self._after = cluster, after

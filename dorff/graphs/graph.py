@@ -198,9 +198,6 @@ class Manifold:
             raise InputError(f"manifold.view: wanted a view's name or number, got {self.view!r}; give one of them.")
         if isinstance(self.view, Integral):
             object.__setattr__(self, "view", int(self.view))
-        self._check_identity()
-
-    def _check_identity(self) -> None:
         identity = isinstance(self.graph, IdentityGraph)
         if not isinstance(self.between, bool):
             raise InputError(f"manifold.between: wanted true or false, got {self.between!r}; use one of them.")

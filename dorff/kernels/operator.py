@@ -170,8 +170,7 @@ def _not_shift_invariant(parts: Sequence[tuple[float, BaseKernel]]) -> tuple[Sca
 @dataclass(frozen=True, eq=False)
 class Decomposable(BaseKernel):
     """k0(x, z) A (Brault 2016, definition 7). `output` says what A is: an `Output`, one of the names "identity",
-    "covariance", "simplex" and "learned", or a symmetric positive semi-definite matrix (p, p). Its rank is what it
-    costs."""
+    "covariance", "simplex" and "learned", or a symmetric positive semi-definite matrix (p, p). Its rank is its cost."""
 
     scalar: ScalarKernel
     output: Output

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
-from dorff.data.edges import EdgeSource, open_graph
+from dorff.data.edges import Edges, EdgeSource, open_graph
 from dorff.errors import InputError
 from dorff.graphs import KNN, adjacency, both_ways, check_edges, degrees, edge_weights, undirected
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
@@ -26,7 +26,6 @@ from dorff.store import read_plain, write_atomic
 NODES, DEGREES, OWN_SCALES = range(3)  # parts of the file beside a shard's edges
 EDGES: Final = "parquet"
 COLUMNS: Final = (("row", np.int64), ("neighbour", np.int64), ("weight", np.float64))
-Edges = tuple[IntArray, IntArray, FloatArray]
 
 
 def cut(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
