@@ -46,8 +46,7 @@ def refuse_others(worker: str, ours: Versions, theirs: Versions) -> None:
         if here != there:
             without = f"has no {package}, the driver has {here}"
             other = f"{package} is {there} there and {here or 'missing'} in the driver"
-            differs = other if there else without
-            raise InputError(f"worker {worker}: {differs}; start both from the same environment")
+            raise InputError(f"worker {worker}: {other if there else without}; start both from the same environment")
 
 
 @dataclass(frozen=True)

@@ -246,8 +246,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             observe, deal = self._average(Y.shape[1]), partial(self._deal, Y, groups, semi=bool(terms))
             drawing = self._draw(X, Y, deal, observe=observe, weights=weights, inputs=inputs, free_scale=True)
             own = drawing.features, drawing.y0, drawing.deal, self.class_weight_
-            summing = array_sums.ArraySums(*own, box=drawing.box)
-            stream = array_sums.Stream(drawing, summing)
+            stream = array_sums.Stream(drawing, array_sums.ArraySums(*own, box=drawing.box))
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])
         fitted, model = self._solve(stream.drawing, stream.sums, penalties, stream.summing.folds)

@@ -68,8 +68,7 @@ Strided = tuple[Array, int]  # rows in a flat array, and the entries from row to
 def block(name: str, a: Array) -> None:
     """Refuse what is no float64 matrix with contiguous rows; the rows may lie in a wider buffer."""
     if a.ndim != 2 or a.dtype != np.float64:
-        was = f"{a.dtype} of shape {a.shape}"
-        raise InputError(f"{name} must be a float64 matrix, but is {was}; convert it.")
+        raise InputError(f"{name} must be a float64 matrix, but is {a.dtype} of shape {a.shape}; convert it.")
     if a.flags.c_contiguous:
         return
     tight = a.shape[1] <= 1 or a.strides[1] == a.itemsize

@@ -172,8 +172,7 @@ def locked(path: Path) -> Iterator[float]:
             try:
                 is_there = held.enter_context(lock.locked(_PATIENCE))
             except BlockingIOError as error:
-                who = _newest(path)[1]
-                problem = f"locked for more than {_PATIENCE:g} s by {who or 'a process'}"
+                problem = f"locked for more than {_PATIENCE:g} s by {_newest(path)[1] or 'a process'}"
                 remedy = "let it go on or end it, then run again"
                 raise LeaseError(f"{path}: {problem}, which was paused while it published; {remedy}") from error
             if is_there():  # not removed by `forget` meanwhile
