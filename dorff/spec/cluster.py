@@ -182,10 +182,11 @@ class MPICluster(ClusterSpec):
 
 
 class KubernetesCluster(ClusterSpec):
-    """Dask workers as pods of `image`, which has the driver's packages. The Dask operator has them for the time of a
-    fit; the driver is a pod itself. A worker has a core, a thread and `memory` bytes, its pod a tenth more. `tls` is a
-    secret with the files of `dorff credentials`; `claim` a volume claim, mounted at /srv/dorff; `env_from` are secrets
-    whose keys become environment variables, such as an object store's; pods tolerate the taints `tolerations`."""
+    """Dask workers as pods of `image`, which has the driver's packages. The Dask operator starts them for each fit and
+    removes them at its end; the driver is a pod itself. A worker has a core, a thread and `memory` bytes, its pod a
+    tenth more. `tls` is a secret with the files of `dorff credentials`; `claim` a volume claim, mounted at /srv/dorff;
+    `env_from` are secrets whose keys become environment variables, such as an object store's; pods tolerate the taints
+    `tolerations`."""
 
     on_this_machine: ClassVar[bool] = False
     type: Literal["kubernetes"] = "kubernetes"

@@ -61,7 +61,8 @@ Measure = Annotated[
 
 
 class VectorFieldSpec(Typed):
-    """Of derivatives of k0. `measure` is the law that frequencies are drawn from; left out, the sampler's best."""
+    """Of derivatives of k0. `measure` is the law that frequencies are drawn from; left out, the best that the sampler
+    has."""
 
     scalar: Scalar = GAUSSIAN
     measure: Measure | None = None
