@@ -1,7 +1,6 @@
 """dorff: distributed operator-valued random Fourier features.
 
-The public names are imported when they are first asked for, so that `import dorff` and a command's `--help`
-load neither Numba nor Dask."""
+Public names are imported when first asked for: `import dorff` and a command's `--help` load neither Numba nor Dask."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -26,25 +25,19 @@ __all__ = [
     "tune_lengthscales",
 ]
 
-_HOMES = {
-    "ORFFClassifier": "dorff.estimators",
-    "ORFFRegressor": "dorff.estimators",
-    "RandomFeatures": "dorff.estimators",
+_HOMES = {  # of the names that are not rooms
+    **dict.fromkeys(("ORFFClassifier", "ORFFRegressor", "RandomFeatures"), "dorff.estimators"),
     "load_model": "dorff.store",
-    "frequencies": "dorff.frequencies",
-    "graphs": "dorff.graphs",
-    "kernels": "dorff.kernels",
     "tune_lengthscales": "dorff.features.lengthscale_search",
 }
 
 
 def __getattr__(name: str) -> object:
     """Import the public `name` (PEP 562); AttributeError for any other."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'dorff' has no attribute {name!r}")
-    home = _HOMES[name]
-    module = import_module(home)
-    return module if home == f"dorff.{name}" else getattr(module, name)
+    module = import_module(_HOMES.get(name, f"dorff.{name}"))
+    return getattr(module, name) if name in _HOMES else module
 
 
 def __dir__() -> list[str]:

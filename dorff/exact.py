@@ -48,11 +48,10 @@ class ExactRidge:
         observe: FloatArray | None = None,
         weights: FloatArray | None = None,
     ) -> "ExactRidge":
-        """Fit to inputs X (n, d) and targets Y (n, q), with row weights (n,), 1 unless given.
-
-        A "covariance" in the kernel is that of the rows with no NaN, weighted, and needs `observe` to be None.
-        Raises InputError for shapes that do not go together, numbers that are not finite, a negative weight or
-        ridge, targets of which none is observed, and a system that is singular to rounding."""
+        """Fit to inputs X (n, d) and targets Y (n, q), with row weights (n,), 1 unless given. A "covariance" in the
+        kernel is that of the rows with no NaN, weighted, and needs `observe` to be None. Raises InputError for shapes
+        that do not go together, numbers that are not finite, a negative weight or ridge, targets of which none is
+        observed, and a system that is singular to rounding."""
         if not isinstance(kernel, OperatorKernel):
             raise InputError(f"kernel must be an operator kernel, such as Decomposable({kernel!r}), not {kernel!r}")
         X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)

@@ -137,8 +137,7 @@ class Constants:
     """The moments of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j), omega_j independent of law rho.
 
     mu~(omega) is the matrix psi^T psi of one frequency (Minh 2016, eq. 21; A(omega) in Brault et al. 2016). Norms are
-    spectral but for the last three, which are Hilbert-Schmidt (Frobenius). Bounds from above will do for any of them.
-    """
+    spectral but for the last three, which are Hilbert-Schmidt (Frobenius). Bounds from above do for any."""
 
     d: int  #: inputs
     p: int  #: outputs

@@ -1,7 +1,6 @@
 """`dorff ingest`, `plan` and `fit`, and what a schedule needs beside: `prune`, `trim`, `credentials`."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +9,7 @@ import typer
 
 import dorff.cli.guard as options
 import dorff.cli.sentences as sentences
-from dorff.cli.guard import option, say
+from dorff.cli.guard import option, say, warn
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
 
@@ -143,7 +142,7 @@ def plan(
     if unusable and planned.job.data.nan == "refuse":
         came = f"{unusable:,} rows came with NaN or infinity in some column: a fit refuses such inputs and targets"
         warnings.append(f"{came}; set data.nan: drop, which leaves these rows out")
-    _warn(warnings)
+    warn(warnings)
     result |= {"choices": [asdict(one) for one in planned.choices], "warnings": warnings}
     if words:
         result["cluster"] = words
@@ -152,7 +151,6 @@ def plan(
 
 
 def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int]) -> dict[str, str]:
-    more = planned.job.data.unlabelled
     text = {
         "leaves": f"{costs.leaves:,}",
         "memory": f"{options.size(costs.peak_bytes)} at the peak, {options.size(costs.worker_bytes)} of it a worker",
@@ -161,11 +159,9 @@ def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int]) -> dic
         "features": f"{costs.m:,}",
         "route": costs.reason,
         "passes": f"{costs.passes:,} over the rows",
-        **{
-            f"term {number}": sentences.term_text(term.manifold.config(), more)
-            for number, term in enumerate(planned.terms, 1)
-        },
     }
+    for number, term in enumerate(planned.terms, 1):
+        text[f"term {number}"] = sentences.term_text(term.manifold.config(), planned.job.data.unlabelled)
     if buckets:
         text["buckets"] = f"about {buckets['requests']:,} requests, {options.size(buckets['bytes_read'])} read"
     if planned.cluster().in_driver and not planned.job.cluster.in_driver:
@@ -198,7 +194,7 @@ def fit(
         with meter("fit") as progress:
             report = run(described, progress=progress)
         figures.update(of_fit(report))
-        _warn(report.warnings)
+        warn(report.warnings)
         if report.in_driver and not described.cluster.in_driver and report.outcome != "unchanged":
             say("fit: it ran in this process, which had done so little before workers would have started")
     classes = isinstance(described.data.targets, ClassTargets)
@@ -208,11 +204,6 @@ def fit(
     rows = sentences.quality_text(report.quality) | sentences.choices_text(report.choices)
     table = options.rows_of({} if report.outcome == "unchanged" else rows)
     options.show(asdict(report), f"{summary}\n{table}" if table else summary, as_json=as_json)
-
-
-def _warn(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        say(f"dorff: {warning}", "warning")
 
 
 def prune(
@@ -246,10 +237,7 @@ def trim(
     from dorff.data import trim as run
     from dorff.data.nodes import committed, group_attributes
 
-    def held(path: Path) -> int:
-        return len(committed(path, group_attributes(path)) or ())
-
-    before = held(store.absolute())
+    before = len(committed(store.absolute(), group_attributes(store.absolute())) or ())
     rows = run(store, keep=keep)
     text = f"{store}: {rows:,} rows, {before - rows:,} removed"
     options.show({"rows": rows, "removed": before - rows, "store": str(store)}, text, as_json=as_json)

@@ -13,7 +13,7 @@ import threading
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -116,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 def _report(error: BaseException, *, goes_on: bool) -> int:
     """Say what went wrong in one sentence; returns the exit code."""
-    code, sentence = _sentence(error, goes_on=goes_on)
+    code, sentence = end_of(error, goes_on=goes_on)
     if os.environ.get("DORFF_DEBUG") == "1":
         say("".join(traceback.format_exception(error)).rstrip(), "debug")
     elif code == 1:
@@ -134,11 +134,7 @@ def _report(error: BaseException, *, goes_on: bool) -> int:
     return code
 
 
-def exit_code(error: BaseException) -> int:
-    return _sentence(error, goes_on=False)[0]
-
-
-def _sentence(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
+def end_of(error: BaseException, *, goes_on: bool) -> tuple[int, str]:
     if isinstance(error, DorffError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt) or signalled():
@@ -286,6 +282,11 @@ def say(message: str, level: str = "info", *, clock: bool = False, **fields: obj
         return
     now = f"{datetime.now():%H:%M:%S} " if clock else ""
     print(f"{now}{message}", file=sys.stderr, flush=True)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        say(f"dorff: {warning}", "warning")
 
 
 @contextmanager

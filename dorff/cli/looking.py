@@ -87,15 +87,12 @@ def _described(version: Path) -> dict[str, Any]:
     return {
         "kernel": model.kernel.config(),
         "sampler": dict(model.sampler),
-        "seed": model.seed,
-        "d": model.d,
-        "p": model.p,
+        **{name: getattr(model, name) for name in ("seed", "d", "p")},
         **({"views": list(model.views)} if model.views else {}),
         "m": model.feature_map.m,
         **({"observe": model.observe.tolist()} if model.observe is not None else {}),
         **{name: model.info[name] for name in ("labels", "calibration") if name in model.info},
-        "data": model.info.get("data"),
-        "report": model.info.get("report"),
+        **{name: model.info.get(name) for name in ("data", "report")},
     }
 
 
@@ -154,12 +151,8 @@ def _dataset(path: Path) -> dict[str, Any]:
     rows = committed(group, attributes)
     arrays = [_array(group, attributes, node.name) for node in walk(group) if node.is_array]
     arrays += [{"name": node.name, "problem": node.problem} for node in walk(group) if node.problem]
-    return {
-        "rows": None if rows is None else rows.stop,
-        "first": 0 if rows is None else rows.start,
-        "arrays": arrays,
-        "bytes": _bytes_below(path),
-    }
+    ends = {"rows": None, "first": 0} if rows is None else {"rows": rows.stop, "first": rows.start}
+    return {**ends, "arrays": arrays, "bytes": _bytes_below(path)}
 
 
 def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from dorff.cli.guard import exit_code, say
+from dorff.cli.guard import end_of, say
 from dorff.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
     try:
         yield figures
     except BaseException as error:
-        code = exit_code(error)
+        code, _ = end_of(error, goes_on=False)
         raise
     finally:
         now = time.time()

@@ -69,9 +69,9 @@ def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
         classes = sorted(quality["classes"], key=lambda one: math.inf if one["recall"] is None else one["recall"])
         kept = quality["classes"] if len(classes) <= SHOWN else classes[:SHOWN]
         known = f"{quality['accuracy']:.4f} (most frequent class {quality['accuracy_frequent']:.4f})"
-        return {"held-out accuracy": f"{known}, {quality['rows']:,} rows"} | {
-            f"held-out {one['label']}": f"recall {_number(one['recall'])} of {one['rows']:,} rows" for one in kept
-        }
+        each = {one["label"]: f"recall {_number(one['recall'])} of {one['rows']:,} rows" for one in kept}
+        whole = {"held-out accuracy": f"{known}, {quality['rows']:,} rows"}
+        return whole | {f"held-out {label}": text for label, text in each.items()}
     outputs = sorted(quality["outputs"], key=lambda one: -math.inf if one["r2"] is None else one["r2"])
     kept = quality["outputs"] if len(outputs) <= SHOWN else outputs[:SHOWN]
     return {
@@ -200,9 +200,8 @@ def score_text(scores: "Scores") -> str:
     """A line for all outputs together, and one for each."""
     dropped = "" if scores.weights is None else f" by {scores.weights}"
     dropped += f", {scores.rows_dropped:,} left out for NaN, infinity or weight 0" if scores.rows_dropped else ""
-    outputs = {
-        name: f"r2 {_number(output['r2'])}  rmse {output['rmse']:.6g}" for name, output in scores.per_output.items()
-    }
+    each = scores.per_output.items()
+    outputs = {name: f"r2 {_number(one['r2'])}  rmse {one['rmse']:.6g}" for name, one in each}
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
         return f"{scores.rows:,} rows{dropped}: accuracy {scores.accuracy:.4f}{loss}"

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dorff.cli.guard import JobFile, Json, Metrics, Root, option, say, show
+from dorff.cli.guard import JobFile, Json, Metrics, Root, option, show, warn
 from dorff.cli.metrics import Progress, meter, recorded
 from dorff.errors import InputError
 
@@ -46,8 +46,7 @@ def tune(
         names = kernel_names([kernel.model_dump(mode="json") for kernel in described.kernels])
         files = _write(folder, job, described, tuned, names)
         figures.update(trials=len(tuned.table), reads=tuned.reads, ridge=tuned.trial.ridge, digits=tuned.trial.digits)
-    for warning in (*tuned.warnings, *_warnings(tuned, auto=described.solve.ridge == AUTO)):
-        say(f"dorff: {warning}", "warning")
+    warn([*tuned.warnings, *_warnings(tuned, auto=described.solve.ridge == AUTO)])
     best = {**asdict(tuned.trial), "name": names[tuned.trial.kernel], "select": described.criterion}
     result = {"best": best, "files": files, "table": [asdict(trial) for trial in tuned.table]}
     for name in ("warnings", "reads", "pass_seconds", "grid_seconds", "r2_of"):

@@ -1,5 +1,4 @@
 """The files of a Zarr array: which chunks are there, inner chunks of shards included, and the values of plain shards.
-
 Zarr fills what is absent with the fill value: a lost file would be read as zeros, an absent inner chunk always is,
 whatever the settings. So every read looks first, at exactly the chunks that it needs; one small read of the index for
 a shard. Shards of uncompressed chunks, such as dorff writes, are read straight from their files: Zarr's own reading

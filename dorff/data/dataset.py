@@ -104,8 +104,7 @@ class RowBlock:
 class Reads:
     """Counts the rows that have been read."""
 
-    def __init__(self) -> None:
-        self.rows = 0
+    rows = 0
 
 
 def group_keys(values: npt.NDArray[Any]) -> Keys:
@@ -180,10 +179,9 @@ class Dataset:
 
     def read(self, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
         """X (stop - start, d) and Y (stop - start, q) of a run of rows, C-contiguous float64. Every chunk they need
-        is looked for first, so that none is ever read as zeros.
-
-        Raises InputError: rows outside first..n; a chunk that is missing or damaged; a row that is neither labelled
-        nor not (see `labelled_rows`). In a store of others without checksums flipped bytes may go unnoticed."""
+        is looked for first, so that none is ever read as zeros. Raises InputError: rows outside first..n; a chunk
+        that is missing or damaged; a row that is neither labelled nor not (see `labelled_rows`). In a store of others
+        without checksums flipped bytes may go unnoticed."""
         self._check_rows(start, stop)
         X = self._read_arrays(self.inputs, start, stop)
         self.reads.rows += stop - start
@@ -304,17 +302,10 @@ class Dataset:
             stored = self._open(name)
             packing = repr(stored.packing)
             arrays[name] = {"dtype": str(stored.array.dtype), "columns": stored.columns, "packing": packing}
-        return {
-            "inputs": list(self.inputs),
-            "targets": list(self.targets),
-            "arrays": arrays,
-            "shard_rows": self.shard_rows,
-            "unit_rows": self.unit_rows,
-            "d": self.d,
-            "q": self.q,
-            **({} if self.labels is None else {"labels": list(self.labels)}),
-            **{key: [column.array, column.place] for key, column in self._columns.items()},
-        }
+        named = {"inputs": list(self.inputs), "targets": list(self.targets), "arrays": arrays}
+        sizes = {name: getattr(self, name) for name in ("shard_rows", "unit_rows", "d", "q")}
+        labels = {} if self.labels is None else {"labels": list(self.labels)}
+        return named | sizes | labels | {key: [one.array, one.place] for key, one in self._columns.items()}
 
     def _check_rows(self, start: int, stop: int) -> None:
         if not self.first <= start <= stop <= self.n:

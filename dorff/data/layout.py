@@ -1,14 +1,13 @@
-"""The arrays that dorff writes: shards and inner chunks (Zarr v3, sharding codec 1.0), metadata, a writer that streams.
-
-Zarr's own writer holds a shard in memory several times, pads the last one to its full size and rewrites a shard for
-each part of it that arrives; what it writes and what this writes are read alike."""
+"""The arrays that dorff writes: shards and inner chunks (Zarr v3, sharding codec 1.0), metadata, a writer that
+streams. Zarr's own writer holds a shard in memory several times, pads the last one to its full size and rewrites a
+shard for each part of it that arrives; what it writes and what this writes are read alike."""
 
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final
 
 import google_crc32c
 import numpy as np
@@ -119,7 +118,7 @@ def commit(group: Path, changes: Mapping[str, Any]) -> None:
     rewrite(group / "zarr.json", content)
 
 
-class ShardWriter:
+class ShardWriter(AbstractContextManager["ShardWriter"]):
     """Writes rows in order into the shards of one array, starting with row number `start`. Where that is inside a
     shard, the shard is new: its rows before are not there. Nothing is at its name, `SHARD`, until it is whole. A
     context manager: left without an error it writes the last, partly filled shard; with one it removes the shard that
@@ -145,9 +144,6 @@ class ShardWriter:
             start = stop
             if self._filled == self.layout.unit_rows:
                 self._write_chunk()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *failure: Any) -> None:
         if failure[0] is not None:

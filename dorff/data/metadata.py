@@ -1,8 +1,7 @@
-"""The zarr.json files of a store: read, written whole or not at all, and sealed.
-
-A chunk's checksum says nothing of the shape, the type or the fill value it is read with, nor of which rows are
-committed. So what dorff writes into a zarr.json has a CRC32 too, the seal, in its attribute `dorff`; over what the
-content means, not over its bytes: other programs may write the file again, and add attributes of their own."""
+"""The zarr.json files of a store: read, written whole or not at all, and sealed. A chunk's checksum says nothing of
+the shape, the type or the fill value it is read with, nor of which rows are committed. So what dorff writes into a
+zarr.json has a CRC32 too, the seal, in its attribute `dorff`; over what the content means, not over its bytes: other
+programs may write the file again, and add attributes of their own."""
 
 import errno
 import json

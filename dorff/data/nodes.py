@@ -170,8 +170,7 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
     """The array `name` of the group at `path`; refuses all but 1-d and 2-d arrays of numbers or, `text`, labels."""
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise InputError(f"{path}: {name!r} is no name of an array in it; give one such as x, or group/x.")
-    directory = path / name
-    there = ((k, next(locate(directory).stats([k]))) for k in METADATA)
+    there = ((k, next(locate(path / name).stats([k]))) for k in METADATA)
     key, status = next(((k, one) for k, one in there if one is not None), ("", None))
     if status is None or key == ".zgroup":
         raise _no_array(path, name)

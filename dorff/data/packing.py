@@ -46,12 +46,11 @@ def _is_usual(value: float) -> bool:
 
 
 class FillValues:
-    """The numbers that stand for none: those that were `given`, and those that look so.
-
-    What looks so is one of `USUAL`, or of few that are `LARGE`, farther from the column's other values than `FAR`
-    times their range. Others have to differ, and what is neither large nor -999 or less has to come twice. But one of
-    `USUAL` that is either may also be the only one below zero, or have others all the same, or none. Constants,
-    `=-9999`, do not look so, and nothing does where the word none is among those given."""
+    """The numbers that stand for none: those that were `given`, and those that look so. What looks so is one of
+    `USUAL`, or of few that are `LARGE`, farther from the column's other values than `FAR` times their range. Others
+    have to differ, and what is neither large nor -999 or less has to come twice. But one of `USUAL` that is either
+    may also be the only one below zero, or have others all the same, or none. Constants, `=-9999`, do not look so,
+    and nothing does where the word none is among those given."""
 
     def __init__(self, given: Sequence[float | str]) -> None:
         self._keep, self._counts = "none" in given, defaultdict[int, Counter[float]](Counter)

@@ -38,8 +38,7 @@ _spare: Final[list[Square]] = []  # what this process's last leaf was summed in,
 class Stop:
     """Which signal asked this process to stop, if one did."""
 
-    def __init__(self) -> None:
-        self._caught, self._at = 0, 0.0
+    _caught, _at = 0, 0.0
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
         """Take a signal; KeyboardInterrupt at the second one."""
@@ -210,9 +209,7 @@ def _silent() -> AbstractContextManager[None]:
 class PeakMemory:
     """The largest sum of PSS (each shared page counted once) seen so far, in bytes; 0 where the system tells none."""
 
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._resident = 0
+    bytes = _resident = 0
 
     def sample(self) -> None:
         """Look once, at this process and all below; PSS, which is dear, when the cheap RSS has grown by a hundredth."""

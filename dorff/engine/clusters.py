@@ -45,8 +45,7 @@ def credentials(directory: Path) -> tuple[Path, Path, Path]:
     """Write new credentials that a scheduler, its workers and its clients share: ca.pem, cert.pem, key.pem. They are
     Dask's own temporary ones: the certificate signs itself, and is good for a year. Whoever has the key is let in, so
     only its owner may read it. InputError where one of the files exists."""
-    made = Security.temporary()
-    texts = made.get_tls_config_for_role("client")
+    texts = Security.temporary().get_tls_config_for_role("client")
     ca, cert, key = paths = tuple(directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
     for path in paths:
         if path.exists():

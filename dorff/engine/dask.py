@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from distributed import Client, Future, KilledWorker, LocalCluster
 
@@ -221,8 +221,6 @@ def _tell(client: Client, function: Callable[..., object], *arguments: object) -
     if client.status != "running":
         return {}
     with suppress(OSError):
-        answers: dict[str, Any] = client.sync(
-            client._run, function, *arguments, on_error="ignore", callback_timeout=_ANSWER
-        )
-        return answers
+        options: Any = {"on_error": "ignore", "callback_timeout": _ANSWER}
+        return cast(dict[str, Any], client.sync(client._run, function, *arguments, **options))
     return None

@@ -1,6 +1,5 @@
-"""Scheduler and workers as pods: a DaskCluster, of which the Dask operator makes them, from its start to its end.
-
-The KubeCluster of dask-kubernetes talks to its scheduler without TLS, and waits for ever for an image that cannot be
+"""Scheduler and workers as pods: a DaskCluster, of which the Dask operator makes them, from its start to its end. The
+KubeCluster of dask-kubernetes talks to its scheduler without TLS, and waits for ever for an image that cannot be
 pulled. So the resource is made here, and the API server is asked through kr8s, as KubeCluster does."""
 
 import asyncio

@@ -46,8 +46,7 @@ def refuse_others(worker: str, ours: Versions, theirs: Versions) -> None:
         if here != there:
             without = f"has no {package}, the driver has {here}"
             other = f"{package} is {there} there and {here or 'missing'} in the driver"
-            differs = other if there else without
-            raise InputError(f"worker {worker}: {differs}; start both from the same environment")
+            raise InputError(f"worker {worker}: {other if there else without}; start both from the same environment")
 
 
 @dataclass(frozen=True)
@@ -139,10 +138,8 @@ class Leaving(WorkerPlugin):
         await _saved()
         if worker.state.tasks:  # "expected" is what keeps them from being suspected
             with suppress(OSError, asyncio.TimeoutError):
-                farewell = worker.scheduler.unregister(
-                    address=worker.address, expected=True, close=False, stimulus_id=f"dorff-leaves-{time.time()}"
-                )
-                await asyncio.wait_for(farewell, _FAREWELL)
+                why: Any = {"expected": True, "close": False, "stimulus_id": f"dorff-leaves-{time.time()}"}
+                await asyncio.wait_for(worker.scheduler.unregister(address=worker.address, **why), _FAREWELL)
 
 
 def _leave() -> None:
@@ -166,8 +163,7 @@ async def _end(worker: Worker, linger: float, *, nanny: bool) -> None:
 
 class HungWorkers:
     """Kills local workers that neither speak nor compute, so that their nannies start others. Dask's own `worker-ttl`
-    counts silence alone, and a factorization of a large matrix holds Python's lock for minutes: that worker is silent,
-    but computes."""
+    counts silence alone, and one that factorizes a large matrix holds Python's lock, silent, for minutes."""
 
     def __init__(self, cluster: LocalCluster, *, after: float) -> None:
         self._cluster, self._after = cluster, after

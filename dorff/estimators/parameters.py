@@ -213,8 +213,7 @@ def looked_at(
     runs = sample_runs(0, n)
     some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
-    w = weights_of(weights, runs)
-    rows = RowBlock(numbers, scaled(some_x), some_y, w)[_whole(some_y)].weighty()
+    rows = RowBlock(numbers, scaled(some_x), some_y, weights_of(weights, runs))[_whole(some_y)].weighty()
     return look(kernel, rows.X, rows.Y, rows.numbers, seed), rows
 
 

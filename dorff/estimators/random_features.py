@@ -69,13 +69,10 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
 
         with one_thread():
             seed, invariant = seed_of(self.random_state), self._scalar(some[:1]).shift_invariant
-            tied = () if self.standardize else None
-            kernel, recipe, drawn, features = draw_features(
-                some, None, described, seed, tied=tied, shift_invariant=invariant
-            )
-            if (
-                recipe.on_lattice
-            ):  # whose features do not contain the kernel: psi does, of one scalar kernel a number each
+
+            options: Any = {"tied": () if self.standardize else None, "shift_invariant": invariant}
+            kernel, recipe, drawn, features = draw_features(some, None, described, seed, **options)
+            if recipe.on_lattice:  # features without the kernel: psi has it, of one scalar kernel a number each
                 phi, gain = features.phi, operator_weights(kernel, features.m, drawn.density).gain
                 assert isinstance(phi, Projected)
                 features = replace(features, phi=replace(phi, weights=phi.weights * gain[: len(phi.weights)]))

@@ -173,9 +173,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     @available_if(reads_once)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add rows to those of earlier calls, and fit to all of them: as `fit` of all rows at once, but that scales,
-        means and the length-scale are those of the first call's rows. It goes on from `fit` where `posterior` is kept
-        and there is no `cv`."""
+        """Add rows to those of earlier calls, and fit to all of them: as `fit` of all at once, but scales, means and
+        the length-scale are those of the first call's rows. It goes on from `fit` with `posterior` and no `cv`."""
         self._stream = self._begun()
         self._add(X, y, sample_weight, None)
         return self

@@ -57,12 +57,11 @@ def _values(phi: GaussianWeighted, t: FloatArray) -> FloatArray:
 class Projected(ScalarMap):
     """F = [a cos(x omega^T) | a sin(x omega^T)] where `phi` is None, else [a phi(x omega^T)], a (D,) the `weights`.
     Where `reflected`, each frequency stands for its negative too, and phi is `constant + slope t + gain rest(t)` (see
-    `Split`): F = [a rest(x omega^T) | scale slope x], the inputs only where there is a slope. They stand for the
-    linear part sum_j a_j^2 t_j t'_j, t = x omega^T, of mean x . x' (whole rules of degree (3,3) give it exactly). A
-    phi that is not known to split has both: [a phi(x omega^T) | a phi(-x omega^T)]. `centre` is what no frequency
-    carries: the (signed) squared weight of omega = 0 times phi(0)^2, and where `reflected` the square of phi's
-    constant. With `centre_column` F has one more column, its root; without, it counts in `gram` alone, and a free
-    intercept takes its place."""
+    `Split`): F = [a rest(x omega^T) | scale slope x], the inputs only where there is a slope. They stand for the linear
+    part sum_j a_j^2 t_j t'_j, t = x omega^T, of mean x . x' (whole rules of degree (3,3) give it exactly). A phi that
+    is not known to split has both: [a phi(x omega^T) | a phi(-x omega^T)]. `centre` is what no frequency carries: the
+    (signed) squared weight of omega = 0 times phi(0)^2, and where `reflected` the square of phi's constant. With
+    `centre_column` F has one more column, its root; else it counts in `gram` alone, a free intercept in its place."""
 
     projection: Transform
     weights: FloatArray

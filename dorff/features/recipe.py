@@ -221,8 +221,7 @@ class Recipe:
         if isinstance(scalar, Mercer):
             return Drawn(Eigenfunctions.of(scalar, self.d, self.m, rng), None)
         drawn = self.sampler.draw(self.kernel, d=self.d, p=self.p, count=self._count, seed=seed)
-        phi = Projected.of(drawn, self._phi, centre_column=self._centre_column)
-        return Drawn(phi, drawn.log_density, drawn.serves)
+        return Drawn(Projected.of(drawn, self._phi, centre_column=self._centre_column), drawn.log_density, drawn.serves)
 
 
 def feature_arrays(features: FeatureMap) -> Arrays:

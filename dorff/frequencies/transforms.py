@@ -32,13 +32,18 @@ class Transform(ABC):
 
     @property
     @abstractmethod
-    def d(self) -> int:
-        """Inputs."""
+    def shape(self) -> tuple[int, int]:
+        """(D, d)."""
 
     @property
-    @abstractmethod
+    def d(self) -> int:
+        """Inputs."""
+        return self.shape[1]
+
+    @property
     def D(self) -> int:
         """Frequencies."""
+        return self.shape[0]
 
     @abstractmethod
     def project(self, x: FloatArray, out: FloatArray) -> None:
@@ -68,12 +73,8 @@ class Dense(Transform):
     tile_rows = 256
 
     @property
-    def d(self) -> int:
-        return int(self.omega.shape[1])
-
-    @property
-    def D(self) -> int:
-        return len(self.omega)
+    def shape(self) -> tuple[int, int]:
+        return len(self.omega), int(self.omega.shape[1])
 
     @cached_property
     def _transposed(self) -> FloatArray:
@@ -104,12 +105,8 @@ class Modes(Transform):
     tile_rows = 256
 
     @property
-    def d(self) -> int:
-        return len(self.step)
-
-    @property
-    def D(self) -> int:
-        return len(self.modes)
+    def shape(self) -> tuple[int, int]:
+        return len(self.modes), len(self.step)
 
     @property
     def every(self) -> IntArray:
@@ -143,12 +140,8 @@ class _Blocks(Transform):
     tile_rows = 64
 
     @property
-    def d(self) -> int:
-        return len(self.stretch)
-
-    @property
-    def D(self) -> int:
-        return len(self.rows)
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), len(self.stretch)
 
 
 @dataclass(frozen=True, eq=False)

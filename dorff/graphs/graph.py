@@ -178,24 +178,26 @@ class Manifold:
             raise InputError(f"manifold.graph: wanted a graph, got {self.graph!r}; KNN(10), Given(W) or Identity().")
         object.__setattr__(self, "weight", _weight(self.weight))
         if str(self.laplacian).replace("-", "_").replace(" ", "_") in ("random_walk", "rw"):
-            problem = (
-                "the random-walk Laplacian I - D^-1 W is neither symmetric nor positive, so <f, L f> is no penalty"
-            )
-            raise InputError(f'manifold.laplacian: {problem}; use "normalised", which has the same eigenvalues.')
+            problem = "I - D^-1 W is neither symmetric nor positive, so <f, L f> is no penalty"
+            remedy = 'use "normalised", which has the same eigenvalues.'
+            raise InputError(f"manifold.laplacian: the random-walk Laplacian {problem}; {remedy}")
         one_of("manifold.laplacian", self.laplacian, ("unnormalised", "normalised"))
         one_of("manifold.form", self.form, ("auto", "edges", "difference"))
         one_of("manifold.scale", self.scale, ("sum", "mean"))
-        _check_power(self.power, self.form)
-        object.__setattr__(self, "power", int(self.power))
+        power, whole = self.power, isinstance(self.power, int | np.integer) and not isinstance(self.power, bool)
+        if not whole or power < 1 or (power > 1 and power % 2):
+            remedy = "L^2j is summed as (L^j F)^T (L^j F), which stays positive, an odd power would not."
+            raise InputError(f"manifold.power: wanted 1 or an even number, got {power!r}; {remedy}")
+        if power > 1 and self.form != "auto":
+            problem = f"{self.form!r} is for power 1; L^{power} has (L^j F)^T (L^j F)"
+            raise InputError(f"manifold.form: {problem}: leave it out.")
+        object.__setattr__(self, "power", int(power))
         if self.outputs is not None:
             object.__setattr__(self, "outputs", positive(self.outputs))
         if self.view is not None and not (isinstance(self.view, str | Integral) and not isinstance(self.view, bool)):
             raise InputError(f"manifold.view: wanted a view's name or number, got {self.view!r}; give one of them.")
         if isinstance(self.view, Integral):
             object.__setattr__(self, "view", int(self.view))
-        self._check_identity()
-
-    def _check_identity(self) -> None:
         identity = isinstance(self.graph, IdentityGraph)
         if not isinstance(self.between, bool):
             raise InputError(f"manifold.between: wanted true or false, got {self.between!r}; use one of them.")
@@ -265,14 +267,6 @@ def _weight(weight: Any) -> float | tuple[float, ...]:
         if not isinstance(w, Real) or isinstance(w, bool) or not math.isfinite(w) or w < 0:
             raise InputError(f"manifold.weight: wanted finite numbers of at least 0, got {w!r}; 0 leaves it out.")
     return tuple(float(w) for w in numbers) if several else float(weight)
-
-
-def _check_power(power: Any, form: str) -> None:
-    if not isinstance(power, int | np.integer) or isinstance(power, bool) or power < 1 or (power > 1 and power % 2):
-        remedy = "L^2j is summed as (L^j F)^T (L^j F), which stays positive, an odd power would not."
-        raise InputError(f"manifold.power: wanted 1 or an even number, got {power!r}; {remedy}")
-    if power > 1 and form != "auto":
-        raise InputError(f"manifold.form: {form!r} is for power 1; L^{power} has (L^j F)^T (L^j F): leave it out.")
 
 
 def _outputs(config: Any) -> FloatArray | None:

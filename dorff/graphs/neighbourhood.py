@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.graphs.graph import KNN, FloatArray
 
 IntArray = npt.NDArray[np.int64]
+Edges = tuple[IntArray, IntArray, FloatArray]
 Pairs = tuple[IntArray, IntArray]  # places among the queries, and rows
 _Points = tuple[npt.NDArray[Any], FloatArray]  # (n, d) of some type, and their squares before they were rounded to it
 
@@ -224,7 +225,7 @@ def edge_weights(
         return np.where(lengths == 0.0, 1.0, np.exp(-exponent))
 
 
-def both_ways(i: IntArray, j: IntArray, w: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
+def both_ways(i: IntArray, j: IntArray, w: FloatArray) -> Edges:
     """The entries of A + A^T, those at the same place not yet added up, of the entries of A."""
     return np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([w, w])
 
@@ -289,9 +290,7 @@ def check_edges(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, n: int,
         raise InputError(f"{problem}; mend it, or leave that edge out.")
 
 
-def undirected(
-    i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, both: bool, what: str = "graph"
-) -> tuple[IntArray, IntArray, FloatArray]:
+def undirected(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, both: bool, what: str = "graph") -> Edges:
     """Each edge once, (i, j, w) with i < j, in ascending order; self loops and weights of 0 are dropped. With `both`
     an edge must come once in each direction (a matrix), otherwise in one or in both (a list of edges); all weights
     that come for it must be equal to a relative 1e-10, and the mean of the least and the largest is taken. InputError,

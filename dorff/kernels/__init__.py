@@ -52,8 +52,7 @@ def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
 
 
 def from_config(config: Mapping[str, Any]) -> OperatorKernel:
-    """The operator kernel that `OperatorKernel.config` (or a job's `kernel:`) describes. Raises InputError for a type
-    that is not known."""
+    """The operator kernel that `OperatorKernel.config` (or a job's `kernel:`) describes. InputError: unknown type."""
     kind = kind_of(config)
     entry = KERNELS.get(kind)
     if entry is None:

@@ -113,12 +113,11 @@ class Matern(Isotropic):
     @property
     def variance(self) -> float:
         if self.nu <= 1:
-            problem = (
-                f"a Matern kernel with nu = {self.nu:g} is not twice differentiable: its frequencies have an infinite"
-            )
+            problem = f"a Matern kernel with nu = {self.nu:g} is not twice differentiable"
+            moment = "its frequencies have an infinite second moment"
             effect = "there is no trace or defensive measure and no curl-free or divergence-free kernel"
             remedy = "use nu > 1, or a decomposable kernel and the unbounded measure"
-            raise InputError(f"{problem} second moment, so {effect}; {remedy}")
+            raise InputError(f"{problem}: {moment}, so {effect}; {remedy}")
         return self.nu / (self.nu - 1)
 
     def _values(self, squared: FloatArray) -> FloatArray:

@@ -170,8 +170,7 @@ def _not_shift_invariant(parts: Sequence[tuple[float, BaseKernel]]) -> tuple[Sca
 @dataclass(frozen=True, eq=False)
 class Decomposable(BaseKernel):
     """k0(x, z) A (Brault 2016, definition 7). `output` says what A is: an `Output`, one of the names "identity",
-    "covariance", "simplex" and "learned", or a symmetric positive semi-definite matrix (p, p). Its rank is what it
-    costs."""
+    "covariance", "simplex" and "learned", or a symmetric positive semi-definite matrix (p, p). Its rank is its cost."""
 
     scalar: ScalarKernel
     output: Output
@@ -230,11 +229,9 @@ class VectorField(BaseKernel):
 
     def __init__(self, scalar: ScalarKernel, measure: Measure | str | Mapping[str, Any] | None = None) -> None:
         if not isinstance(scalar, Spectral):
-            problem = (
-                f"{type(self).__name__} is made of derivatives of a shift-invariant kernel, which {scalar!r} is not"
-            )
+            made = f"{type(self).__name__} is made of derivatives of a shift-invariant kernel"
             remedy = "use a smooth one, such as the Gaussian or Matern (nu > 1), or a decomposable kernel"
-            raise InputError(f"{problem}; {remedy}")
+            raise InputError(f"{made}, which {scalar!r} is not; {remedy}")
         scalar.check_derivatives()
         chosen = None if measure is None else Measure.of(measure)
         if chosen is not None:

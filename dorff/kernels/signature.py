@@ -249,8 +249,7 @@ def refuse_negative(lowest: float, peak: float, omega: FloatArray) -> None:
     if lowest < -_NEGATIVE * peak:
         problem = f"its spectrum has an eigenvalue of {lowest / peak:.3g} times the largest in size"
         wanted = "every eigenvalue of int K0(delta) cos(omega . delta) d delta must be zero or more"
-        where = f"at omega = {place(omega)}"
-        raise InputError(f"signature is not that of a positive kernel: {where} {problem}; {wanted}")
+        raise InputError(f"signature is not that of a positive kernel: at omega = {place(omega)} {problem}; {wanted}")
 
 
 def matrices(packed: FloatArray, p: int) -> FloatArray:

@@ -29,10 +29,9 @@ _log = logging.getLogger(__name__)
 
 
 def loop(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` at its first call with given types: nogil, one thread, no bounds checks, kept.
-
-    `contract` (fused multiply-add) is the only liberty taken with the arithmetic: NaN, Inf and the order of operations
-    are respected. Arguments must be arrays and numbers; a function passed as an argument is never found again on disk,
+    """Compile `function` at its first call with given types: nogil, one thread, no bounds checks, kept. `contract`
+    (fused multiply-add) is the only liberty taken with the arithmetic: NaN, Inf and the order of operations are
+    respected. Arguments must be arrays and numbers; a function passed as an argument is never found again on disk,
     since its type has no lasting name. Only functions of this room are kept: the key knows of no other sources."""
     jit = numba.njit(nogil=True, parallel=False, boundscheck=False, error_model="numpy", fastmath=_FASTMATH)
     compiled: Callable[P, R] = jit(function)
@@ -44,10 +43,9 @@ def loop(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def cache_directory() -> Path | None:
-    """The directory that keeps this process's machine code; None (nothing is kept) when no place can be used.
-
-    The first usable of DORFF_CACHE_DIR, the user's cache directory and the temporary directories. Its name is
-    the digest of what the code depends on: this room's sources, Python, Numba, llvmlite, the CPU and the user."""
+    """The directory that keeps this process's machine code; None (nothing is kept) when no place can be used. The
+    first usable of DORFF_CACHE_DIR, the user's cache directory and the temporary directories. Its name is the digest
+    of what the code depends on: this room's sources, Python, Numba, llvmlite, the CPU and the user."""
     key = _key(Path(__file__).parent)
     for root in _roots() if key else ():
         try:
@@ -101,11 +99,10 @@ def _private(path: Path) -> Path:
 
 
 class _DiskCache(NullCache):
-    """One function's compiled signatures, each a file of its own that appears whole or not at all.
-
-    Numba's own cache is set by process-wide variables, and its index file lets two processes that compile
-    different signatures at once read each other's code. Here a file's name is the digest of what it holds the
-    code of, so writers never clash; its first 32 bytes are the SHA-256 of the rest, so damage is noticed."""
+    """One function's compiled signatures, each a file of its own that appears whole or not at all. Numba's own cache
+    is set by process-wide variables, and its index file lets two processes that compile different signatures at once
+    read each other's code. Here a file's name is the digest of what it holds the code of, so writers never clash; its
+    first 32 bytes are the SHA-256 of the rest, so damage is noticed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

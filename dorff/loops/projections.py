@@ -20,10 +20,9 @@ def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, row
     H not normalised, where y[permutation[k]] takes y's place first if s = 1 and there is a permutation. Then
     out[:, j] = gains[j] * y[rows[j] - k n] for the j whose rows[j] lies in [k n, (k + 1) n).
 
-    x (b, d) and out (b, >= D) are float64 with C-ordered rows, which may lie in wider buffers, but not overlap; further
-    columns of out are left as they are. stretch (d,), gains (D,). diagonals (B, K, n), K >= 1, n >= d a power of two:
-    they carry the powers of n. permutation (B, n) int32 in [0, n), or (B, 0) for none. rows (D,) int64, ascending, in
-    [0, B n).
+    x (b, d) and out (b, >= D) are float64 with C-ordered rows, in wider buffers maybe, without overlap; further columns
+    of out stay. stretch (d,), gains (D,). diagonals (B, K, n), K >= 1, n >= d a power of two: they carry the powers of
+    n. permutation (B, n) int32 in [0, n), or (B, 0) for none. rows (D,) int64, ascending, in [0, B n).
 
     SORF and ROM have K = 3 and signs in the diagonals; Fastfood (Le, Sarlos & Smola 2013) has K = 2: signs, then the
     permutation, then Gaussians. Rows do not depend on each other, to the bit. InputError for what does not fit."""

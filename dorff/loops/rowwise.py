@@ -21,7 +21,6 @@ I64 = NDArray[np.int64]
 @loop
 def scan(block: F64, low: F64, high: F64) -> bool:
     """Lower `low` and raise `high` (d,) to the columns' bounds; False, with the bounds spoilt, unless all is finite.
-
     `block` (n, d) float64, C-contiguous. One pass over memory, where NumPy would take four."""
     rows, columns = block.shape
     wrong = np.zeros(columns)
@@ -69,8 +68,7 @@ Strided = tuple[Array, int]  # rows in a flat array, and the entries from row to
 def block(name: str, a: Array) -> None:
     """Refuse what is no float64 matrix with contiguous rows; the rows may lie in a wider buffer."""
     if a.ndim != 2 or a.dtype != np.float64:
-        was = f"{a.dtype} of shape {a.shape}"
-        raise InputError(f"{name} must be a float64 matrix, but is {was}; convert it.")
+        raise InputError(f"{name} must be a float64 matrix, but is {a.dtype} of shape {a.shape}; convert it.")
     if a.flags.c_contiguous:
         return
     tight = a.shape[1] <= 1 or a.strides[1] == a.itemsize
@@ -103,10 +101,9 @@ def parameter(name: str, a: Array, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def flat(a: Array, used: int, *, writeable: bool = False) -> Strided:
-    """The first `used` columns of the rows of `a` as one flat array, and the entries from row to row.
-
-    Numba knows that rows are contiguous, as a vector loop needs, only when they are cut from a flat array.
-    Inputs are read-only so that there is one signature, and one compilation, for all of them."""
+    """The first `used` columns of the rows of `a` as one flat array, and the entries from row to row. Numba knows
+    that rows are contiguous, as a vector loop needs, only when they are cut from a flat array. Inputs are read-only
+    so that there is one signature, and one compilation, for all of them."""
     if a.flags.c_contiguous:
         view, step = a.reshape(-1), a.shape[1]
         view.setflags(write=writeable)

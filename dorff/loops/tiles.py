@@ -1,8 +1,7 @@
-"""Tiles: as many rows as a vector has lanes, side by side, so that one instruction works on all of them.
-
-Entry i of a tile is one line: a vector, and one cache line, with entry i of each row. What works on lines is
-written in LLVM's terms, so that nothing hangs on a loop vectoriser finding the vectors; where the hardware's are
-shorter, LLVM splits them. There is no Python twin for NUMBA_DISABLE_JIT. Nothing here checks its arguments."""
+"""Tiles: as many rows as a vector has lanes, side by side, so that one instruction works on all of them. Entry i of a
+tile is one line: a vector, and one cache line, with entry i of each row. What works on lines is written in LLVM's
+terms, so that nothing hangs on a loop vectoriser finding the vectors; where the hardware's are shorter, LLVM splits
+them. There is no Python twin for NUMBA_DISABLE_JIT. Nothing here checks its arguments."""
 
 import inspect
 from collections.abc import Callable

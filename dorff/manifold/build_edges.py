@@ -1,8 +1,7 @@
 """The last tasks of a graph's building: the edge store, the complete symmetric adjacency of each shard's rows; from
-lists of neighbours, or from edges that the user gives in any order.
-
-Which parts are of which shard is turned about some shards at a time: as many names as there are files times shards are
-never held at once. Given edges are dealt to the shards of both ends, so that each is checked and written by itself."""
+lists of neighbours, or from edges that the user gives in any order. Which parts are of which shard is turned about
+some shards at a time: as many names as there are files times shards are never held at once. Given edges are dealt to
+the shards of both ends, so that each is checked and written by itself."""
 
 import io
 import zlib
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
-from dorff.data.edges import EdgeSource, open_graph
+from dorff.data.edges import Edges, EdgeSource, open_graph
 from dorff.errors import InputError
 from dorff.graphs import KNN, adjacency, both_ways, check_edges, degrees, edge_weights, undirected
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
@@ -27,7 +26,6 @@ from dorff.store import read_plain, write_atomic
 NODES, DEGREES, OWN_SCALES = range(3)  # parts of the file beside a shard's edges
 EDGES: Final = "parquet"
 COLUMNS: Final = (("row", np.int64), ("neighbour", np.int64), ("weight", np.float64))
-Edges = tuple[IntArray, IntArray, FloatArray]
 
 
 def cut(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
@@ -51,12 +49,9 @@ def _naming_shards(layout: Layout, generation: int) -> tuple[Iterator[BuildTask]
     """The tasks whose files are cut by shard, and the last part; DamagedError at once for all whose lists are gone."""
     if not isinstance(layout.spec.graph, KNN):
         return (BuildTask("bucket", 0, number) for number in range(layout.spec.config["edge_runs"])), 0
-    _require(layout.spec, _lists(layout, generation))
-    return _lists(layout, generation), SHARDS
-
-
-def _lists(layout: Layout, generation: int) -> Iterator[BuildTask]:
-    return (BuildTask("lists", generation, shard) for shard in layout.new(generation))
+    lists = [BuildTask("lists", generation, shard) for shard in layout.new(generation)]
+    _require(layout.spec, lists)
+    return iter(lists), SHARDS
 
 
 def _require(spec: GraphSpec, tasks: Iterable[BuildTask]) -> None:

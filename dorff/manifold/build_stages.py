@@ -1,5 +1,4 @@
-"""The stages of a build: leaves that leave receipts, as those of a pass do. What a leaf makes is no sum: nothing is
-merged."""
+"""The stages of a build: leaves that leave receipts, as those of a pass do. A leaf makes no sum: nothing is merged."""
 
 import hashlib
 import time
@@ -148,8 +147,7 @@ class Stages:
         self._made_of = [spec.config["name"]]  # the digests of their tasks
 
     def run(self, stage: str, generation: int, numbers: Iterable[int]) -> list[Receipt]:
-        """All receipts of a stage, in order: those that are there and hold, or are left now. Raises what tasks raise
-        (`GraphStage.leaf`)."""
+        """All receipts of a stage, in order: those that hold, or left now. Raises what tasks do (`GraphStage.leaf`)."""
         files = Files(str(self._spec.directory), stage, generation, self._dataset)
         words, folder = files.step.words, self._spec.path(files.task(0)).parent
         name = hashlib.sha256(" ".join([*self._made_of, stage, str(generation)]).encode()).hexdigest()[:16]

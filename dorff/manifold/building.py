@@ -1,5 +1,4 @@
 """Builds the graph of rows that do not fit in memory, as stages of tasks that leave an edge store of sharded Parquet.
-
 Each build has a folder of its own, named by what it is of; a driver that was killed goes on with what is done. What
 tasks write depends on the rows and on how the graph is cut alone, not on the number of workers nor on their order."""
 
@@ -113,7 +112,7 @@ def _digest(config: object) -> str:
 
 def _open(directory: Path, config: Config, fence: Fence) -> GraphSpec:
     """The last build of this name, or a new one."""
-    for path in _editions(directory, config["name"])[-1:]:
+    for path in sorted(directory.glob(f"{config['name']}-*"))[-1:]:
         with suppress(IncompleteError):
             return load_spec(path)
     return _begin(directory, config, fence)
@@ -121,7 +120,7 @@ def _open(directory: Path, config: Config, fence: Fence) -> GraphSpec:
 
 def _begin(directory: Path, config: Config, fence: Fence) -> GraphSpec:
     """A new build, in a folder that no process has known before; all others of the same graph are deleted first."""
-    editions = _editions(directory, config["name"])
+    editions = sorted(directory.glob(f"{config['name']}-*"))
     number = int(editions[-1].name.split("-")[1]) + 1 if editions else 0
     spec = GraphSpec.of(directory / f"{config['name']}-{number:04d}-{uuid.uuid4().hex[:8]}", config)
     with fence():
@@ -133,10 +132,6 @@ def _begin(directory: Path, config: Config, fence: Fence) -> GraphSpec:
     with fence():
         spec.save()
     return spec
-
-
-def _editions(directory: Path, name: str) -> list[Path]:
-    return sorted(directory.glob(f"{name}-*"))
 
 
 def _others(directory: Path, config: Config) -> Iterator[Path]:

@@ -1,8 +1,6 @@
 """T over a data set: by leaves, where each is a graph of its own, or by shards of the edge store of a graph that is
-across leaves.
-
-A shard is summed by parts of few enough rows that their inputs are in memory, whatever the order of the graph's rows:
-in random order a shard touches many times its own rows. Parts depend on edges and the inputs' width."""
+across leaves. A shard is summed by parts whose inputs fit in memory, whatever the order of the graph's rows: in random
+order a shard touches many times its own rows. Parts depend on edges and the inputs' width."""
 
 import hashlib
 import json
@@ -231,9 +229,7 @@ class ShardPart(NamedTuple):
             yield cls._read(store, W[some][:, some], np.isin(some, levels[0]), numbers[some], recipe)
 
     @classmethod
-    def _read(
-        cls, store: Shards, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: TermRecipe
-    ) -> "ShardPart":
+    def _read(cls, store: Shards, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: TermRecipe) -> Self:
         degree = store.degrees(numbers) if recipe.normalised else np.zeros(len(numbers))
         return cls(store.inputs(numbers), W, own, numbers, degree)
 

@@ -45,11 +45,10 @@ class Calibration:
     def fit(cls, decisions: npt.ArrayLike, codes: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Self:
         """Most likely slope for decision values (n, K) of rows that the decisions were not fitted to. `codes` (n,) are
         the rows' classes 0..K-1, `weights` (n,) how much a row counts (not negative). Where all rows are on the right
-        side no slope is steep enough; so the likelihood has one more row, whose class is any of the K with equal
-        chance (the remedy of Platt 1999, section 2.2, with one row in place of his K). The slope that is most likely
-        is then finite, and the bias, of order 1/n, is below the slope's own error. n is Kish's effective number of
-        rows, (sum w)^2 / sum w^2. Raises InputError: arrays that do not fit together, no row, a decision value that is
-        not finite."""
+        side no slope is steep enough; so the likelihood has one more row, whose class is any of the K with equal chance
+        (the remedy of Platt 1999, section 2.2, with one row in place of his K). The most likely slope is then finite,
+        and the bias, of order 1/n, is below the slope's own error. n is Kish's effective number of rows, (sum w)^2 /
+        sum w^2. Raises InputError: arrays that do not fit together, no row, a decision value that is not finite."""
         f, labels, w = _checked(decisions, codes, weights)
         n = len(f)
         # Probabilities do not see what a row's decision values have in common.

@@ -168,9 +168,8 @@ class Solvable(Sums):
 
     @abstractmethod
     def columns(self, at: IntArray, factor: float | FloatArray) -> Self:
-        """The sums of the features `at` (m',), each times `factor`, (m',) or one for all.
-
-        Whole pairs of m' of m features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1)."""
+        """The sums of the features `at` (m',), each times `factor`, (m',) or one for all. Whole pairs of m' of m
+        features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1)."""
 
     def pieces(self) -> Iterator[FloatArray]:
         """`packed`, as one piece."""
@@ -187,9 +186,8 @@ class Solvable(Sums):
 
 
 class Adder(Described):
-    """Adds blocks of rows Z (n, w), in the order they come.
-
-    `witness` (k,) holds sums along `probe` (w,), made apart from the others, that tell whether those are right."""
+    """Adds blocks of rows Z (n, w), in the order they come. `witness` (k,) holds sums along `probe` (w,), made apart
+    from the others, that tell whether those are right."""
 
     square: FloatArray | None = None  # (w, w), which the next accumulator may take over, where there is one
 
@@ -227,7 +225,6 @@ class Adder(Described):
 
     def intact(self) -> bool:
         """Whether the numbers are what the witness says, up to rounding; if not, memory or processor changed one.
-
         True where they are too large to be compared: see `overflowed`."""
         if self._large():
             return True
@@ -269,9 +266,8 @@ def unpack(packed: FloatArray, square: FloatArray) -> None:
 
 
 def zeroed(width: int, square: FloatArray | None) -> FloatArray:
-    """`square` (w, w), its upper triangle set to zero; or a new one, column-major.
-
-    New memory costs the kernel a page fault for every 4096 bytes."""
+    """`square` (w, w), its upper triangle set to zero; or a new one, column-major. New memory costs the kernel a page
+    fault for every 4096 bytes."""
     if square is None:
         return np.zeros((width, width), order="F")
     for piece in packed_columns(square):

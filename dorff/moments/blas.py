@@ -1,6 +1,5 @@
-"""BLAS and LAPACK on the arrays of a pass, without the interpreter's lock; BLAS threads, pinned and checked.
-
-SciPy's own wrappers hold that lock, and would stop a worker's heartbeat and read-ahead; ctypes releases it."""
+"""BLAS and LAPACK on the arrays of a pass, without the interpreter's lock; BLAS threads, pinned and checked. SciPy's
+own wrappers hold that lock, and would stop a worker's heartbeat and read-ahead; ctypes releases it."""
 
 import ctypes
 from collections.abc import Iterator
@@ -54,9 +53,8 @@ def syr2k(Z: FloatArray, LZ: FloatArray, square: FloatArray) -> None:
 
 
 def tpqrt(R: FloatArray, B: FloatArray, *, triangular: bool = False) -> None:
-    """Overwrite the upper triangle of R (w, w) with that of a QR of [R; B], for B (n, w), which is destroyed.
-
-    Both column-major, columns contiguous. Of a `triangular` B (w, w) what is below the diagonal is not looked at."""
+    """Overwrite the upper triangle of R (w, w) with that of a QR of [R; B], for B (n, w), which is destroyed. Both
+    column-major, columns contiguous. Of a `triangular` B (w, w) what is below the diagonal is not looked at."""
     rows, width = B.shape
     for array in (R, B):
         if array.dtype != np.float64 or array.strides[0] != 8 or array.strides[1] < 8 * array.shape[0]:
@@ -98,10 +96,9 @@ def _controller() -> ThreadpoolController:
 
 
 def pin() -> None:
-    """One BLAS thread for this process from now on, checked; for workers, which belong to dorff's tasks.
-
-    Dask owns the parallelism, and a sum's bits depend on the number of threads. dorff's own loops are
-    compiled single-threaded. Raises RuntimeError where a library does not obey."""
+    """One BLAS thread for this process from now on, checked; for workers, which belong to dorff's tasks. Dask owns
+    the parallelism, and a sum's bits depend on the number of threads. dorff's own loops are compiled single-threaded.
+    Raises RuntimeError where a library does not obey."""
     _controller().limit(limits=1)
     _check()
 

@@ -65,9 +65,8 @@ class Moments(Solvable):
 
 
 class Accumulator(PackedAdder):
-    """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come.
-
-    `paired`: rows come with others (`add_pair`); the witness' second number is the size of what may have cancelled."""
+    """Adds blocks of rows into a float64 upper triangle, one BLAS `syrk` a block, in the order they come. `paired`:
+    rows come with others (`add_pair`); the witness' second number is the size of what may have cancelled."""
 
     kind: ClassVar[Kind] = Kind.GRAM
 
@@ -194,7 +193,6 @@ def _positive(R: FloatArray) -> Iterator[FloatArray]:
 
 class TriangleAccumulator(PackedAdder):
     """Reflects blocks of rows into an upper triangle, one LAPACK `tpqrt` a block: two to three times a `syrk`.
-
     `block` (as many rows as come at a time, or more, w), column-major, is memory to use again, as `square` is."""
 
     kind: ClassVar[Kind] = Kind.TRIANGLE

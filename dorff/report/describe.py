@@ -19,24 +19,14 @@ Observations = tuple[FloatArray, FloatArray]
 NOT_KEPT: Final = "not recorded"
 MOST_LEVELS: Final = 5  # of an input that has so few values: they are drawn, and nothing between them
 
-# suffix: (unit as shown, what it measures, in SI units)
+# what is measured: {suffix: (unit as shown, in SI units)}
 _UNITS: Final = {
-    "m_s": ("m/s", "speed", 1.0),
-    "cm_s": ("cm/s", "speed", 0.01),
-    "mm_s": ("mm/s", "speed", 0.001),
-    "km_h": ("km/h", "speed", 1 / 3.6),
-    "km": ("km", "length", 1000.0),
-    "m": ("m", "length", 1.0),
-    "cm": ("cm", "length", 0.01),
-    "mm": ("mm", "length", 0.001),
-    "deg": ("°", "angle", 1.0),
-    "degC": ("°C", "temperature", 1.0),
-    "K": ("K", "temperature", 1.0),
-    "T": ("T", "field", 1.0),
-    "uT": ("µT", "field", 1e-6),
-    "nT": ("nT", "field", 1e-9),
-    "Pa": ("Pa", "pressure", 1.0),
-    "hPa": ("hPa", "pressure", 100.0),
+    "speed": {"m_s": ("m/s", 1.0), "cm_s": ("cm/s", 0.01), "mm_s": ("mm/s", 0.001), "km_h": ("km/h", 1 / 3.6)},
+    "length": {"km": ("km", 1000.0), "m": ("m", 1.0), "cm": ("cm", 0.01), "mm": ("mm", 0.001)},
+    "angle": {"deg": ("°", 1.0)},
+    "temperature": {"degC": ("°C", 1.0), "K": ("K", 1.0)},
+    "field": {"T": ("T", 1.0), "uT": ("µT", 1e-6), "nT": ("nT", 1e-9)},
+    "pressure": {"Pa": ("Pa", 1.0), "hPa": ("hPa", 100.0)},
 }
 _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -74,9 +64,10 @@ class Rate(NamedTuple):
 
 def read_column(column: str) -> ColumnLabel:
     """The column that a name describes: `u_m_s` is u in m/s, `depth` is depth in no unit that is known."""
-    for suffix, (unit, measures, factor) in _UNITS.items():
-        if column.endswith(f"_{suffix}") and len(column) > len(suffix) + 1:
-            return ColumnLabel(column.removesuffix(f"_{suffix}"), unit, measures, factor)
+    for measures, units in _UNITS.items():
+        for suffix, (unit, factor) in units.items():
+            if column.endswith(f"_{suffix}") and len(column) > len(suffix) + 1:
+                return ColumnLabel(column.removesuffix(f"_{suffix}"), unit, measures, factor)
     return ColumnLabel(column)
 
 
@@ -98,13 +89,11 @@ def rate(inputs: Sequence[ColumnLabel], targets: Sequence[ColumnLabel]) -> Rate:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What the plots are about: the model, its columns, the box (d,) .. (d,) of its data.
-
-    `known_box` is False where the model does not say where its data were; the box is then a guess around the
-    centre of the features. `varied` are the inputs that are not constant. `centre` (d,) is what the others are held at
-    where one is looked at, in words `place`: the row of `data` nearest to the medians, or the middle of the box.
-    `data` are rows to draw, X (n, d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not
-    the same where that is C f."""
+    """What the plots are about: the model, its columns, the box (d,) .. (d,) of its data. `known_box` is False where
+    the model does not say where its data were; the box is then a guess around the centre of the features. `varied`
+    are the inputs that are not constant. `centre` (d,) is what the others are held at where one is looked at, in
+    words `place`: the row of `data` nearest to the medians, or the middle of the box. `data` are rows to draw, X (n,
+    d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not the same where that is C f."""
 
     model: Model
     inputs: tuple[ColumnLabel, ...]

@@ -294,8 +294,7 @@ def trial_plot(
     lines = [Line2D([], [], color=colour, lw=2.2, label=drawable(kernel)) for kernel, colour in colours.items()]
     if len(styles) > 1:
         lines += [Line2D([], [], color=INK, ls=style, lw=1.4, label=f"m = {m:,}") for m, style in styles.items()]
-    place = (1.01, 0.5)
-    axes.legend(handles=lines, loc="center left", bbox_to_anchor=place, frameon=False, fontsize=9, labelcolor=INK)
+    axes.legend(handles=lines, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9, labelcolor=INK)
     return png(figure)
 
 

@@ -184,15 +184,11 @@ def lengthscale(value: object) -> str | float | tuple[float, ...]:
     raise Refusal(f"must be {wanted}, came {show(value)}; {nearest(value, WORDS) or 'correct it'}".strip())
 
 
-def text(wanted: str) -> Callable[[object], str]:
-    """The check of a text that is not empty: `wanted`."""
-
-    def check(value: object) -> str:
-        if not isinstance(value, str) or not value:
-            raise Refusal(f"must be {wanted}, came {show(value)}; correct it")
-        return value
-
-    return check
+def text(wanted: str, value: object) -> str:
+    """A text that is not empty: `wanted`."""
+    if not isinstance(value, str) or not value:
+        raise Refusal(f"must be {wanted}, came {show(value)}; correct it")
+    return value
 
 
 def arrays(value: object) -> str | tuple[str, ...]:
@@ -207,20 +203,16 @@ def arrays(value: object) -> str | tuple[str, ...]:
     return names
 
 
-def _listed(least: int, wanted: str, remedy: str) -> Callable[[object], tuple[object, ...]]:
-    """The check of a list of at least so many, `wanted`, which becomes a tuple."""
-
-    def check(value: object) -> tuple[object, ...]:
-        if not isinstance(value, list | tuple) or len(value) < least:
-            raise Refusal(f"must be a list of {wanted}, came {show(value)}; {remedy}")
-        return tuple(value)
-
-    return check
+def _listed(least: int, wanted: str, remedy: str, value: object) -> tuple[object, ...]:
+    """A list of at least so many, `wanted`, which becomes a tuple."""
+    if not isinstance(value, list | tuple) or len(value) < least:
+        raise Refusal(f"must be a list of {wanted}, came {show(value)}; {remedy}")
+    return tuple(value)
 
 
-terms = _listed(1, "{weight, kernel}, at least one", "add a term")
+terms = partial(_listed, 1, "{weight, kernel}, at least one", "add a term")
 _ONE = "add a view, or write the kernel of the only one itself"
-views = _listed(2, "{inputs, kernel}, two at least", _ONE)
+views = partial(_listed, 2, "{inputs, kernel}, two at least", _ONE)
 
 
 def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:
@@ -260,9 +252,8 @@ def box(value: object) -> tuple[tuple[float, float], ...] | None:
         return None
     pairs = value if isinstance(value, list | tuple) else ()
     if not pairs or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        raise Refusal(
-            f"must be [least, largest] for each input, came {show(value)}; write such as [[-180, 180], [-90, 90]]"
-        )
+        remedy = "write such as [[-180, 180], [-90, 90]]"
+        raise Refusal(f"must be [least, largest] for each input, came {show(value)}; {remedy}")
     return tuple((number(low), number(high)) for low, high in pairs)
 
 

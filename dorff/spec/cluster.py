@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -15,13 +16,13 @@ from dorff.storage.location import is_remote
 _TEXT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"}
 _BYTES = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TEXT]})
 Bytes = Annotated[int, BeforeValidator(checks.memory), _BYTES]
+_ADDRESS = WithJsonSchema({"type": "string", "pattern": f"^({checks.ADDRESS})$"})
 _WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
 _Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 _Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 _Taint = Annotated[str, Field(pattern="^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")]
-_PLAIN = Idle(
-    lambda one, _: "" if one.encrypted else f"{one.address} is not encrypted (write tls://HOST:PORT)", refused=True
-)
+_TLS = "is not encrypted (write tls://HOST:PORT)"
+_PLAIN = Idle(lambda one, _: "" if one.encrypted else f"{one.address} {_TLS}", refused=True)
 _ENCRYPTED = Idle(lambda one, _: f"{one.address} is encrypted" if one.encrypted else "", refused=True)
 
 
@@ -97,9 +98,7 @@ class RemoteCluster(ClusterSpec):
     type: ClassVar[str] = "address"
     workers: ClassVar[int] = 1
     memory: ClassVar[float] = math.inf
-    address: Annotated[
-        str, BeforeValidator(checks.address), WithJsonSchema({"type": "string", "pattern": f"^({checks.ADDRESS})$"})
-    ]
+    address: Annotated[str, BeforeValidator(checks.address), _ADDRESS]
     tls: Annotated[TLS | None, _PLAIN] = None
     plain_tcp: Annotated[bool, _ENCRYPTED] = False
 
@@ -191,7 +190,7 @@ class KubernetesCluster(ClusterSpec):
 
     on_this_machine: ClassVar[bool] = False
     type: Literal["kubernetes"] = "kubernetes"
-    image: Annotated[str, Field(pattern=r"^\S+$"), BeforeValidator(checks.text("the name of an image"))]
+    image: Annotated[str, Field(pattern=r"^\S+$"), BeforeValidator(partial(checks.text, "the name of an image"))]
     workers: Annotated[int, Field(ge=1)] = 2
     memory: Bytes = 4 * 2**30
     namespace: _Namespace | None = None  # the driver's own

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -24,7 +25,7 @@ _AUTO: Final = {"const": checks.AUTO}
 _GIVEN: Final = [_NOT_NEGATIVE, {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}, _RANGE]
 _OR_AUTO: Final = WithJsonSchema({"anyOf": [*_GIVEN, _AUTO]})
 FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_NAME)]
-ArrayName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of an array"))]
+ArrayName = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, "the name of an array"))]
 #: The name of an array, or several, stacked.
 Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays), WithJsonSchema(_NAMES)]
 _MATRIX = WithJsonSchema({"anyOf": [_NAME, _ROWS]})
@@ -55,8 +56,9 @@ Counts = Annotated[
 Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.positive)]
 #: A number between 0 and 1.
 Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
-ViewName = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("the name of a view"))]
-FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(checks.text("leaves, rows or the name of a column"))]
+ViewName = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, "the name of a view"))]
+_BY = "leaves, rows or the name of a column"
+FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, _BY))]
 #: Radial and spherical degree of a quadrature rule.
 Degrees = Annotated[tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})]
 #: A number, one an input, or how it is found.

@@ -89,8 +89,7 @@ class RefusedError(PermissionError, InputError):
 
 def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:
     """What `call` makes of obstore's store of the bucket of SCHEME://BUCKET/KEY, by requests of a kind, which may be
-    made twice: obstore tries some again, and not where an answer is cut. What goes wrong is an error as of local
-    files, or one sentence."""
+    made twice: obstore tries some again, not a cut answer. Errors are as of local files, or one sentence."""
     scheme, _, rest = place.partition("://")
     bucket = rest.partition("/")[0]
     if not re.fullmatch(r"[\w.-]+", bucket) or carries_secret(place):

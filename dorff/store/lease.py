@@ -7,11 +7,11 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psutil
 
@@ -54,13 +54,12 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
-class Lease:
-    """The right to change what `path` is the lease of; renewed by a thread until it is released or lost.
-
-    Its file is `path`.NUMBER, where the number is the token, which only grows: a damaged file is a free lease, and
-    yet its token is known. Age is by the file system's own clock, which every host sees alike: a file's time of
-    change against that of the lock file, touched just now. A holder that was paused for too long may be overtaken;
-    it finds out at its next `check`, and inside `fenced` it cannot happen."""
+class Lease(AbstractContextManager["Lease"]):
+    """The right to change what `path` is the lease of; renewed by a thread until it is released or lost. Its file is
+    `path`.NUMBER, where the number is the token, which only grows: a damaged file is a free lease, and yet its token
+    is known. Age is by the file system's own clock, which every host sees alike: a file's time of change against that
+    of the lock file, touched just now. A holder that was paused for too long may be overtaken; it finds out at its
+    next `check`, and inside `fenced` it cannot happen."""
 
     def __init__(self, path: Path, token: int, holder: Holder) -> None:
         self.path: Final = path
@@ -107,9 +106,6 @@ class Lease:
             if _newest(self.path)[:2] == (self.token, self._holder):
                 locate(_file(self.path, self.token)).clear()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.release()
 
@@ -154,12 +150,11 @@ def lease_beside(directory: Path) -> Path:
 
 
 def forget(path: Path) -> None:
-    """Remove the files of a free lease, its lock too; nothing where somebody holds it, or where the disk fails.
-
-    Under its lock, so that nobody takes it meanwhile. The lock goes last: whoever waited for it finds that it is no
-    longer the one there, and waits for the new one (`locked`). Where a network's file system shows the old one still,
-    two may get in at once: then the last to write is the holder, and the other, whose nonce is not in the file, finds
-    out at its next `check`. Tokens begin again at 1, and the nonce tells who holds which."""
+    """Remove the files of a free lease, its lock too; nothing where somebody holds it, or where the disk fails. Under
+    its lock, so that nobody takes it meanwhile. The lock goes last: whoever waited for it finds that it is no longer
+    the one there, and waits for the new one (`locked`). Where a network's file system shows the old one still, two
+    may get in at once: then the last to write is the holder, and the other, whose nonce is not in the file, finds out
+    at its next `check`. Tokens begin again at 1, and the nonce tells who holds which."""
     with suppress(OSError, DorffError), locked(path) as now:
         _, holder, changed = _newest(path)
         if holder is None or not holder.holds(now - changed):
@@ -177,8 +172,7 @@ def locked(path: Path) -> Iterator[float]:
             try:
                 is_there = held.enter_context(lock.locked(_PATIENCE))
             except BlockingIOError as error:
-                who = _newest(path)[1]
-                problem = f"locked for more than {_PATIENCE:g} s by {who or 'a process'}"
+                problem = f"locked for more than {_PATIENCE:g} s by {_newest(path)[1] or 'a process'}"
                 remedy = "let it go on or end it, then run again"
                 raise LeaseError(f"{path}: {problem}, which was paused while it published; {remedy}") from error
             if is_there():  # not removed by `forget` meanwhile

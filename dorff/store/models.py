@@ -171,9 +171,8 @@ def _write(model: Model, path: Path) -> None:
     arrays = model_arrays(model)
     group = zarr.open_group(locate(path).zarr(), mode="w-", zarr_format=3)
     for name, value in arrays.items():
-        group.create_array(
-            name, data=value, chunks=_chunks(value.shape), compressors=None, config={"write_empty_chunks": True}
-        )
+        layout: Any = {"chunks": _chunks(value.shape), "compressors": None, "config": {"write_empty_chunks": True}}
+        group.create_array(name, data=value, **layout)
     description = {
         "kernel": model.kernel.config(),
         "sampler": dict(model.sampler),
@@ -225,9 +224,8 @@ def resolve_model(path: Path) -> Path:
     with suppress(FileNotFoundError), files.reading(version):
         if named is not None and named[0] == version.name and named[1] not in (None, content(version)[:16]):
             problem = f"is not the one that {version.parent / 'current'} was written for, but another version's"
-            raise InputError(
-                f"{version}: zarr.json {problem}, or changed since; put the right folder back, or publish again"
-            )
+            remedy = "put the right folder back, or publish again"
+            raise InputError(f"{version}: zarr.json {problem}, or changed since; {remedy}")
     return version
 
 

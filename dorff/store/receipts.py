@@ -47,8 +47,7 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 class LeafRecord(ABC):
     """What is kept of a leaf: which rows, what was in them, what became of them. `stamp` is of the files that held the
     rows (size and time; cheap to ask again). `low` and `high` (d,) bound the inputs of the rows used; `rows_unlabelled`
-    have no target, `rows_read` are those read from the store. Seconds are wall time in the leaf, and in its BLAS `syrk`
-    calls."""
+    have no target, `rows_read` are those read. Seconds are wall time in the leaf, and in its BLAS `syrk` calls."""
 
     plan: str
     number: int
