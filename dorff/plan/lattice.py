@@ -1,7 +1,7 @@
 """Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they
 were planned for; and the job's own features on the lattice of such a pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -13,7 +13,8 @@ import numpy as np
 from dorff.data import Dataset, RowBlock
 from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Recipe
+from dorff.features import FeatureMap, Recipe, modes_of
+from dorff.frequencies import Modes
 from dorff.kernels import FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
@@ -21,7 +22,7 @@ from dorff.moments.exponentials import TensorExponentials, exponentials
 from dorff.moments.lattice import grid_of
 from dorff.moments.toeplitz import length_of
 from dorff.passes import Configs, Pass, PassSpec, RowsName, frozen_hash, load_pass
-from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of, modes_of
+from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of
 from dorff.spec.job import Job
 from dorff.storage.location import locate
 
@@ -115,7 +116,9 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
         recipe = made(box, None)
     told = {**recipe.question(), "box": box.tolist(), "outside": job.data.outside}
     own, wanted = (replace(spec, recipe=told, sampler=recipe.sampler.config()) for spec in (own, wanted))
-    return own, wanted if earlier is None else earlier.spec, recipe
+    if earlier is None:
+        return own, wanted, recipe
+    return own, earlier.spec, recipe.on(modes_of(earlier.features)) if recipe.lattice is not None else recipe
 
 
 def begun(job: Job, dataset: Dataset, wanted: PassSpec, made: Made) -> Pass | None:
@@ -171,12 +174,12 @@ def _scaled(box: FloatArray, features: FeatureMap) -> FloatArray:
     return np.asarray((box - features.center) / features.scale)
 
 
-def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
-    """The pass as it is for the job: with features of its kernels on the lattice of the pass."""
+def own_features(frozen: Pass, made: Made, configs: Configs | None, *, words: bool) -> Pass:
+    """The pass as it is for these kernels: with features of theirs on the lattice of the pass."""
     constants = frozen.constants
     box = box_of(frozen.spec)
     assert box is not None
-    recipe = made(_scaled(box, constants.features), constants.drawn if words else None)
+    recipe = made(_scaled(box, constants.features), configs)
     drawn = recipe.on(modes_of(constants.features)).draw(frozen.spec.seed)
     features = FeatureMap(drawn.phi, constants.features.center, constants.features.scale)
     own = replace(constants, features=features, draw=drawn)
@@ -187,19 +190,31 @@ def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
 
 
 def check_covered(frozen: Pass, configs: Configs, made: Made) -> None:
-    """InputError for a kernel that the frequencies, made for others, are too few or too far apart for."""
+    """InputError for a kernel that the frequencies, made for others, are too few or too far apart for; of sums of
+    exponentials, the lattice."""
     features, box = frozen.constants.features, box_of(frozen.spec)
     assert box is not None
-    if (alone := alone_of(features)) is None:
-        return
-    for config in configs:
-        try:
-            _ = made(_scaled(box, features), [config]).on(alone).m
-        except InputError as error:
-            raise InputError(
-                f"kernel: {config} needs frequencies that lie closer together, or reach further, than those of "
-                "features.drawn_for; list it there too, or leave drawn_for out"
-            ) from error
+    lattice = modes_of(features) if frozen.spec.sums is Kind.TOEPLITZ else alone_of(features)
+    if lattice is not None:
+        for config in configs:
+            _on(lattice, made(_scaled(box, features), [config]))
+
+
+def own_recipes(recipe: Recipe, kernels: Sequence[OperatorKernel]) -> list[Recipe]:
+    """Those of kernels that share a lattice, each with frequencies of its own on it; InputError as above."""
+    each, lattice = [replace(recipe, kernel=kernel) for kernel in kernels], recipe.lattice
+    return each if lattice is None else [_on(lattice, one) for one in each]
+
+
+def _on(lattice: Modes, recipe: Recipe) -> Recipe:
+    try:
+        return recipe.on(lattice)
+    except InputError as error:
+        scalars = " + ".join(str(base.scalar.config()) for _, base in recipe.kernel.terms())
+        raise InputError(
+            f"kernel: {scalars} needs frequencies that lie closer together, or reach further, than those of "
+            "features.drawn_for; list it there too, or leave drawn_for out"
+        ) from error
 
 
 def kernel_error(kernel: OperatorKernel, density: Density, *, error: float, constant: bool) -> float:
@@ -230,19 +245,22 @@ class LatticeCosts(NamedTuple):
     points: int
 
 
-def lattice_costs(recipe: Recipe, q: int) -> LatticeCosts:
-    """What sums of the recipe's lattice need; of one that is not known yet, what the largest may."""
-    if (modes := recipe.lattice) is None:
+def lattice_costs(alone: Sequence[Recipe], q: int) -> LatticeCosts:
+    """What sums need of the lattice that these recipes share; of one that is not known yet, what the largest may."""
+    recipe, each = alone[0], [one.lattice for one in alone]
+    lattices = [modes for modes in each if modes is not None]
+    if not lattices:
         side = ceil((2.0 * recipe.frequencies) ** (1.0 / recipe.d) / 2.0)
         extents, reach = (4 * side,) * recipe.d, (side,) * recipe.d
     else:
-        reach = tuple((np.abs(modes.modes) // modes.every).max(axis=0)[axes_of(modes)].tolist())
-        extents = extents_of(modes)
+        furthest = np.max([(np.abs(modes.modes) // modes.every).max(axis=0) for modes in lattices], axis=0)
+        reach = tuple(furthest[axes_of(lattices[0])].tolist())
+        extents = extents_of(lattices[0])
     empty = exponentials(extents, q, recipe.sampler.config()["tolerance"])  # whose memory nobody touches
     held, sums = sum(piece.size for piece in empty.held()), length_of(extents, q)
     rows = 8 * LATTICE_ROWS * (5 * len(extents) + 4 * (1 + q))
     seconds = BESIDE_SUMS + (
         PRODUCT * held if isinstance(empty, TensorExponentials) else WINDOW[len(extents)] * (1 + q) / 3
     )
-    points = prod(grid_of(tuple(int(K) for K in reach)))
+    points = prod(grid_of(reach))
     return LatticeCosts(8 * sums, 8 * (held + q * q), 8 * (3 * held + 4 * sums) + rows, seconds, points)

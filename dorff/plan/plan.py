@@ -16,6 +16,7 @@ from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.kernels import FloatArray, mean_of
+from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
@@ -176,6 +177,13 @@ class Plan(_Draft):
             raise IncompleteError(f"{self.directory}: its constants are gone; run the job again")
         return _own_pass(self, name) if self.spec.sums is Kind.TOEPLITZ else load_pass(self.directory, name)
 
+    def alone(self, number: int) -> Pass:
+        """The pass as it is for one kernel of the job: of a lattice's sums with features of its own."""
+        frozen = self.frozen()
+        if self.spec.sums is not Kind.TOEPLITZ:
+            return frozen
+        return lattice.own_features(frozen, self.made, [self.configs()[number]], words=any(self.own.words))
+
     def fitted(self) -> tuple[kernels.OperatorKernel, ...]:
         """The kernels to choose from, with the length-scales that the rows told."""
         return build_kernels(self.configs(), self.dataset.d)
@@ -209,10 +217,9 @@ class Plan(_Draft):
         density = self.frozen().constants.density
         return check_targets(targets, sources, recipe=recipe, density=density, seed=self.spec.seed)
 
-    def kernel_error(self, kernel: kernels.OperatorKernel) -> float | None:
+    def kernel_error(self, kernel: kernels.OperatorKernel, density: Density | None) -> float | None:
         """How far features of a lattice may be from a kernel with its output matrices; None of other features."""
-        density = self.frozen().constants.density if self.recipe.on_lattice else None
-        if density is None or density[2] is not None:
+        if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None
         error = self.own.sampler["error"]
         return lattice.kernel_error(kernel, density, error=error, constant=not self.job.solve.intercept)
@@ -279,7 +286,8 @@ def _drafted(resolved: Resolved) -> _Draft:
 
 @lru_cache(maxsize=4)
 def _own_pass(plan: Plan, name: str) -> Pass:
-    return lattice.own_features(load_pass(plan.directory, name), plan.made, words=any(plan.own.words))
+    frozen, words = load_pass(plan.directory, name), any(plan.own.words)
+    return lattice.own_features(frozen, plan.made, frozen.constants.drawn if words else None, words=words)
 
 
 def _check_kernels(

@@ -101,8 +101,6 @@ def sea(tmp_path: Path) -> Path:
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "several kernels": {"kernel": [FIELD, {"type": "curl_free",
-                                           "scalar": {"type": "matern", "nu": 3.5, "lengthscale": 1.0}}]},
     "matrix": {"kernel": MIXED},
     "no intercept": {"solve": {"intercept": False}, "kernel": EACH},
     "ridges": {"solve": {"ridge": [1e-6, 1e-4, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "rows"}}},
@@ -147,6 +145,68 @@ def test_a_fit_is_that_of_gram_sums_of_its_features(way: str, sea: Path, monkeyp
     if way == "posterior":
         deviations = [load_model(sea / name).std(X) for name in ("by exponentials", "by gram")]
         assert np.abs(deviations[0] - deviations[1]).max() < 1e-4 * deviations[1].max()
+
+
+def of_scale(kind: str, *lengthscale: float, **scalar: Any) -> dict[str, Any]:
+    s = lengthscale[0] if len(lengthscale) == 1 else list(lengthscale)
+    return {"type": kind, "scalar": {"type": "gaussian", **scalar, "lengthscale": s}}
+
+
+UNEVEN = [
+    of_scale("divergence_free", 0.15),
+    of_scale("decomposable", 0.6),
+    of_scale("decomposable", 0.3, 1.2),
+    of_scale("curl_free", 0.9, type="matern", nu=3.5),
+    {"type": "sum", "terms": [{"weight": 0.3, "kernel": of_scale("curl_free", 0.3)},
+                              {"weight": 0.7, "kernel": of_scale("divergence_free", 0.8)}]},
+]  # fmt: skip
+FOLDS = {"select": "kfold", "folds": {"count": 3, "by": "rows"}}
+LISTS: dict[str, dict[str, Any]] = {
+    "folds": {"solve": FOLDS},
+    "products": {"solve": {**FOLDS, "route": "cg"}},
+    "gcv": {"solve": {"select": "gcv"}},
+    "rows left out": {"solve": {"select": "loo"}},
+    "low ceiling": {"solve": FOLDS, "features": {"count": 100}},
+    "without intercept": {"solve": {"select": "gcv", "intercept": False}, "features": {"count": 100}},
+}
+
+
+@pytest.mark.parametrize("way", LISTS)
+def test_each_of_several_kernels_has_features_of_its_own(way: str, sea: Path) -> None:
+    """The list's sums serve each of its kernels alone, without a row read, and its scores and fit are the same."""
+    parts: dict[str, Any] = {**LISTS[way], "solve": {"ridge": [1e-5, 1e-2], **LISTS[way]["solve"]}}
+    at, ceiling = flow(100, seed=9)[0], parts.get("features", {}).get("count", 600)
+    planned = make_plan(job(sea, "list", kernel=UNEVEN, **parts))
+    several = fitted(sea, "list", kernel=UNEVEN, **parts)
+    features = []
+    for number, kernel in enumerate(UNEVEN):
+        own = fitted(sea, f"own {number}", kernel=kernel, **parts)
+        assert own.leaves_computed == 0 and own.m <= ceiling
+        rows = [row for row in several.table if row["candidate"] == number]
+        features.append(own.m)
+        for row, alone in zip(rows, own.table, strict=True):
+            assert (row["m"], row["ridge"]) == (alone["m"], alone["ridge"])
+            assert row["value"] == pytest.approx(alone["value"], rel=1e-9)
+        if number == several.kernel:
+            mine, its = load_model(sea / "list"), load_model(sea / f"own {number}")
+            np.testing.assert_array_equal(mine.frequencies, its.frequencies)
+            np.testing.assert_allclose(mine.coefficients, its.coefficients, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(mine.predict(at), its.predict(at), rtol=1e-9)
+            assert (several.m, several.kernel_error, several.digits) == (own.m, own.kernel_error, own.digits)
+    assert len(set(features)) > 2 and planned.costs.m == max(features)
+
+
+def test_a_fit_of_several_kernels_is_that_of_its_features(sea: Path) -> None:
+    """Of the chosen kernel's own, by their values on all rows."""
+    found, (X, Y) = fitted(sea, kernel=[UNEVEN[0], UNEVEN[4]], solve={"select": "gcv"}), flow()
+    model = load_model(sea / "model")
+    F, (m, r, p) = model.feature_map.transform(X), model.weights.shape
+    A = np.einsum("na,arp->npar", F, model.weights).reshape(N * p, m * r)
+    A, y = (V.reshape(N, p, -1) - V.reshape(N, p, -1).mean(axis=0) for V in (A, Y))
+    A, y = A.reshape(N * p, -1), y.reshape(-1)
+    h = np.linalg.solve(A.T @ A + N * found.ridge * np.eye(m * r), A.T @ y)
+    fit_to = A @ h - A @ model.coefficients.reshape(-1)
+    assert found.m == m and np.abs(fit_to).max() < 1e-6 * np.abs(A @ h).max()
 
 
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},
@@ -241,13 +301,20 @@ def test_sums_of_other_rows_or_of_less_care_serve_no_job(sea: Path) -> None:
     assert fitted(sea, "careful", kernel=kernel, features=finer).leaves_computed > 2
 
 
-def test_a_search_is_over_the_same_sums(sea: Path) -> None:
+@pytest.mark.parametrize("route", ["direct", "cg"])
+def test_a_search_is_over_the_same_sums(route: str, sea: Path) -> None:
     """`tune` of twelve kernels and ridges reads rows once, and then none."""
-    kernels_ = [{"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.3, 0.5, 0.7)]
-    parts: dict[str, Any] = {"kernel": kernels_, "solve": {"ridge": [1e-7, 1e-5, 1e-3, 1e-1], "select": "kfold"}}
-    found = tune(job(sea, **parts), engine=SerialEngine())
+    kernels_ = [{"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.2, 0.5, 0.8)]
+    solve: dict[str, Any] = {"ridge": [1e-7, 1e-5, 1e-3, 1e-1], "select": "kfold", "route": route}
+    found = tune(job(sea, kernel=kernels_, solve=solve), engine=SerialEngine())
     assert found.reads == 1.0 and len(found.table) == 12
-    assert tune(job(sea, **parts), engine=SerialEngine()).reads == 0.0
+    assert tune(job(sea, kernel=kernels_, solve=solve), engine=SerialEngine()).reads == 0.0
+    assert len({trial.m for trial in found.table}) == 3 and "drawn_for" not in found.best.features.model_fields_set
+    best = fit(found.best, engine=SerialEngine())
+    assert (best.reads, best.m, best.ridge) == (0.0, found.trial.m, found.trial.ridge)
+    alone = tune(job(sea, kernel=kernels_[found.trial.kernel], solve=solve), engine=SerialEngine())
+    for one, other in zip(alone.table, [row for row in found.table if row.kernel == found.trial.kernel], strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-9)
 
 
 def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:
@@ -357,9 +424,11 @@ def test_the_error_of_the_kernel_is_reported(sea: Path) -> None:
     assert wide.kernel_error is not None and wide.kernel_error < 1.3e-3
 
 
-def test_frequencies_of_another_kernel_are_weighed_as_they_are(sea: Path) -> None:
-    """Weights of a lattice need no mean of one, whatever kernel it was made for."""
+def test_frequencies_of_another_kernel_are_weighed_as_they_are(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of a lattice need no mean of one, whatever kernel it was made for; sums of Gram matrices keep the
+    frequencies that they were made of."""
     kernel = {**EACH, "scalar": {"type": "gaussian", "lengthscale": 0.7}}
+    monkeypatch.setattr(lattice, "summable", lambda job, recipe: False)
     parts: dict[str, Any] = {"kernel": kernel, "solve": {"ridge": 1e-2}}
     own = fitted(sea, "own", **parts)
     both = [EACH, {**EACH, "scalar": {"type": "gaussian", "lengthscale": 0.9}}]
