@@ -197,20 +197,21 @@ def check_covered(frozen: Pass, configs: Configs, made: Made) -> None:
     lattice = modes_of(features) if frozen.spec.sums is Kind.TOEPLITZ else alone_of(features)
     if lattice is not None:
         for config in configs:
-            _on(lattice, made(_scaled(box, features), [config]))
+            recipe = made(_scaled(box, features), [config])
+            _on(lattice, recipe, recipe.kernel)
 
 
 def own_recipes(recipe: Recipe, kernels: Sequence[OperatorKernel]) -> list[Recipe]:
     """Those of kernels that share a lattice, each with frequencies of its own on it; InputError as above."""
-    each, lattice = [replace(recipe, kernel=kernel) for kernel in kernels], recipe.lattice
-    return each if lattice is None else [_on(lattice, one) for one in each]
+    lattice = recipe.lattice
+    return [replace(recipe, kernel=one) if lattice is None else _on(lattice, recipe, one) for one in kernels]
 
 
-def _on(lattice: Modes, recipe: Recipe) -> Recipe:
+def _on(lattice: Modes, recipe: Recipe, kernel: OperatorKernel) -> Recipe:
     try:
-        return recipe.on(lattice)
+        return replace(recipe.on(lattice), kernel=kernel)
     except InputError as error:
-        scalars = " + ".join(str(base.scalar.config()) for _, base in recipe.kernel.terms())
+        scalars = " + ".join(str(base.scalar.config()) for _, base in kernel.terms())
         raise InputError(
             f"kernel: {scalars} needs frequencies that lie closer together, or reach further, than those of "
             "features.drawn_for; list it there too, or leave drawn_for out"

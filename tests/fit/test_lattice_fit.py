@@ -209,6 +209,37 @@ def test_a_fit_of_several_kernels_is_that_of_its_features(sea: Path) -> None:
     assert found.m == m and np.abs(fit_to).max() < 1e-6 * np.abs(A @ h).max()
 
 
+def test_a_lattice_that_was_made_for_others_serves_a_kernel_by_its_own_features(sea: Path) -> None:
+    """With `drawn_for`, as far as the lattice is fine and wide enough; else the plan refuses."""
+    both = {"drawn_for": [of_scale("decomposable", 0.2), of_scale("decomposable", 0.9)]}
+    parts: dict[str, Any] = {"kernel": of_scale("decomposable", 0.7), "solve": {"ridge": 1e-2}}
+    drawn, own = fitted(sea, "drawn", **parts, features=both), fitted(sea, "own", **parts)
+    assert own.reads == 0.0 and (own.m, own.kernel_error) == (drawn.m, drawn.kernel_error)
+    np.testing.assert_array_equal(load_model(sea / "own").coefficients, load_model(sea / "drawn").coefficients)
+    several = fitted(sea, "several", kernel=[parts["kernel"], both["drawn_for"][0]], solve={"select": "gcv"},
+                     features=both)  # fmt: skip
+    assert several.reads == 0.0 and len({row["m"] for row in several.table}) == 2
+    with pytest.raises(InputError, match=r"'lengthscale': 0\.01.* needs frequencies .* than those of features\.drawn"):
+        make_plan(job(sea, kernel=of_scale("decomposable", 0.01), features=both))
+    with pytest.raises(InputError, match=r"features\.count: several need"):
+        fitted(sea, kernel=UNEVEN, features={"count": [100, 200]}, state="of counts")
+
+
+def test_an_input_that_one_kernel_alone_sees_varies_for_all(tmp_path: Path) -> None:
+    """The long length-scale takes the second input for constant, alone."""
+    X, Y = flow(1500)
+    write(tmp_path / "data.zarr", x=X * [1.0, 1e-3], y=Y)
+    each = [of_scale("decomposable", 0.3, 1.0), of_scale("decomposable", 0.3, 2e-3)]
+    solve = {"solve": {"ridge": [1e-5, 1e-3], "select": "gcv"}}
+    alone = fitted(tmp_path, "alone", kernel=each[0], **solve, state="alone's")
+    both = fitted(tmp_path, "both", kernel=each, **solve)
+    again = fitted(tmp_path, "again", kernel=each[0], **solve)
+    rows = [row for row in both.table if row["candidate"] == 0]
+    assert again.reads == 0.0 and [row["value"] for row in again.table] == pytest.approx([row["value"] for row in rows])
+    assert alone.m < again.m == rows[0]["m"] and both.kernel == 1
+    assert [row["value"] for row in alone.table] == pytest.approx([row["value"] for row in rows], rel=0.02)
+
+
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},
                                          {"name": "size", "inputs": "size", "kernel": EACH}]}  # fmt: skip
 OTHERWISE: dict[str, dict[str, Any]] = {
