@@ -182,6 +182,7 @@ def test_each_of_several_kernels_has_features_of_its_own(way: str, sea: Path) ->
     for number, kernel in enumerate(UNEVEN):
         own = fitted(sea, f"own {number}", kernel=kernel, **parts)
         assert own.leaves_computed == 0 and own.m <= ceiling
+        assert make_plan(job(sea, kernel=kernel, **parts)).costs.m == own.m
         rows = [row for row in several.table if row["candidate"] == number]
         features.append(own.m)
         for row, alone in zip(rows, own.table, strict=True):
