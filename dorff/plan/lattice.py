@@ -1,8 +1,8 @@
 """Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they
 were planned for; and the job's own features on the lattice of such a pass."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, log, prod
@@ -14,7 +14,6 @@ from dorff.data import Dataset, RowBlock
 from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe, modes_of
-from dorff.frequencies import Modes
 from dorff.kernels import FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
@@ -198,18 +197,23 @@ def check_covered(frozen: Pass, configs: Configs, made: Made) -> None:
     if lattice is not None:
         for config in configs:
             recipe = made(_scaled(box, features), [config])
-            _on(lattice, recipe, recipe.kernel)
+            with _covering(recipe.kernel):
+                recipe.on(lattice)
 
 
 def own_recipes(recipe: Recipe, kernels: Sequence[OperatorKernel]) -> list[Recipe]:
     """Those of kernels that share a lattice, each with frequencies of its own on it; InputError as above."""
-    lattice = recipe.lattice
-    return [replace(recipe, kernel=one) if lattice is None else _on(lattice, recipe, one) for one in kernels]
+    shared, each = recipe if recipe.lattice is None else recipe.on(recipe.lattice), list[Recipe]()
+    for kernel in kernels:
+        with _covering(kernel):
+            each.append(replace(shared, kernel=kernel))
+    return each
 
 
-def _on(lattice: Modes, recipe: Recipe, kernel: OperatorKernel) -> Recipe:
+@contextmanager
+def _covering(kernel: OperatorKernel) -> Iterator[None]:
     try:
-        return replace(recipe.on(lattice), kernel=kernel)
+        yield
     except InputError as error:
         scalars = " + ".join(str(base.scalar.config()) for _, base in kernel.terms())
         raise InputError(

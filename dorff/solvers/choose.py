@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.features import modes_of
-from dorff.frequencies import Modes
+from dorff.features import FeatureMap, modes_of
 from dorff.kernels import MultiView
 from dorff.moments import FloatArray, LatticeMoments, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
@@ -232,8 +231,7 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart. Sums of a
     lattice become moments of the setting's own features, written out unless route cg multiplies by them as they are."""
     if setting.features is not None:
-        modes = modes_of(setting.features)
-        own = [[_on(part, modes, written=setting.method == DIRECT) for part in fold] for fold in folds]
+        own = [[_own(part, setting.features, written=setting.method == DIRECT) for part in fold] for fold in folds]
         sample = setting.sample and replace(setting.sample, features=setting.features)
         return own, replace(setting, sample=sample)
     if m == setting.m:
@@ -253,8 +251,9 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     return parts, replace(setting, m=m, density=density, penalties=penalties, sample=sample)
 
 
-def _on(sums: Solvable, modes: Modes, *, written: bool) -> Solvable:
+def _own(sums: Solvable, features: FeatureMap, *, written: bool) -> Solvable:
     assert isinstance(sums, LatticeMoments)
+    modes = modes_of(features)
     own = sums.on(modes.modes, modes.extents)
     return own.gram() if written else own
 
