@@ -46,17 +46,17 @@ from dorff import frequencies, kernels
 from dorff.data import ArrayLayout, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
 from dorff.engine import SerialEngine, open_engine
 from dorff.errors import DorffError
-from dorff.features import FeatureMap, Projected, Recipe
+from dorff.features import FeatureMap, Projected, Recipe, modes_of
 from dorff.fit import fit, run_pass
 from dorff.fit.choice import filled, settings
 from dorff.fit.tune import tune
 from dorff.frequencies.lattice import _rule
 from dorff.kernels import FloatArray, OperatorKernel
 from dorff.model.weights import operator_weights
-from dorff.moments import Solvable
+from dorff.moments import LatticeMoments, Solvable
 from dorff.moments.exponentials import GridExponentials, exponentials
 from dorff.passes import BlockSums
-from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, extents_of, gram, modes_of
+from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, extents_of
 from dorff.plan import make_plan
 from dorff.solvers import Problem, solve, squared_error
 from dorff.solvers.cg import iterate
@@ -212,7 +212,8 @@ def by_features(
     parts = list(sums.moments().values()) if hasattr(sums, "moments") else []
     if sampler == "lattice":
         modes = modes_of(features)
-        parts = [gram(adder.moments(), modes, modes) for adder in sums.sums.values()]
+        on = modes.modes, modes.extents
+        parts = [LatticeMoments.of(adder.moments()).on(*on).gram() for adder in sums.sums.values()]
     return features.m, kernel, density, parts, features
 
 

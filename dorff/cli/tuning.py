@@ -132,7 +132,7 @@ def _warnings(tuned: "TuneResult", *, auto: bool) -> Iterator[str]:
         if len(weights) > 1 and weight > 0 and weight in (weights[0], weights[-1]):
             side, more = ("smallest", "smaller") if weight == weights[0] else ("largest", "larger")
             yield f"the best weight of manifold term {number + 1}, {weight:.3g}, is the {side} tried; list {more} ones"
-    counts = {trial.m for trial in tuned.table}
+    counts = {trial.m for trial in tuned.table if trial.kernel == best.kernel}
     if len(counts) > 1 and best.m == max(counts):
         yield f"the best number of features, {best.m:,}, is the largest tried; more may be better still"
 

@@ -19,16 +19,16 @@ from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.estimators.arrays import Deal, Rows, StoredRows, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
-from dorff.features import FeatureMap, Recipe
+from dorff.features import FeatureMap, Recipe, modes_of
 from dorff.fit import Fitted
 from dorff.frequencies import Lattice
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.moments import Folds, Moments, Part, Sums, Toeplitz, check_patterns, merge_folds
+from dorff.moments import Folds, LatticeMoments, Moments, Part, Sums, Toeplitz, check_patterns, merge_folds
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, block_rows
 from dorff.passes.blocks import TargetSums
-from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, gram, modes_of, tight
+from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, tight
 from dorff.plan.sampled import FirstLook, linear_r2, sample_runs
 from dorff.solvers import Setting
 
@@ -177,7 +177,8 @@ class ArraySums:
         if self.tolerance is None:
             return cast(Folds, total)
         modes = modes_of(self.features)
-        return {part: gram(cast(Toeplitz, total.pop(part)), modes, modes) for part in list(total)}
+        of = {part: LatticeMoments.of(cast(Toeplitz, total.pop(part))) for part in list(total)}
+        return {part: sums.on(modes.modes, modes.extents).gram() for part, sums in of.items()}
 
     def _add(self, sums: TargetSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> None:
         rows = RowBlock(np.arange(first, first + len(X)), X, Y, weights)

@@ -216,6 +216,13 @@ class Projected(ScalarMap):
         return {**self.projection.arrays(), "feature_weights": self.weights}
 
 
+def modes_of(features: FeatureMap) -> Modes:
+    """The lattice that features have their frequencies on."""
+    phi = features.phi
+    assert isinstance(phi, Projected) and isinstance(phi.projection, Modes)
+    return phi.projection
+
+
 def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
     """The first `count` frequencies (`Projected.first`) of a map and of its `Law`. InputError where a part of the
     features would estimate another kernel."""

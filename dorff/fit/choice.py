@@ -4,6 +4,7 @@ import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from dorff.data import RowBlock
 from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
 from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
-from dorff.moments import Moments, Part, Solvable, pinned
+from dorff.moments import Kind, Moments, Part, Solvable, pinned
 from dorff.passes import usable
 from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
@@ -23,25 +24,28 @@ LONGEST_NAME: Final = 60
 _SHORT: Final = {"curl_free": "curl", "divergence_free": "div"}
 
 
-def settings(plan: Plan, terms: Sequence[Moments] = ()) -> list[Setting]:
+def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = None) -> list[Setting]:
     """What each kernel of the job makes of moments, with each combination of the manifold terms' weights: those of the
-    first kernel, then those of the second. `terms` are the sums of the plan's terms, in order."""
-    frozen, candidates = plan.frozen(), plan.fitted()
-    solving, features = plan.job.solve, frozen.features
+    first kernel, then those of the second; or that of one number alone. `terms` are the sums of the plan's terms, in
+    order."""
+    solving, each = plan.job.solve, list(product(enumerate(plan.fitted()), plan.weights))
+    on_lattice = plan.spec.sums is Kind.TOEPLITZ
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None
     own = [kernel.config() for kernel in plan.sources()]
     sample = left_out_rows(plan) if solving.select == "loo" else None
     return [
         Setting(
-            kernel, features.d, features.m, frozen.constants.density, standardize, solving.intercept, plan.observe,
+            kernel, frozen.features.d, frozen.features.m, frozen.constants.density, standardize, solving.intercept,
+            plan.observe,
             one_scale=plan.spec.one_scale, method="cg" if plan.costs.route == "cg" else "direct",
             normalize=kernel.config() not in own and plan.recipe.sampler.sampled,
             penalties=penalties(plan, terms, weights), sample=sample,
             free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
+            features=frozen.features if on_lattice else None,
         )
-        for kernel in candidates
-        for weights in plan.weights
+        for (number, kernel), weights in (each if only is None else each[only : only + 1])
+        for frozen in (plan.alone(number),)
     ]  # fmt: skip
 
 

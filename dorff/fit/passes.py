@@ -16,9 +16,8 @@ from dorff.features import FeatureMap, cut
 from dorff.graphs import KNN, Given, Identity
 from dorff.manifold import Shards, added, build, sum_term
 from dorff.model import Model, Posterior
-from dorff.moments import Kind, Moments, Part, Solvable, Toeplitz, Triangle, by_fold, pooled, unseen
-from dorff.passes import Leaf, PassSums, Tree, leaf_bounds, load_pass
-from dorff.passes.lattice import gram, modes_of, of_lattice
+from dorff.moments import Kind, LatticeMoments, Moments, Part, Solvable, Toeplitz, Triangle, by_fold, pooled, unseen
+from dorff.passes import Leaf, PassSums, Tree, leaf_bounds
 from dorff.plan import ManifoldTerm, Plan, features_of, freeze_constants
 from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
 from dorff.storage.files import rmtree
@@ -56,8 +55,9 @@ class Fitted:
     def total(self) -> tuple[list[Solvable], Setting]:
         """The sums of all rows, one for each pattern of targets, and the chosen setting, both of the chosen number of
         features."""
-        folds, setting = of_first(by_fold(self.sums), self.settings[self.choice.candidate], self.choice.m)
-        return pooled(folds), setting
+        sums = pooled(by_fold(self.sums))
+        (parts,), setting = of_first([sums], self.settings[self.choice.candidate], self.choice.m)
+        return list(parts), setting
 
     def pooled(self) -> "Fitted":
         """The same without folds: their sums are added, and take less memory."""
@@ -96,11 +96,11 @@ class Fitted:
         return value
 
     def model(self, features: FeatureMap, sampler: dict[str, Any], seed: int, info: dict[str, Any]) -> Model:
-        """The model on the chosen number of the features, which the sampler drew with the seed; `info` is what a
-        reader of it will want to know."""
-        fit, m = self.fit, self.choice.m
-        kept = features if m == features.m else cut(features, None, m // 2)[0]
-        h, observe = fit.solution.h, self.settings[self.choice.candidate].observe
+        """The model on the chosen number of the features, which the sampler drew with the seed, or on those of the
+        chosen setting alone; `info` is what a reader of it will want to know."""
+        fit, m, setting = self.fit, self.choice.m, self.settings[self.choice.candidate]
+        kept = setting.features or (features if m == features.m else cut(features, None, m // 2)[0])
+        h, observe = fit.solution.h, setting.observe
         return Model(kept, fit.weights, h, fit.bias, fit.scale, fit.kernel, sampler, seed, info, observe)
 
 
@@ -231,14 +231,11 @@ def run_pass(plan: Plan, engine: Engine, progress: Told = None, *, lease: Lease 
 
 
 def _collected(tree: Tree, plan: Plan, engine: Engine, told: Callable[[int], None] | None) -> dict[Part, Solvable]:
-    """The sums of each fold and pattern: those of a lattice's exponentials as moments of the job's features."""
+    """The sums of each fold and pattern: those of a lattice's exponentials for the features of whichever kernel."""
     if plan.spec.sums is not Kind.TOEPLITZ:
         return dict(tree.collect(engine, Triangle if plan.spec.sums is Kind.TRIANGLE else Moments, told))
     sums = tree.collect(engine, Toeplitz, told)
-    frozen = plan.frozen()
-    lattice, modes = modes_of(load_pass(plan.directory, frozen.hash).features), modes_of(frozen.features)
-    made = of_lattice if plan.costs.route == "cg" else gram
-    return {part: made(sums.pop(part), lattice, modes) for part in list(sums)}
+    return {part: LatticeMoments.of(one) for part, one in sums.items()}
 
 
 @contextmanager

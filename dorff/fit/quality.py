@@ -173,6 +173,7 @@ def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
     """Held-out R2 with the first half of the features, None where features are not alike."""
     choice, kernel = fitted.choice, fitted.fit.kernel
     alike = not isinstance(kernel, MultiView) and all(isinstance(one.scalar, Spectral) for _, one in kernel.terms())
+    alike = alike and fitted.settings[0].features is None  # of a lattice half has another error, and another mean
     if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or fitted.settings[0].method != DIRECT:
         return None
     parts, setting = of_first(by_fold(fitted.sums), fitted.settings[choice.candidate], choice.m // 2)

@@ -230,7 +230,8 @@ def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | Non
     more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
     most = 2 * plan.own.sampler.get("error", 0.5)
     most = max(most, fitted.choice.m**-0.5) if plan.chose("features.sampler") else most  # what others have, about
-    if (reached := plan.kernel_error(fitted.fit.kernel)) is not None and reached > most:
+    reached = plan.kernel_error(fitted.fit.kernel, fitted.settings[fitted.choice.candidate].density)
+    if reached is not None and reached > most:
         wanted = f"{plan.own.sampler['error']:g} was wanted; raise features.count"
         more.append(f"the lattice's {fitted.choice.m} features may be off the kernel by {reached:.1g}, {wanted}")
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
@@ -287,7 +288,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
-        kernel_error=plan.kernel_error(choice.fit.kernel),
+        kernel_error=plan.kernel_error(choice.fit.kernel, solved.fitted.settings[choice.candidate].density),
     )
 
 

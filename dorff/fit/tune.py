@@ -10,14 +10,15 @@ from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
 from dorff.fit import filled, leased, r2_of, run_pass, settings, state_lease, sum_terms
 from dorff.fit.passes import Told
-from dorff.moments import Folds, Moments, Part, Solvable
+from dorff.moments import Kind, LatticeMoments, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
 from dorff.spec.checks import AUTO
 from dorff.spec.job import Job
 from dorff.spec.registry import HELD_OUT
-from dorff.store import load_moments, save_moments
+from dorff.store import save_moments
+from dorff.store.moments import S, load_sums
 
 
 @dataclass(frozen=True)
@@ -137,16 +138,17 @@ def _shared(directory: Path, folds: Mapping[Part, Solvable], name: str = "folds"
 def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m: int) -> list[Score]:
     """The scores of one setting of a plan with the first m features, at each ridge, from the folds in a file, and each
     manifold term's sums in another."""
-    folds, solve = _read(path), plan.job.solve
-    sums = [_read(one)[0, ""] for one in terms]
-    parts, setting = of_first(filled(plan, folds), settings(plan, sums)[number], m)
+    folds, solve = _read(path, LatticeMoments if plan.spec.sums is Kind.TOEPLITZ else Moments), plan.job.solve
+    sums = [_read(one, Moments)[0, ""] for one in terms]
+    (setting,) = settings(plan, sums, only=number)
+    parts, setting = of_first(filled(plan, folds), setting, m)
     ridges = None if solve.ridge == AUTO else solve.ridges
     scores = setting_scores(parts, setting, ridges, by=solve.select, per_output=solve.ridge_per_output)
     return [replace(score, candidate=number) for score in scores]
 
 
-def _read(path: Path) -> Folds:
-    folds = load_moments(path)
+def _read(path: Path, of: type[S]) -> dict[Part, S]:
+    folds = load_sums(path, of)
     if folds is None:
         remedy = "see that every worker sees this folder, then run again"
         raise IncompleteError(f"{path}: the folds' moments are gone or damaged; {remedy}")
@@ -167,7 +169,7 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     for term, weight in zip(text.get("manifold", ()), trial.manifold, strict=True):
         term["weight"] = weight
     largest = max(job.features.counts)
-    features["count"] = largest if trial.m == frozen.features.m else [largest, trial.m]
+    features["count"] = largest if not plan.counts or trial.m == frozen.features.m else [largest, trial.m]
     each = sorted(set(trial.ridges or ()))
     solve["ridge"] = trial.ridge if not each else each if len(each) > 1 else each[0]
     if len(each) == 1 and job.solve.select != "kfold":  # all outputs want the same: nothing is left to choose

@@ -31,6 +31,7 @@ brentq = lazily("scipy.optimize", "brentq")
 
 MOST_SIDES: Final = 5  # inputs that vary: with more of them the smallest lattice has more points than anybody draws
 MOST_SUMS: Final = 2**20  # numbers of a lattice that is made larger than it needs to be
+LARGEST_SUMS: Final = 2**31  # of any
 _RADII: Final = np.exp(np.linspace(-12.0, 60.0, 2**14))  # in 1 / length-scales
 _NODES: Final = np.exp(np.arange(-21.0, 12.0, 0.25))  # the same, along an input that is constant
 
@@ -162,32 +163,29 @@ def _modes_of(
     count: int,
     grid: tuple[tuple[float, ...], tuple[int, ...]] | None,
 ) -> tuple[Modes, FloatArray]:
-    d, L = len(sides), _sides(laws, sides, error)
+    d, L, serves = len(sides), _sides(laws, sides, error), True
+    if grid is not None:  # along inputs that other kernels see, where these alone would take them for constant
+        serves, L = not np.any(L[np.equal(grid[1], 0)]), np.where(np.greater(grid[1], 0), sides, 0.0)
     varied = np.flatnonzero(L > 0)
     if len(varied) > MOST_SIDES or not len(varied):
         raise InputError(
             f"sampler: lattice is for 1 to {MOST_SIDES} inputs that vary, here are {len(varied)}; use orthogonal or qmc"
         )
-    v = len(varied)
-    rules = [_rule(scalar, error, v, field) for scalar, field in laws]
-    scales = [1.0 / scalar.stretch(d)[varied] for scalar, _ in laws]
-    period = np.max([L[varied] + s * rule.margin for s, rule in zip(scales, rules, strict=True)], axis=0)
-    step = 2.0 * np.pi / period
-    every: IntArray = np.ones(v, np.int64)
-    if grid is not None:
-        given, most = np.asarray(grid[0])[varied], np.asarray(grid[1])[varied]
-        every = np.floor(step / given * (1 + 1e-9)).astype(np.int64)
-        step = np.maximum(every, 1) * given
-    ends = [rule.cutoff / (s * step) for s, rule in zip(scales, rules, strict=True)]
-    k = _half(ends, [rule.power for rule in rules], count)
-    if constant:
-        k = np.concatenate([np.zeros((1, v), np.int64), k[: max(count - 1, 0)]])
-    widest = np.maximum(np.abs(k).max(axis=0), 1)
+    some = max(count - constant, 1)
+    bodies = [_Body.of(scalar, error, L, varied, field=field) for scalar, field in laws]
+    finest = np.min([body.step for body in bodies], axis=0)
     if grid is None:
-        most, every = _generous(widest)
-        given = step / every
-    elif np.any(every < 1) or np.any(widest * every > most) or not np.array_equal(np.asarray(grid[1]) > 0, L > 0):
+        given, most = _generous(bodies, finest, some)
+    else:
+        given, most = np.asarray(grid[0])[varied], np.asarray(grid[1])[varied]
+    every = _every(finest, given)
+    if not serves or np.any(every < 1) or np.any(_reach(bodies, given, some) > most):
         raise InputError("sampler: lattice: the kernel needs a finer or a wider lattice than the one that is given")
+    step = every * given
+    k = _half([body.end / step for body in bodies], [body.power for body in bodies], some)
+    k = k[np.all(np.abs(k) * every <= most, axis=1)]  # of several kernels, where there are too few for all
+    if constant:
+        k = np.concatenate([np.zeros((1, len(varied)), np.int64), k[: count - 1]])
     modes, steps, extents = np.zeros((len(k), d), np.int64), np.ones(d), np.zeros(d, np.int64)
     modes[:, varied], steps[varied], extents[varied] = k * every, given, most
     return Modes(steps, modes, extents, _beside(L, [scalar.stretch(d) for scalar, _ in laws])), step
@@ -202,14 +200,54 @@ def _sides(laws: Sequence[tuple[Stretched, bool]], sides: Sequence[float], error
     return np.where(varied, L, 0.0) if varied.any() else L
 
 
-def _generous(widest: IntArray) -> tuple[IntArray, IntArray]:
-    """The extents of a lattice that is as many times finer as the second says, and wider, than the one of extents
-    `widest`: as long as its sums are few, so that they serve kernels with other length-scales, too."""
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """Of a scalar kernel, along the inputs that vary: the largest step (v,) of a lattice that does, and the frequencies
+    that it needs, of |omega / end|_power <= 1."""
+
+    step: FloatArray
+    end: FloatArray
+    power: float
+
+    @classmethod
+    def of(cls, scalar: Stretched, error: float, sides: FloatArray, varied: IntArray, *, field: bool) -> "_Body":
+        rule, s = _rule(scalar, error, len(varied), field), 1.0 / scalar.stretch(len(sides))[varied]
+        return cls(2.0 * np.pi / (sides[varied] + s * rule.margin), rule.cutoff / s, rule.power)
+
+    def beyond(self, given: FloatArray, count: int) -> IntArray:
+        """The first point (v,) along each input of a given lattice that its own `count` frequencies do without."""
+        every = _every(self.step, given)
+        k = _half([self.end / (every * given)], [self.power], count)
+        return np.asarray((np.abs(k).max(axis=0) + 1) * every)
+
+
+def _every(step: FloatArray, given: FloatArray) -> IntArray:
+    """Of how many of a lattice's points one is taken, for so large a step."""
+    return np.asarray(np.floor(step / given * (1 + 1e-9)), np.int64)
+
+
+def _reach(bodies: Sequence[_Body], given: FloatArray, count: int) -> IntArray:
+    """The last point (v,) that these kernels need, together and each alone: a lattice that serves several serves any
+    of them."""
+    if len(bodies) == 1:
+        return bodies[0].beyond(given, count) - _every(bodies[0].step, given)
+    return np.asarray(np.max([body.beyond(given, count) for body in bodies], axis=0) - 1)
+
+
+def _generous(bodies: Sequence[_Body], finest: FloatArray, count: int) -> tuple[FloatArray, IntArray]:
+    """The step and the extents of a lattice that is finer, and wider, than these kernels need: as long as its sums are
+    few, so that they serve kernels with other length-scales, too."""
     for finer, wider in ((4, 2), (2, 2), (2, 1)):
-        extents = (widest + 1) * (finer * wider)
+        extents = wider * np.max([body.beyond(finest / finer, count) for body in bodies], axis=0)
         if np.prod(4.0 * extents + 1.0) <= MOST_SUMS:
-            return extents, np.full(len(widest), finer)
-    return widest, np.ones(len(widest), np.int64)
+            return finest / finer, extents
+    extents = _reach(bodies, finest, count)
+    if np.prod(4.0 * extents + 1.0) > LARGEST_SUMS:
+        raise InputError(
+            "sampler: lattice: the kernels' length-scales lie too far apart for one lattice, which would have "
+            f"{np.prod(4.0 * extents + 1.0):.1g} points; fit them in jobs of their own"
+        )
+    return finest, extents
 
 
 def _beside(sides: FloatArray, stretches: Sequence[FloatArray]) -> FloatArray:
@@ -249,6 +287,7 @@ class _Rule:
     power: float
 
 
+@lru_cache(maxsize=256)
 def _rule(scalar: Stretched, error: float, d: int, field: bool) -> _Rule:
     """For an error of the kernel over k(0): half of it of copies a period away, 1 / d of that along each axis, and half
     of it of the spectrum's tail. Derivatives of the kernel (`field`) weigh the first by 1 + r^2, the latter by

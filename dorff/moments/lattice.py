@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff.loops.windows import fast_length, irfftn, rfftn
 from dorff.moments.base import IntArray, Solvable
@@ -21,16 +22,29 @@ from dorff.moments.toeplitz import Toeplitz, at
 @dataclass(frozen=True, eq=False)
 class LatticeMoments(Solvable):
     """The moments of the features [cos k . theta | sin k . theta] of `modes` k (D, v), by sums over a lattice of these
-    `extents`: `packed` are the sums' values. Products cost O(N log N), N the points of a grid for the modes."""
+    `extents`: `packed` are the sums' values. Products cost O(N log N), N the points of a grid for the modes. The sums
+    serve all modes of the lattice: `on` chooses those of a kernel, and before that there are none."""
 
     kind: ClassVar[str] = "lattice"
     modes: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
     extents: Extents = ()
 
     @classmethod
-    def of(cls, sums: Toeplitz, modes: IntArray, extents: Extents) -> Self:
-        """Of features with these modes."""
-        return cls(2 * len(modes), sums.q, sums.n, sums.y0, sums.values, sums.observed, sums.unit, modes, extents)
+    def of(cls, sums: Toeplitz) -> Self:
+        return cls(0, sums.q, sums.n, sums.y0, sums.values, sums.observed, sums.unit)
+
+    def on(self, modes: npt.NDArray[np.integer[Any]], extents: npt.NDArray[np.integer[Any]]) -> Self:
+        """Of features with these modes (D, d), of sums with these extents (d,): 0 along inputs that are constant."""
+        axes, m = np.flatnonzero(extents), 2 * len(modes)
+        return replace(self, m=m, modes=modes[:, axes].astype(np.int64), extents=tuple(extents[axes].tolist()))
+
+    @property
+    def length(self) -> int:
+        return self.packed.size
+
+    @classmethod
+    def fits(cls, width: int, length: int) -> bool:
+        return Toeplitz.fits(width, length)
 
     @property
     def _toeplitz(self) -> Toeplitz:

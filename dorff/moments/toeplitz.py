@@ -22,7 +22,7 @@ from dorff.moments.blas import FloatArray
 from dorff.moments.exponentials import ComplexArray, Extents, doubled, exponentials, half_shape, half_size
 from dorff.moments.gram import Moments
 
-ROWS: Final = 512  # of a Gram matrix that are made at a time
+ROWS: Final = 64  # of a Gram matrix that are made at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +82,15 @@ class Toeplitz(Sums):
         D, q = len(modes), self.q
         w = 2 * D + 1 + q
         Z = np.empty((w, w))
+        every = np.maximum(np.gcd.reduce(modes, axis=0), 1)
+        reach = np.abs(modes // every).max(axis=0, initial=0)
+        ends = [np.arange(-2 * K, 2 * K + 1) for K in reach]
+        near = at(T, np.stack(np.meshgrid(*ends, indexing="ij"), axis=-1) * every)
+        strides = np.array(near.strides) // near.itemsize
+        zero, flat, near = 2 * reach @ strides, modes // every @ strides, near.reshape(-1)
         for start in range(0, D, ROWS):
             rows = slice(start, min(start + ROWS, D))
-            minus, plus = (at(T, modes[rows, None] + sign * modes[None]) for sign in (-1, 1))
+            minus, plus = (near[zero + flat[rows, None] + sign * flat] for sign in (-1, 1))
             Z[rows, :D] = 0.5 * (minus.real + plus.real)
             Z[rows, D : 2 * D] = 0.5 * (plus.imag - minus.imag)
             Z[D + rows.start : D + rows.stop, D : 2 * D] = 0.5 * (minus.real - plus.real)

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from dorff import moments
-from dorff.features import FeatureMap, Projected
+from dorff.features import FeatureMap, Projected, modes_of
 from dorff.frequencies import Modes
-from dorff.moments import FloatArray, LatticeMoments, Toeplitz, ToeplitzAdder
+from dorff.moments import FloatArray, ToeplitzAdder
 from dorff.moments.exponentials import Extents, GridExponentials
 from dorff.passes.blocks import TargetSums
 
@@ -62,13 +62,6 @@ def load(v: int) -> None:
         GridExponentials((1,) * v, 1, 1e-2).add(np.zeros((2, v)), np.zeros((2, 2)))
 
 
-def modes_of(features: FeatureMap) -> Modes:
-    """The lattice that features have their frequencies on."""
-    phi = features.phi
-    assert isinstance(phi, Projected) and isinstance(phi.projection, Modes)
-    return phi.projection
-
-
 def alone_of(features: FeatureMap) -> Modes | None:
     """The lattice that these features alone need; None of those that have none."""
     modes = features.phi.projection if isinstance(features.phi, Projected) else None
@@ -92,13 +85,3 @@ def axes_of(modes: Modes) -> moments.IntArray:
 def extents_of(modes: Modes) -> Extents:
     """The largest whole number along each of them, of the lattice that sums are made of."""
     return tuple(int(M) for M in modes.extents[axes_of(modes)])
-
-
-def of_lattice(sums: Toeplitz, lattice: Modes, modes: Modes) -> LatticeMoments:
-    """The moments of features with these modes, not written out, of sums that were made for a lattice."""
-    return LatticeMoments.of(sums, modes.modes[:, axes_of(lattice)].astype(np.int64), extents_of(lattice))
-
-
-def gram(sums: Toeplitz, lattice: Modes, modes: Modes) -> moments.Moments:
-    """The same, written out."""
-    return of_lattice(sums, lattice, modes).gram()

@@ -22,7 +22,7 @@ from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import PassSpec
 from dorff.passes.blocks import Leaf, most_sums
 from dorff.plan.graph_sizes import GiB, MiB
-from dorff.plan.lattice import LatticeCosts, lattice_costs
+from dorff.plan.lattice import LatticeCosts, lattice_costs, own_recipes
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route
@@ -105,22 +105,27 @@ def estimate(
     terms: Sequence[ManifoldTerm] = (),
 ) -> Costs:
     """The costs of a job whose features are those of `recipe` and whose kernel is one of `candidates`."""
-    m, q = recipe.m, dataset.q
+    fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
+    of_sums = spec.sums is Kind.TOEPLITZ  # features of its own for each kernel
+    each = own_recipes(recipe, fixed) if of_sums else [recipe] * len(fixed)
+    m, q = max(one.m for one in each), dataset.q
     missing = spec.partial and dataset.labels is None
     patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if missing else 1
     width, qr = m + 1 + q, spec.sums is Kind.TRIANGLE
     workers = job.cluster.workers
-    fixed = [kernel.fix(dataset.d, recipe.p, np.eye(recipe.p)) for kernel in candidates]
-    light = lattice_costs(recipe, q) if spec.sums is Kind.TOEPLITZ else None
+    light = lattice_costs(each, q) if of_sums else None
     packed = 4 * width * (width + 1) if light is None else light.packed
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns, light)
-    sizes = [_size(job, kernel, m, dataset, patterns, spec.folds.count) for kernel in fixed]
+    sizes = [
+        _size(job, kernel, one.m, dataset, patterns, spec.folds.count) for kernel, one in zip(fixed, each, strict=True)
+    ]
     # Beside the system: features, and of classes held-out rows' decision values and copies of them.
-    beside = _beside_bytes(job, dataset, recipe)
+    beside = _beside_bytes(job, dataset, recipe) + (sum(map(_own_bytes, each)) if of_sums else 0)
     runs = left_out_runs(0, dataset.rows, dataset.d + q, most_left_out(job))
     rows = sum(stop - start for start, stop in runs) if any(leaves_out(job, size.k) for size in sizes) else 0
     left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
     solving = beside + left_out + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
+    solving += packed * patterns * max(2 * spec.folds.count, spec.folds.count + 2) if of_sums else 0
     level, disk = _disk_bytes(job, len(leaves), spec, patterns, packed, workers)
     rank = max(size.r for size in sizes)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
@@ -215,6 +220,12 @@ def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
     """The driver's while it solves, beside the system: features, and of classes held-out decision values and copies."""
     calibrated = dataset.labels is not None and job.solve.calibrate
     return 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
+
+
+def _own_bytes(recipe: Recipe) -> int:
+    """Of a kernel's own features on a lattice, and of their law."""
+    each = 1 if recipe.lattice is None else len(recipe.lattice.beside)
+    return 8 * recipe.frequencies * (2 * recipe.d + 1 + (1 + recipe.d) * each)
 
 
 def _disk_bytes(job: Job, leaves: int, spec: PassSpec, patterns: int, packed: int, workers: int) -> tuple[int, int]:

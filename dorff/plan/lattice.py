@@ -2,20 +2,17 @@
 were planned for; and the job's own features on the lattice of such a pass."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import ceil, log, prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from dorff.data import Dataset, RowBlock
-from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Recipe, sampler_of
-from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
-from dorff.kernels.stretched import Stretched
+from dorff.features import FeatureMap, Recipe, modes_of
+from dorff.kernels import FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
 from dorff.moments.exponentials import TensorExponentials, exponentials
@@ -23,23 +20,15 @@ from dorff.moments.lattice import grid_of
 from dorff.moments.toeplitz import length_of
 from dorff.passes import Configs, Pass, PassSpec, PassSums, RowsName, frozen_hash, load_pass
 from dorff.passes.blocks import Leaf
-from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of, modes_of
+from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of
 from dorff.passes.tree import Tree
-from dorff.plan.sampled import sample_runs
+from dorff.plan.boxes import box_of, given_box, seen_box, told_box
 from dorff.spec.job import Job
-from dorff.spec.part import Part
-from dorff.spec.registry import SAMPLERS
 from dorff.storage.location import locate
 
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 GROWTH: Final = 0.25  # of a side, that a box is larger by where it was too small
-ERRORS: Final = (1e-3, 1e-2, 1e-1)
-MOST_INPUTS: Final = 5  # that vary
-FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
-WIDE: Final = 20  # standard deviations, beyond which a box is that of a few rows far away
-LAGS: Final = 512
-_NOT_FINITE: Final = "has inputs that are not finite; give data.box, the least and the largest of each input"
 #: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
 BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 1e-7, 2.6e-7, 1.8e-6)
 Made = Callable[[FloatArray, Configs | None], Recipe]  # of a box in scaled inputs, and kernels; None: the job's own
@@ -60,58 +49,6 @@ def summable(job: Job, recipe: Recipe) -> bool:
         and job.features.precision == "double"
         and job.solve.route != "streaming"
     )
-
-
-def box_of(spec: PassSpec) -> FloatArray:
-    """The box (2, d) of a pass of a lattice, in the inputs' own units."""
-    return np.asarray(spec.recipe["box"], dtype=np.float64)
-
-
-def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
-    """What the job says of it."""
-    if job.data.box is None:
-        return None
-    box = np.array(job.data.box, dtype=np.float64).T
-    if box.shape[1] != dataset.d:
-        raise InputError(
-            f"data.box: wanted the least and the largest of each of the {dataset.d} inputs "
-            f"({', '.join(dataset.input_columns)}), got those of {box.shape[1]}; correct it"
-        )
-    if np.any(box[0] > box[1]):
-        at = int(np.argmax(box[0] > box[1]))
-        raise InputError(
-            f"data.box: of {dataset.input_columns[at]} {box[0, at]:g} is more than {box[1, at]:g}; turn them"
-        )
-    return box
-
-
-def told_box(dataset: Dataset) -> FloatArray | None:
-    """What the store says of it, where `dorff ingest` has written it."""
-    if dataset.weights is not None:  # rows that weigh nothing may hold anything
-        return None
-    told = group_attributes(locate(dataset.path)).get("dorff", {}).get("ranges", {})
-    try:
-        box = np.concatenate([np.array(told[name], dtype=np.float64) for name in dataset.inputs], axis=1)
-    except (KeyError, TypeError, ValueError):  # another tool's, or of other arrays
-        return None
-    return box if box.shape == (2, dataset.d) and np.isfinite(box).all() else None
-
-
-@lru_cache(maxsize=8)
-def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
-    """The least and the largest of each input: all inputs are read. `stamp` names the rows."""
-    low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
-    for start, stop in dataset.runs():
-        X = dataset.block(start, stop).weighty().X
-        if np.isfinite(X).all():
-            low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
-        else:
-            some = np.where(np.isfinite(X), X, np.nan)[np.isfinite(X).any(axis=1)]
-            if len(some):
-                low, high = np.fmin(low, np.nanmin(some, axis=0)), np.fmax(high, np.nanmax(some, axis=0))
-    if not np.isfinite([low, high]).all():
-        raise InputError(f"{dataset.path}: {_NOT_FINITE}")
-    return np.array([low, high])
 
 
 @dataclass(frozen=True)
@@ -152,7 +89,9 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     rows = dataset.n if earlier is None else earlier.spec.recipe["rows"]
     question = {**recipe.question(), **ends, "rows": rows}
     own, wanted = (replace(spec, recipe=question, sampler=recipe.sampler.config()) for spec in (own, wanted))
-    return Settled(own, wanted if earlier is None else earlier.spec, recipe, why)
+    if earlier is None:
+        return Settled(own, wanted, recipe, why)
+    return Settled(own, earlier.spec, recipe.on(modes_of(earlier.features)) if recipe.lattice else recipe, why)
 
 
 def begun(
@@ -193,72 +132,6 @@ def _ends(frozen: Pass, dataset: Dataset, leaves: Sequence[Leaf]) -> FloatArray:
     return seen_box(dataset.window(start), dataset.stamp(start, dataset.n))
 
 
-def samplers() -> Iterator[Part]:
-    """The lattices that `sampler: auto` may stand for, those of the least error first."""
-    entry = SAMPLERS.get("lattice")
-    assert entry is not None
-    return (entry.options.model_validate({"type": "lattice", "error": error}) for error in ERRORS)
-
-
-def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
-    """InputError, with the reason, for a job, whose features are now those of `recipe`, that is none for a lattice.
-    Looks at no row."""
-    recipe = replace(recipe, sampler=sampler_of(next(samplers()).model_dump(), recipe.kernel))
-    if not summable(job, recipe):
-        raise InputError("what the job asks for needs sums of the features' products")
-    if len(job.features.counts) > 1 or job.features.kernels or recipe.kernel.concatenated:
-        raise InputError("the job names counts to choose from, kernels to draw for, or a concatenated sum")
-    if dataset.d > MOST_INPUTS and told_box(dataset) is None:
-        raise InputError(f"a lattice is for {MOST_INPUTS} inputs or fewer, here are {dataset.d}")
-
-
-def check_better(recipe: Recipe, dataset: Dataset, box: FloatArray, others: Recipe) -> None:
-    """InputError, with the reason, where features on a lattice for inputs in a box (2, d) are not the better ones."""
-    sides = np.ptp(box, axis=0)
-    many = int(np.count_nonzero(sides))
-    if recipe.lattice is None and many > FEW:
-        raise InputError(f"{many} inputs vary, and the length-scale is not known yet")
-    if recipe.lattice is None:
-        X = np.concatenate([dataset.block(*run).weighty().X for run in sample_runs(dataset.first, dataset.n)])
-        spread = np.std(X[np.isfinite(X).all(axis=1)], axis=0) if len(X) else sides
-        if np.any(sides > WIDE * spread):
-            raise InputError(f"few rows reach far: the box's side is more than {WIDE} standard deviations of an input")
-    if recipe.lattice is not None:
-        here, there = (kernel_distance(one, box) for one in (recipe, others))
-        if here > there:
-            problem = f"{recipe.m} features of a lattice are {here / there:.2g} times as far from the kernel as"
-            raise InputError(f"{problem} {others.m} of {others.sampler.config()['type']}")
-
-
-def kernel_distance(recipe: Recipe, box: FloatArray) -> float:
-    """The root mean square of what tr K differs by from that of the recipe's features, on pairs of points in a box,
-    some of them about a length-scale apart."""
-    sides, zero = np.ptp(box, axis=0), np.zeros((1, recipe.d))
-    recipe = replace(recipe, intercept=False).over(box)
-    drawn, lags = recipe.draw(0), _lags(recipe.kernel, sides)
-    sizes = operator_weights(recipe.kernel, recipe.m, drawn.density).sizes
-    made = drawn.phi.transform(lags) @ (drawn.phi.transform(zero)[0] * sizes)
-    return float(np.sqrt(np.mean((made - sum(w * _trace(one, lags, zero) for w, one in recipe.kernel.terms())) ** 2)))
-
-
-def _lags(kernel: OperatorKernel, sides: FloatArray) -> FloatArray:
-    """Differences (n, d) of pairs of points in a box: half of them at random, the others about a length-scale apart."""
-    rng, each = np.random.default_rng(0), LAGS // (1 + len(kernel.terms()))
-    anywhere = np.diff(rng.uniform(0.0, 1.0, (2, each, len(sides))), axis=0)[0] * sides
-    near = [
-        np.clip(0.7 / base.scalar.stretch(len(sides)) * rng.standard_normal(anywhere.shape), -sides, sides)
-        for _, base in kernel.terms()
-        if isinstance(base.scalar, Stretched)
-    ]
-    return np.concatenate([anywhere, *near])
-
-
-def _trace(base: BaseKernel, X: FloatArray, Z: FloatArray) -> FloatArray:
-    if isinstance(base, Decomposable):
-        return np.asarray(base.scalar.gram(X, Z)[:, 0] * base.trace(X.shape[1], 1))
-    return np.asarray(np.trace(base.gram(X, Z)[:, 0], axis1=1, axis2=2))
-
-
 def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: FloatArray | None) -> bool:
     spec = frozen.spec
     free = {name: getattr(wanted, name) for name in _FREE}
@@ -297,10 +170,10 @@ def _scaled(box: FloatArray, features: FeatureMap) -> FloatArray:
     return np.asarray((box - features.center) / features.scale)
 
 
-def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
-    """The pass as it is for the job: with features of its kernels on the lattice of the pass."""
+def own_features(frozen: Pass, made: Made, configs: Configs | None, *, words: bool) -> Pass:
+    """The pass as it is for these kernels: with features of theirs on the lattice of the pass."""
     constants, box = frozen.constants, box_of(frozen.spec)
-    recipe = made(_scaled(box, constants.features), constants.drawn if words else None)
+    recipe = made(_scaled(box, constants.features), configs)
     drawn = recipe.on(modes_of(constants.features)).draw(frozen.spec.seed)
     features = FeatureMap(drawn.phi, constants.features.center, constants.features.scale)
     own = replace(constants, features=features, draw=drawn)
@@ -311,18 +184,36 @@ def own_features(frozen: Pass, made: Made, *, words: bool) -> Pass:
 
 
 def check_covered(frozen: Pass, configs: Configs, made: Made) -> None:
-    """InputError for a kernel that the frequencies, made for others, are too few or too far apart for."""
+    """InputError for a kernel that the frequencies, made for others, are too few or too far apart for; of sums of
+    exponentials, the lattice."""
     features, box = frozen.constants.features, box_of(frozen.spec)
-    if (alone := alone_of(features)) is None:
-        return
-    for config in configs:
-        try:
-            _ = made(_scaled(box, features), [config]).on(alone).m
-        except InputError as error:
-            raise InputError(
-                f"kernel: {config} needs frequencies that lie closer together, or reach further, than those of "
-                "features.drawn_for; list it there too, or leave drawn_for out"
-            ) from error
+    lattice = modes_of(features) if frozen.spec.sums is Kind.TOEPLITZ else alone_of(features)
+    if lattice is not None:
+        for config in configs:
+            recipe = made(_scaled(box, features), [config])
+            with _covering(recipe.kernel):
+                recipe.on(lattice)
+
+
+def own_recipes(recipe: Recipe, kernels: Sequence[OperatorKernel]) -> list[Recipe]:
+    """Those of kernels that share a lattice, each with frequencies of its own on it; InputError as above."""
+    shared, each = recipe if recipe.lattice is None else recipe.on(recipe.lattice), list[Recipe]()
+    for kernel in (one.fix(recipe.d, recipe.p, np.eye(recipe.p)) for one in kernels):
+        with _covering(kernel):
+            each.append(replace(shared, kernel=kernel))
+    return each
+
+
+@contextmanager
+def _covering(kernel: OperatorKernel) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        scalars = " + ".join(str(base.scalar.config()) for _, base in kernel.terms())
+        raise InputError(
+            f"kernel: {scalars} needs frequencies that lie closer together, or reach further, than those of "
+            "features.drawn_for; list it there too, or leave drawn_for out"
+        ) from error
 
 
 def kernel_error(kernel: OperatorKernel, density: Density, *, error: float, constant: bool) -> float:
@@ -353,19 +244,22 @@ class LatticeCosts(NamedTuple):
     points: int
 
 
-def lattice_costs(recipe: Recipe, q: int) -> LatticeCosts:
-    """What sums of the recipe's lattice need; of one that is not known yet, what the largest may."""
-    if (modes := recipe.lattice) is None:
+def lattice_costs(alone: Sequence[Recipe], q: int) -> LatticeCosts:
+    """What sums need of the lattice that these recipes share; of one that is not known yet, what the largest may."""
+    recipe, each = alone[0], [one.lattice for one in alone]
+    lattices = [modes for modes in each if modes is not None]
+    if not lattices:
         side = ceil((2.0 * recipe.frequencies) ** (1.0 / recipe.d) / 2.0)
         extents, reach = (4 * side,) * recipe.d, (side,) * recipe.d
     else:
-        reach = tuple((np.abs(modes.modes) // modes.every).max(axis=0)[axes_of(modes)].tolist())
-        extents = extents_of(modes)
+        furthest = np.max([(np.abs(modes.modes) // modes.every).max(axis=0) for modes in lattices], axis=0)
+        reach = tuple(furthest[axes_of(lattices[0])].tolist())
+        extents = extents_of(lattices[0])
     empty = exponentials(extents, q, recipe.sampler.config()["tolerance"])  # whose memory nobody touches
     held, sums = sum(piece.size for piece in empty.held()), length_of(extents, q)
     rows = 8 * LATTICE_ROWS * (5 * len(extents) + 4 * (1 + q))
     seconds = BESIDE_SUMS + (
         PRODUCT * held if isinstance(empty, TensorExponentials) else WINDOW[len(extents)] * (1 + q) / 3
     )
-    points = prod(grid_of(tuple(int(K) for K in reach)))
+    points = prod(grid_of(reach))
     return LatticeCosts(8 * sums, 8 * (held + q * q), 8 * (3 * held + 4 * sums) + rows, seconds, points)

@@ -6,31 +6,40 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
+import dorff.plan.choosing as choosing
 import dorff.plan.lattice as lattice
 from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.kernels import FloatArray
+from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
-from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.tree import Tree
+from dorff.plan.boxes import box_of
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
-from dorff.plan.resolving import Chosen, Resolved, every_count, open_data, resolutions, told_by_arrays, told_by_rows
+from dorff.plan.resolving import (
+    Chosen,
+    Resolved,
+    every_count,
+    fold_rule,
+    open_data,
+    resolutions,
+    told_by_arrays,
+    told_by_rows,
+)
 from dorff.plan.seconds import NOMINAL
 from dorff.plan.sharing import check_kernels, check_sharing, check_targets, make_recipe, observation
 from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
 from dorff.spec.job import Job
 from dorff.storage.location import locate
-
-_RUNS: Final = {"rows": 1, "leaves": 1, "blocks": IN_BLOCKS, AUTO: AS_SAMPLED}
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +193,13 @@ class Plan(_Draft):
             raise IncompleteError(f"{self.directory}: its constants are gone; run the job again")
         return _own_pass(self, name) if self.spec.sums is Kind.TOEPLITZ else load_pass(self.directory, name)
 
+    def alone(self, number: int) -> Pass:
+        """The pass as it is for one kernel of the job: of a lattice's sums with features of its own."""
+        frozen = self.frozen()
+        if self.spec.sums is not Kind.TOEPLITZ:
+            return frozen
+        return lattice.own_features(frozen, self.made, [self.configs()[number]], words=any(self.own.words))
+
     def fitted(self) -> tuple[kernels.OperatorKernel, ...]:
         """The kernels to choose from, with the length-scales that the rows told."""
         return build_kernels(self.configs(), self.dataset.d)
@@ -217,10 +233,9 @@ class Plan(_Draft):
         density = self.frozen().constants.density
         return check_targets(targets, sources, recipe=recipe, density=density, seed=self.spec.seed)
 
-    def kernel_error(self, kernel: kernels.OperatorKernel) -> float | None:
+    def kernel_error(self, kernel: kernels.OperatorKernel, density: Density | None) -> float | None:
         """How far features of a lattice may be from a kernel with its output matrices; None of other features."""
-        density = self.frozen().constants.density if self.recipe.on_lattice else None
-        if density is None or density[2] is not None:
+        if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None
         error = self.own.sampler["error"]
         return lattice.kernel_error(kernel, density, error=error, constant=not self.job.solve.intercept)
@@ -279,7 +294,7 @@ def _drafted(resolved: Resolved) -> _Draft:
         start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
         dataset = dataset.window(max(dataset.first, start))
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
-    spec = _spec(job, dataset, recipe, _fold_rule(job, dataset, leaves, largest_leaf(width)), words, observe)
+    spec = _spec(job, dataset, recipe, fold_rule(job, dataset, leaves, largest_leaf(width)), words, observe)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
     draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen)
     if not recipe.on_lattice:
@@ -312,26 +327,28 @@ def _drafts(resolved: Resolved, *, begun: bool = False) -> Iterator[_Draft]:
 
 def _with_lattice(resolved: Resolved, plain: _Draft) -> _Draft:
     """The draft with features on the lattice that is closest to the kernel; InputError where the `plain` ones are."""
-    lattice.check_suited(resolved.job, plain.recipe, plain.dataset)
-    drafts = list[_Draft]()
-    for options in lattice.samplers():
-        drafts.append(_drafted(resolved.filled("features.sampler", options, "")))
-        if not drafts[-1].recipe.cut:
+    choosing.check_suited(resolved.job, plain.recipe, plain.dataset)
+    drafts = list[tuple[_Draft, list[Recipe]]]()
+    for options in choosing.samplers():
+        draft = _drafted(resolved.filled("features.sampler", options, ""))
+        drafts.append((draft, lattice.own_recipes(draft.recipe, draft.candidates)))
+        if not any(one.cut for one in drafts[-1][1]):
             break
-    box = lattice.box_of(drafts[0].own)
-    best = drafts[0] if len(drafts) == 1 else min(drafts, key=lambda one: lattice.kernel_distance(one.recipe, box))
-    lattice.check_better(best.recipe, plain.dataset, box, plain.recipe)
-    why = f"no more than {lattice.FEW} inputs vary"
+    box = box_of(drafts[0][0].own)
+    best, each = drafts[0] if len(drafts) == 1 else min(drafts, key=lambda one: choosing.kernel_distance(one[1], box))
+    choosing.check_better(each, plain.dataset, box, plain.recipe)
+    why = f"no more than {choosing.FEW} inputs vary"
     if best.recipe.lattice is not None:
-        others = f"{plain.recipe.m} of {plain.recipe.sampler.config()['type']}"
-        why = f"{best.recipe.m} features, closer to the kernel than {others}"
-    each = (replace(one, why=why) if one.key == "features.sampler" else one for one in best.resolved)
-    return replace(best, resolved=tuple(each))
+        m, others = max(one.m for one in each), plain.recipe
+        why = f"{m} features, closer to the kernel than {others.m} of {others.sampler.config()['type']}"
+    chosen = (replace(one, why=why) if one.key == "features.sampler" else one for one in best.resolved)
+    return replace(best, resolved=tuple(chosen))
 
 
 @lru_cache(maxsize=4)
 def _own_pass(plan: Plan, name: str) -> Pass:
-    return lattice.own_features(load_pass(plan.directory, name), plan.made, words=any(plan.own.words))
+    frozen, words = load_pass(plan.directory, name), any(plan.own.words)
+    return lattice.own_features(frozen, plan.made, frozen.constants.drawn if words else None, words=words)
 
 
 def _begun(job: Job, spec: PassSpec) -> PassSpec:
@@ -340,26 +357,6 @@ def _begun(job: Job, spec: PassSpec) -> PassSpec:
         return spec
     by_rows = replace(spec, folds=replace(spec.folds, by_rows=True))
     return spec if frozen_hash(locate(job.state) / by_rows.name) is None else by_rows
-
-
-def _fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int) -> FoldRule:
-    """Folds where they choose; or one of them against all others, where one is held out for something else. Leaves have
-    `largest` rows at most."""
-    folds, few = job.solve.folds, len(leaves) < job.solve.folds.count
-    by_rows, run = folds.by != "leaves", _RUNS.get(folds.by, GROUPED)
-    if job.solve.select == "kfold":
-        if few and not by_rows:
-            problem = f"{dataset.path} has only {len(leaves)} (a leaf is a run of whole shards)"
-            remedy = "use by: rows, or fewer folds"
-            raise InputError(f"solve.folds: {folds.count} folds of leaves asked for, but {problem}; {remedy}")
-        if not by_rows and (job.data.window or math.inf) < folds.count * largest:
-            problem = f"leaves grow to {largest} rows as data do, and {folds.count} folds of leaves are asked for"
-            remedy = f"a window has to be of {folds.count * largest} rows at least; use folds.by: rows"
-            raise InputError(f"data.window: {problem}: {remedy}")
-        return FoldRule(folds.count, by_rows, job.features.seed, run=run)
-    if not job.holds_out:
-        return FoldRule()
-    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed, run)
 
 
 def _spec(

@@ -1,5 +1,6 @@
 """The data of a job, and what the job leaves to them: each key is chosen by their sizes alone, with the reason."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -8,7 +9,9 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
 from dorff.data.stores import check_disjoint
 from dorff.errors import InputError
-from dorff.passes import Configs, FrozenConstants
+from dorff.passes import Configs, FoldRule, FrozenConstants
+from dorff.passes.blocks import Leaf
+from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.plan.lengthscale import all_lengthscales, lengthscales
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets
@@ -19,6 +22,7 @@ from dorff.storage.location import locate
 COUNTS: Final = (MOST_FEATURES, 2048, 1024, 512, 256)  # of features, of which one is chosen
 LEAST_ROWS: Final = (100_000, 20_000, 0)  # that have the first of these; fewer are done in seconds with the third
 GROUPS: Final = "groups"  # the array of them that is used without being named
+_RUNS: Final = {"rows": 1, "leaves": 1, "blocks": IN_BLOCKS, AUTO: AS_SAMPLED}
 CLASSES: Final = "classes"  # and that of targets where there is no y
 
 
@@ -117,6 +121,26 @@ def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:
     if one.job.deals and solve.folds.by == AUTO and has_array(locate(str(job.data.store)), GROUPS):
         one = one.filled("solve.folds.by", GROUPS, "the data have groups: a column, or source files")
     return one
+
+
+def fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int) -> FoldRule:
+    """Folds where they choose; or one of them against all others, where one is held out for something else. Leaves have
+    `largest` rows at most."""
+    folds, few = job.solve.folds, len(leaves) < job.solve.folds.count
+    by_rows, run = folds.by != "leaves", _RUNS.get(folds.by, GROUPED)
+    if job.solve.select == "kfold":
+        if few and not by_rows:
+            problem = f"{dataset.path} has only {len(leaves)} (a leaf is a run of whole shards)"
+            remedy = "use by: rows, or fewer folds"
+            raise InputError(f"solve.folds: {folds.count} folds of leaves asked for, but {problem}; {remedy}")
+        if not by_rows and (job.data.window or math.inf) < folds.count * largest:
+            problem = f"leaves grow to {largest} rows as data do, and {folds.count} folds of leaves are asked for"
+            remedy = f"a window has to be of {folds.count * largest} rows at least; use folds.by: rows"
+            raise InputError(f"data.window: {problem}: {remedy}")
+        return FoldRule(folds.count, by_rows, job.features.seed, run=run)
+    if not job.holds_out:
+        return FoldRule()
+    return FoldRule.one_held(folds.count, by_rows or few, job.features.seed, run)
 
 
 def told_by_rows(

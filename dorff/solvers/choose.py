@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 from dorff.errors import InputError
+from dorff.features import FeatureMap, modes_of
 from dorff.kernels import MultiView
-from dorff.moments import FloatArray, Moments, Solvable, pooled
+from dorff.moments import FloatArray, LatticeMoments, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
 from dorff.solvers.ridge_path import path_errors
@@ -95,11 +96,11 @@ def choose(
                 table.append(replace(score, candidate=number))
                 if best is None or score.least < best.least:
                     best, fitted = table[-1], fit
-            del fit  # before the next setting's
+            del fit, parts  # before the next setting's
     assert best is not None
     if fitted is None:
-        parts, setting = of_first(folds, candidates[best.candidate], best.m)
-        (fitted,) = setting.solve(pooled(parts), [best.ridge if best.ridges is None else np.array(best.ridges)])
+        parts, setting = of_first([pooled(folds)], candidates[best.candidate], best.m)
+        (fitted,) = setting.solve(parts[0], [best.ridge if best.ridges is None else np.array(best.ridges)])
     choice = Choice(best.candidate, fitted, tuple(table), best.m)
     return choice if ridges is not None else _with_digits(choice, folds, candidates)
 
@@ -112,7 +113,8 @@ def _with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) ->
     for score in sorted(choice.table, key=lambda score: score.least):
         setting = candidates[score.candidate]
         if score.ridge > choice.fit.solution.ridge and score.ridges is None and score.m == setting.m:
-            (fit,) = setting.solve(pooled(folds), [score.ridge])
+            parts, setting = of_first([pooled(folds)], setting, score.m)
+            (fit,) = setting.solve(parts[0], [score.ridge])
             if not fit.solution.ill_conditioned:
                 return replace(choice, candidate=score.candidate, fit=fit)
     return choice
@@ -233,7 +235,12 @@ def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge) -> FloatArray
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines. The
     kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties are
-    cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart."""
+    cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart. Sums of a
+    lattice become moments of the setting's own features, written out unless route cg multiplies by them as they are."""
+    if setting.features is not None:
+        own = [[_own(part, setting.features, written=setting.method == DIRECT) for part in fold] for fold in folds]
+        sample = setting.sample and replace(setting.sample, features=setting.features)
+        return own, replace(setting, sample=sample)
     if m == setting.m:
         return folds, setting
     if isinstance(setting.kernel, MultiView):
@@ -249,6 +256,13 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     penalties = tuple(replace(one, sums=one.sums.columns(at, factor)) for one in setting.penalties)
     sample = setting.sample and setting.sample.of_first(m)
     return parts, replace(setting, m=m, density=density, penalties=penalties, sample=sample)
+
+
+def _own(sums: Solvable, features: FeatureMap, *, written: bool) -> Solvable:
+    assert isinstance(sums, LatticeMoments)
+    modes = modes_of(features)
+    own = sums.on(modes.modes, modes.extents)
+    return own.gram() if written else own
 
 
 def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common: Common) -> FoldErrors:

@@ -8,6 +8,7 @@ import numpy as np
 
 import dorff.solvers.select as select
 from dorff.errors import InputError
+from dorff.features import FeatureMap
 from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
 from dorff.model.posterior import Posterior
 from dorff.model.weights import Density, OperatorWeights, operator_weights
@@ -70,7 +71,8 @@ class Setting:
     `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
     and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
     that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
-    that this one is compared with have a say. `sample`: rows left out. InputError: penalties of learned outputs."""
+    that this one is compared with have a say. `sample`: rows left out. `features` are its own where the moments are a
+    lattice's sums, which serve several settings (`choose.of_first`). InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int
@@ -86,6 +88,7 @@ class Setting:
     free_scale: bool = False
     r2_of: select.R2 | None = None
     sample: LeftOut | None = None
+    features: FeatureMap | None = None
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import zarr
 from command_line import DORFF
+from quick import slow
 
 from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, kernels
 from dorff.data import ingest, open_dataset
@@ -23,6 +24,7 @@ from dorff.fit.tune import tune
 from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
 from dorff.plan import lattice, make_plan
+from dorff.plan.boxes import seen_box, told_box
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -101,8 +103,6 @@ def sea(tmp_path: Path) -> Path:
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "several kernels": {"kernel": [FIELD, {"type": "curl_free",
-                                           "scalar": {"type": "matern", "nu": 3.5, "lengthscale": 1.0}}]},
     "matrix": {"kernel": MIXED},
     "no intercept": {"solve": {"intercept": False}, "kernel": EACH},
     "ridges": {"solve": {"ridge": [1e-6, 1e-4, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "rows"}}},
@@ -147,6 +147,100 @@ def test_a_fit_is_that_of_gram_sums_of_its_features(way: str, sea: Path, monkeyp
     if way == "posterior":
         deviations = [load_model(sea / name).std(X) for name in ("by exponentials", "by gram")]
         assert np.abs(deviations[0] - deviations[1]).max() < 1e-4 * deviations[1].max()
+
+
+def of_scale(kind: str, *lengthscale: float, **scalar: Any) -> dict[str, Any]:
+    s = lengthscale[0] if len(lengthscale) == 1 else list(lengthscale)
+    return {"type": kind, "scalar": {"type": "gaussian", **scalar, "lengthscale": s}}
+
+
+UNEVEN = [
+    of_scale("divergence_free", 0.15),
+    of_scale("decomposable", 0.6),
+    of_scale("decomposable", 0.3, 1.2),
+    of_scale("curl_free", 0.9, type="matern", nu=3.5),
+    {"type": "sum", "terms": [{"weight": 0.3, "kernel": of_scale("curl_free", 0.3)},
+                              {"weight": 0.7, "kernel": of_scale("divergence_free", 0.8)}]},
+]  # fmt: skip
+FOLDS = {"select": "kfold", "folds": {"count": 3, "by": "rows"}}
+LISTS: dict[str, dict[str, Any]] = {
+    "folds": {"solve": FOLDS},
+    "products": {"solve": {**FOLDS, "route": "cg"}},
+    "gcv": {"solve": {"select": "gcv"}},
+    "low ceiling": {"solve": FOLDS, "features": {"count": 100}},
+    "rows left out": {"solve": {"select": "loo"}},
+    "without intercept": {"solve": {"select": "gcv", "intercept": False}, "features": {"count": 100}},
+}
+
+
+@pytest.mark.parametrize("way", [*list(LISTS)[:4], *slow(*list(LISTS)[4:])])
+def test_each_of_several_kernels_has_features_of_its_own(way: str, sea: Path) -> None:
+    """The list's sums serve each of its kernels alone, without a row read, and its scores and fit are the same."""
+    parts: dict[str, Any] = {**LISTS[way], "solve": {"ridge": [1e-5, 1e-2], **LISTS[way]["solve"]}}
+    at, ceiling = flow(100, seed=9)[0], parts.get("features", {}).get("count", 600)
+    planned = make_plan(job(sea, "list", kernel=UNEVEN, **parts))
+    several = fitted(sea, "list", kernel=UNEVEN, **parts)
+    features = []
+    for number, kernel in enumerate(UNEVEN):
+        own = fitted(sea, f"own {number}", kernel=kernel, **parts)
+        assert own.leaves_computed == 0 and own.m <= ceiling
+        assert make_plan(job(sea, kernel=kernel, **parts)).costs.m == own.m
+        rows = [row for row in several.table if row["candidate"] == number]
+        features.append(own.m)
+        for row, alone in zip(rows, own.table, strict=True):
+            assert (row["m"], row["ridge"]) == (alone["m"], alone["ridge"])
+            assert row["value"] == pytest.approx(alone["value"], rel=1e-9)
+        if number == several.kernel:
+            mine, its = load_model(sea / "list"), load_model(sea / f"own {number}")
+            np.testing.assert_array_equal(mine.frequencies, its.frequencies)
+            np.testing.assert_allclose(mine.coefficients, its.coefficients, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(mine.predict(at), its.predict(at), rtol=1e-9)
+            assert (several.m, several.kernel_error, several.digits) == (own.m, own.kernel_error, own.digits)
+    assert len(set(features)) > 2 and planned.costs.m == max(features)
+
+
+def test_a_fit_of_several_kernels_is_that_of_its_features(sea: Path) -> None:
+    """Of the chosen kernel's own, by their values on all rows."""
+    found, (X, Y) = fitted(sea, kernel=[UNEVEN[0], UNEVEN[4]], solve={"select": "gcv"}), flow()
+    model = load_model(sea / "model")
+    F, (m, r, p) = model.feature_map.transform(X), model.weights.shape
+    A = np.einsum("na,arp->npar", F, model.weights).reshape(N * p, m * r)
+    A, y = (V.reshape(N, p, -1) - V.reshape(N, p, -1).mean(axis=0) for V in (A, Y))
+    A, y = A.reshape(N * p, -1), y.reshape(-1)
+    h = np.linalg.solve(A.T @ A + N * found.ridge * np.eye(m * r), A.T @ y)
+    fit_to = A @ h - A @ model.coefficients.reshape(-1)
+    assert found.m == m and np.abs(fit_to).max() < 1e-6 * np.abs(A @ h).max()
+
+
+def test_a_lattice_that_was_made_for_others_serves_a_kernel_by_its_own_features(sea: Path) -> None:
+    """With `drawn_for`, as far as the lattice is fine and wide enough; else the plan refuses."""
+    both = {"drawn_for": [of_scale("decomposable", 0.2), of_scale("decomposable", 0.9)]}
+    parts: dict[str, Any] = {"kernel": of_scale("decomposable", 0.7), "solve": {"ridge": 1e-2}}
+    drawn, own = fitted(sea, "drawn", **parts, features=both), fitted(sea, "own", **parts)
+    assert own.reads == 0.0 and (own.m, own.kernel_error) == (drawn.m, drawn.kernel_error)
+    np.testing.assert_array_equal(load_model(sea / "own").coefficients, load_model(sea / "drawn").coefficients)
+    several = fitted(sea, "several", kernel=[parts["kernel"], both["drawn_for"][0]], solve={"select": "gcv"},
+                     features=both)  # fmt: skip
+    assert several.reads == 0.0 and len({row["m"] for row in several.table}) == 2
+    with pytest.raises(InputError, match=r"'lengthscale': 0\.01.* needs frequencies .* than those of features\.drawn"):
+        make_plan(job(sea, kernel=of_scale("decomposable", 0.01), features=both))
+    with pytest.raises(InputError, match=r"features\.count: several need"):
+        fitted(sea, kernel=UNEVEN, features={"count": [100, 200]}, state="of counts")
+
+
+def test_an_input_that_one_kernel_alone_sees_varies_for_all(tmp_path: Path) -> None:
+    """The long length-scale takes the second input for constant, alone."""
+    X, Y = flow(1500)
+    write(tmp_path / "data.zarr", x=X * [1.0, 1e-3], y=Y)
+    each = [of_scale("decomposable", 0.3, 1.0), of_scale("decomposable", 0.3, 2e-3)]
+    solve = {"solve": {"ridge": [1e-5, 1e-3], "select": "gcv"}}
+    alone = fitted(tmp_path, "alone", kernel=each[0], **solve, state="alone's")
+    both = fitted(tmp_path, "both", kernel=each, **solve)
+    again = fitted(tmp_path, "again", kernel=each[0], **solve)
+    rows = [row for row in both.table if row["candidate"] == 0]
+    assert again.reads == 0.0 and [row["value"] for row in again.table] == pytest.approx([row["value"] for row in rows])
+    assert alone.m < again.m == rows[0]["m"] and both.kernel == 1
+    assert [row["value"] for row in alone.table] == pytest.approx([row["value"] for row in rows], rel=0.02)
 
 
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},
@@ -241,13 +335,20 @@ def test_sums_of_other_rows_or_of_less_care_serve_no_job(sea: Path) -> None:
     assert fitted(sea, "careful", kernel=kernel, features=finer).leaves_computed > 2
 
 
-def test_a_search_is_over_the_same_sums(sea: Path) -> None:
+@pytest.mark.parametrize("route", ["direct", "cg"])
+def test_a_search_is_over_the_same_sums(route: str, sea: Path) -> None:
     """`tune` of twelve kernels and ridges reads rows once, and then none."""
-    kernels_ = [{"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.3, 0.5, 0.7)]
-    parts: dict[str, Any] = {"kernel": kernels_, "solve": {"ridge": [1e-7, 1e-5, 1e-3, 1e-1], "select": "kfold"}}
-    found = tune(job(sea, **parts), engine=SerialEngine())
+    kernels_ = [{"type": "divergence_free", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.2, 0.5, 0.8)]
+    solve: dict[str, Any] = {"ridge": [1e-7, 1e-5, 1e-3, 1e-1], "select": "kfold", "route": route}
+    found = tune(job(sea, kernel=kernels_, solve=solve), engine=SerialEngine())
     assert found.reads == 1.0 and len(found.table) == 12
-    assert tune(job(sea, **parts), engine=SerialEngine()).reads == 0.0
+    assert tune(job(sea, kernel=kernels_, solve=solve), engine=SerialEngine()).reads == 0.0
+    assert len({trial.m for trial in found.table}) == 3 and "drawn_for" not in found.best.features.model_fields_set
+    best = fit(found.best, engine=SerialEngine())
+    assert (best.reads, best.m, best.ridge) == (0.0, found.trial.m, found.trial.ridge)
+    alone = tune(job(sea, kernel=kernels_[found.trial.kernel], solve=solve), engine=SerialEngine())
+    for one, other in zip(alone.table, [row for row in found.table if row.kernel == found.trial.kernel], strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-9)
 
 
 def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:
@@ -285,12 +386,12 @@ def test_the_box_is_told_by_ingest_or_by_a_first_look_at_the_inputs(tmp_path: Pa
     ingest([tmp_path / "a.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"])
     ingest([tmp_path / "b.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"], append=True)
     dataset = open_dataset(tmp_path / "data.zarr")
-    told, seen = lattice.told_box(dataset), lattice.seen_box(dataset, "")
+    told, seen = told_box(dataset), seen_box(dataset, "")
     assert told is not None and np.array_equal(told, seen)
     assert np.array_equal(seen, [np.nanmin(X, axis=0), np.nanmax(X, axis=0)])
     assert fitted(tmp_path, data={"nan": "drop"}).rows_used == 899
     commit(tmp_path / "data.zarr", {"ranges": {"x": "elsewhere"}})
-    assert lattice.told_box(open_dataset(tmp_path / "data.zarr")) is None
+    assert told_box(open_dataset(tmp_path / "data.zarr")) is None
     write(tmp_path / "empty.zarr", x=np.full((300, 2), np.nan), y=np.zeros((300, 2)))
     with pytest.raises(InputError, match=r"inputs that are not finite; give data\.box"):
         fitted(tmp_path, data={"store": "empty.zarr", "nan": "drop"}, state="of the empty")
@@ -357,9 +458,11 @@ def test_the_error_of_the_kernel_is_reported(sea: Path) -> None:
     assert wide.kernel_error is not None and wide.kernel_error < 1.3e-3
 
 
-def test_frequencies_of_another_kernel_are_weighed_as_they_are(sea: Path) -> None:
-    """Weights of a lattice need no mean of one, whatever kernel it was made for."""
+def test_frequencies_of_another_kernel_are_weighed_as_they_are(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of a lattice need no mean of one, whatever kernel it was made for; sums of Gram matrices keep the
+    frequencies that they were made of."""
     kernel = {**EACH, "scalar": {"type": "gaussian", "lengthscale": 0.7}}
+    monkeypatch.setattr(lattice, "summable", lambda job, recipe: False)
     parts: dict[str, Any] = {"kernel": kernel, "solve": {"ridge": 1e-2}}
     own = fitted(sea, "own", **parts)
     both = [EACH, {**EACH, "scalar": {"type": "gaussian", "lengthscale": 0.9}}]

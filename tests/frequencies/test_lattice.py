@@ -8,7 +8,9 @@ import pytest
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.features import Recipe
+from dorff.frequencies import lattice
 from dorff.model.weights import operator_weights
+from dorff.plan.lattice import kernel_error
 
 GAUSS, ROUGH, SMOOTH = kernels.Gaussian(0.3), kernels.Matern(0.4, nu=1.5), kernels.Matern(0.4, nu=2.5)
 HEAVY = kernels.RationalQuadratic(0.4, alpha=3.0)
@@ -142,6 +144,34 @@ def test_n_features_is_a_ceiling_that_the_lightest_frequencies_give_way_to() -> 
     sizes = [np.linalg.norm(one.draw(0).phi.omega, axis=1) for one in (fewer, recipe)]  # type: ignore[attr-defined]
     np.testing.assert_allclose(sizes[0], sizes[1][: len(sizes[0])])
     assert np.all(np.diff(sizes[1]) > -1e-9)
+
+
+@pytest.mark.parametrize("count", [2, 30, 400, 6000])
+@pytest.mark.parametrize("least", [2**10, 2**20])
+def test_a_lattice_of_several_kernels_serves_each_of_them_alone(
+    count: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as many frequencies as it asks for, whether or not there are enough for all, or room for other kernels."""
+    monkeypatch.setattr(lattice, "MOST_SUMS", least)
+    lattice._modes_of.cache_clear()
+    for d, sides in ((1, [1.0]), (2, [1.0, 0.4])):
+        each = [kernels.Decomposable(kernels.Gaussian(s)) for s in (0.03, 0.31, 2.0)]
+        each += [0.3 * kernels.CurlFree(GAUSS) + kernels.Decomposable(kernels.Gaussian(1.7)), kernels.CurlFree(SMOOTH)]
+        fixed = [kernel.fix(d, d, np.eye(d)) for kernel in each]
+        for intercept in (True, False):
+            sampler = frequencies.Lattice(1e-2).over(np.array(sides), constant=not intercept)
+            shared = Recipe(kernels.mixture(fixed, d, d), sampler, d, d, count, intercept).lattice
+            assert shared is not None
+            for number, kernel in enumerate(fixed):
+                alone = Recipe(kernel, sampler, d, d, count, intercept)
+                served = alone.on(shared)
+                assert alone.m <= served.m or (number == 3 and served.m > 0.9 * alone.m)  # of two bodies
+                assert served.m <= count and served.lattice is not None and served.lattice.fits()
+                if alone.m < count - 2:
+                    density = served.draw(0).density
+                    assert density is not None
+                    assert kernel_error(kernel, density, error=1e-2, constant=not intercept) < 1.2e-2
+    lattice._modes_of.cache_clear()
 
 
 @pytest.mark.parametrize("intercept", [True, False])

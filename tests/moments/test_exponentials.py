@@ -126,7 +126,7 @@ def test_moments_that_are_not_written_out_are_the_same(extents: Extents, every: 
     axes = [np.arange(-(M // every), M // every + 1) for M in extents]
     k = every * np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, v)
     modes = np.vstack([np.zeros((1, v), np.int64), k[len(k) // 2 + 1 :][::-1]])
-    found = LatticeMoments.of(adder(extents, Z, q).moments(), modes, extents)
+    found = LatticeMoments.of(adder(extents, Z, q).moments()).on(modes, np.array(extents))
     wanted = adder(extents, Z, q).moments().gram(modes, extents)
     scale, full, D = Z[:, v].sum(), wanted.full, len(modes)
     V = np.random.default_rng(3).standard_normal((len(full), 3))
@@ -144,7 +144,7 @@ def test_moments_that_are_not_written_out_are_the_same(extents: Extents, every: 
     at = np.array([1, D - 1, D + 1, 2 * D - 1])
     kept = [*at, *range(2 * D, 2 * D + 1 + q)]
     assert np.array_equal(found.columns(at, 1.0).full, full[np.ix_(kept, kept)])
-    both = found + LatticeMoments.of(adder(extents, Z[:100], q).moments(), modes, extents)
+    both = found + LatticeMoments.of(adder(extents, Z[:100], q).moments()).on(modes, np.array(extents))
     assert both.n == 600 and np.abs(both.full - found.full).max() > 1.0
 
 

@@ -27,6 +27,8 @@ from dorff.data import ingest, open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError
 from dorff.fit import fit, run_pass
+from dorff.fit.choice import solve_pass
+from dorff.frequencies import lattice
 from dorff.kernels import Decomposable, Gaussian, Identity, Matrix
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import scan
@@ -35,7 +37,7 @@ from dorff.moments import Moments, TriangleAccumulator
 from dorff.passes import Leaf, PassSums, load_pass
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, freeze_constants, make_plan
-from dorff.plan.costs import _leaf_bytes, _solve_bytes
+from dorff.plan.costs import DRIVER_BYTES, _leaf_bytes, _solve_bytes
 from dorff.plan.lattice import lattice_costs
 from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace
@@ -320,7 +322,7 @@ def test_a_leaf_holds_what_is_said(name: str, tmp_path: Path) -> None:
         assert by_qr is not None
         plan = by_qr
     this = freeze_constants(plan)
-    light = lattice_costs(plan.recipe, 2) if name.startswith("lattice") else None
+    light = lattice_costs([plan.recipe], 2) if name.startswith("lattice") else None
     patterns = 3 if name in ("patterns", "lattice of folds") else 1
     said, _ = _leaf_bytes(plan.dataset, plan.recipe, plan.spec, patterns, light)
     load_pass.cache_clear()
@@ -343,6 +345,26 @@ def test_folds_that_are_collected_hold_what_is_said(by: str, tmp_path: Path, mon
     kernel, size = plan.candidates[0].fix(2, 2, np.eye(2)), Size(512, 2, 2, False, folds=30, ridges=2)
     said = _solve_bytes(plan.job, kernel, size, qr=False)
     assert 0.5 * said < held <= said + MIB and (by == "leaves" or held > said - MIB)
+
+
+@pytest.mark.parametrize("solve", [{"select": "kfold", "folds": {"count": 3, "by": "rows"}}, {"select": "gcv"}])
+def test_kernels_of_a_lattice_hold_what_their_own_features_need(
+    solve: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what those of all together would, whose lattice is as fine as the longest length-scale needs, and as wide as
+    the shortest one does."""
+    monkeypatch.setattr(lattice, "MOST_SUMS", 2**12)
+    each = [{"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.4, 4.0)]
+    words: dict[str, Any] = {"solve": {"ridge": [1e-3, 1e-2], **solve}}
+    words |= {"features": {"count": 30_000, "sampler": {"type": "lattice", "error": 1e-3}}, "kernel": each}
+    lattice._modes_of.cache_clear()
+    plan = planned(tmp_path, np.random.default_rng(0).standard_normal((4096, 2)), 256, **words)
+    run_pass(plan, SerialEngine())
+    held = traced(lambda: solve_pass(plan, run_pass(plan, SerialEngine())))
+    lattice._modes_of.cache_clear()
+    said, together = plan.costs.peak_bytes - DRIVER_BYTES, plan.frozen().features.m
+    grams = plan.spec.folds.count * 4 * together**2
+    assert 0.2 * said < held <= said and plan.costs.m < together / 3 and held < grams
 
 
 LONG_CHOICES: Final = [(512, 4, 4, 6, "evidence"), (128, 30, 30, 6, "evidence")]

@@ -1,0 +1,68 @@
+"""The box that a job's inputs lie in: as the job says, as the store says, or as the rows are."""
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from dorff.data import Dataset
+from dorff.data.nodes import group_attributes
+from dorff.errors import InputError
+from dorff.kernels import FloatArray
+from dorff.passes import PassSpec
+from dorff.spec.job import Job
+from dorff.storage.location import locate
+
+_NOT_FINITE: Final = "has inputs that are not finite; give data.box, the least and the largest of each input"
+
+
+def box_of(spec: PassSpec) -> FloatArray:
+    """The box (2, d) of a pass of a lattice, in the inputs' own units."""
+    return np.asarray(spec.recipe["box"], dtype=np.float64)
+
+
+def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
+    """What the job says of it."""
+    if job.data.box is None:
+        return None
+    box = np.array(job.data.box, dtype=np.float64).T
+    if box.shape[1] != dataset.d:
+        raise InputError(
+            f"data.box: wanted the least and the largest of each of the {dataset.d} inputs "
+            f"({', '.join(dataset.input_columns)}), got those of {box.shape[1]}; correct it"
+        )
+    if np.any(box[0] > box[1]):
+        at = int(np.argmax(box[0] > box[1]))
+        raise InputError(
+            f"data.box: of {dataset.input_columns[at]} {box[0, at]:g} is more than {box[1, at]:g}; turn them"
+        )
+    return box
+
+
+def told_box(dataset: Dataset) -> FloatArray | None:
+    """What the store says of it, where `dorff ingest` has written it."""
+    if dataset.weights is not None:  # rows that weigh nothing may hold anything
+        return None
+    told = group_attributes(locate(dataset.path)).get("dorff", {}).get("ranges", {})
+    try:
+        box = np.concatenate([np.array(told[name], dtype=np.float64) for name in dataset.inputs], axis=1)
+    except (KeyError, TypeError, ValueError):  # another tool's, or of other arrays
+        return None
+    return box if box.shape == (2, dataset.d) and np.isfinite(box).all() else None
+
+
+@lru_cache(maxsize=8)
+def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
+    """The least and the largest of each input: all inputs are read. `stamp` names the rows."""
+    low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
+    for start, stop in dataset.runs():
+        X = dataset.block(start, stop).weighty().X
+        if np.isfinite(X).all():
+            low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
+        else:
+            some = np.where(np.isfinite(X), X, np.nan)[np.isfinite(X).any(axis=1)]
+            if len(some):
+                low, high = np.fmin(low, np.nanmin(some, axis=0)), np.fmax(high, np.nanmax(some, axis=0))
+    if not np.isfinite([low, high]).all():
+        raise InputError(f"{dataset.path}: {_NOT_FINITE}")
+    return np.array([low, high])

@@ -1,0 +1,97 @@
+"""`sampler: auto`: whether a lattice, and which, is closer to a job's kernels than random frequencies are."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from dorff.data import Dataset
+from dorff.errors import InputError
+from dorff.features import Recipe, sampler_of
+from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
+from dorff.kernels.stretched import Stretched
+from dorff.model.weights import operator_weights
+from dorff.plan.boxes import told_box
+from dorff.plan.lattice import summable
+from dorff.plan.sampled import sample_runs
+from dorff.spec.job import Job
+from dorff.spec.part import Part
+from dorff.spec.registry import SAMPLERS
+
+ERRORS: Final = (1e-3, 1e-2, 1e-1)
+MOST_INPUTS: Final = 5  # that vary
+FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
+WIDE: Final = 20  # standard deviations, beyond which a box is that of a few rows far away
+LAGS: Final = 512
+
+
+def samplers() -> Iterator[Part]:
+    """The lattices that `sampler: auto` may stand for, those of the least error first."""
+    entry = SAMPLERS.get("lattice")
+    assert entry is not None
+    return (entry.options.model_validate({"type": "lattice", "error": error}) for error in ERRORS)
+
+
+def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
+    """InputError, with the reason, for a job, whose features are now those of `recipe`, that is none for a lattice.
+    Looks at no row."""
+    recipe = replace(recipe, sampler=sampler_of(next(samplers()).model_dump(), recipe.kernel))
+    if not summable(job, recipe):
+        raise InputError("what the job asks for needs sums of the features' products")
+    if len(job.features.counts) > 1 or job.features.kernels or recipe.kernel.concatenated:
+        raise InputError("the job names counts to choose from, kernels to draw for, or a concatenated sum")
+    if dataset.d > MOST_INPUTS and told_box(dataset) is None:
+        raise InputError(f"a lattice is for {MOST_INPUTS} inputs or fewer, here are {dataset.d}")
+
+
+def check_better(each: Sequence[Recipe], dataset: Dataset, box: FloatArray, others: Recipe) -> None:
+    """InputError, with the reason, where features on a lattice (`each` of a kernel's own) for inputs in a box (2, d) are
+    not the better ones."""
+    sides = np.ptp(box, axis=0)
+    many = int(np.count_nonzero(sides))
+    if each[0].lattice is not None:
+        here, there = kernel_distance(each, box), kernel_distance([others], box)
+        if here > there:
+            m, further = max(one.m for one in each), f"{here / there:.2g} times as far from the kernel"
+            others_are = f"{others.m} of {others.sampler.config()['type']}"
+            raise InputError(f"{m} features of a lattice are {further} as {others_are}")
+        return
+    if many > FEW:
+        raise InputError(f"{many} inputs vary, and the length-scale is not known yet")
+    X = np.concatenate([dataset.block(*run).weighty().X for run in sample_runs(dataset.first, dataset.n)])
+    spread = np.std(X[np.isfinite(X).all(axis=1)], axis=0) if len(X) else sides
+    if np.any(sides > WIDE * spread):
+        raise InputError(f"few rows reach far: the box's side is more than {WIDE} standard deviations of an input")
+
+
+def kernel_distance(each: Sequence[Recipe], box: FloatArray) -> float:
+    """The root mean square of what tr K(x, z) differs by from that of a recipe's features, over tr K(x, x), on pairs of
+    points in a box, some of them about a length-scale apart: of recipes of several kernels the largest."""
+    sides, zero = np.ptp(box, axis=0), np.zeros((1, box.shape[1]))
+    distances = list[float]()
+    for recipe in (replace(one, intercept=False).over(box) for one in each):
+        drawn, lags, terms = recipe.draw(0), _lags(recipe.kernel, sides), recipe.kernel.terms()
+        sizes = operator_weights(recipe.kernel, recipe.m, drawn.density).sizes
+        made = drawn.phi.transform(lags) @ (drawn.phi.transform(zero)[0] * sizes)
+        away = made - sum(weight * _trace(base, lags, zero, recipe.p) for weight, base in terms)
+        distances.append(float(np.sqrt(np.mean(away**2))) / recipe.kernel.trace(recipe.d, recipe.p))
+    return max(distances)
+
+
+def _lags(kernel: OperatorKernel, sides: FloatArray) -> FloatArray:
+    """Differences (n, d) of pairs of points in a box: half of them at random, the others about a length-scale apart."""
+    rng, each = np.random.default_rng(0), LAGS // (1 + len(kernel.terms()))
+    anywhere = np.diff(rng.uniform(0.0, 1.0, (2, each, len(sides))), axis=0)[0] * sides
+    near = [
+        np.clip(0.7 / base.scalar.stretch(len(sides)) * rng.standard_normal(anywhere.shape), -sides, sides)
+        for _, base in kernel.terms()
+        if isinstance(base.scalar, Stretched)
+    ]
+    return np.concatenate([anywhere, *near])
+
+
+def _trace(base: BaseKernel, X: FloatArray, Z: FloatArray, p: int) -> FloatArray:
+    if isinstance(base, Decomposable):
+        return np.asarray(base.scalar.gram(X, Z)[:, 0] * base.trace(X.shape[1], p))
+    return np.asarray(np.trace(base.gram(X, Z)[:, 0], axis1=1, axis2=2))
