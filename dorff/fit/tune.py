@@ -10,7 +10,8 @@ from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
 from dorff.fit import filled, leased, r2_of, run_pass, settings, state_lease, sum_terms
 from dorff.fit.passes import Told
-from dorff.moments import Folds, Moments, Part, Solvable
+from dorff.fit.quality import not_told_apart
+from dorff.moments import Folds, Kind, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
@@ -24,7 +25,7 @@ from dorff.store import load_moments, save_moments
 class Trial:
     """A job with one of its kernels, numbers of features and ridges, and its score. `manifold` are the weights of its
     manifold terms. `value` and, by k-fold, `r2` are as in `Score`, and the best has least of the same. `kernel` is the
-    number of the kernel in the job's list, 0 where it names one; `ridges`, `rung` and `digits` as in `Score`."""
+    number of the kernel in the job's list, 0 where it names one; `ridges`, `rung`, `digits`, `error` as in `Score`."""
 
     ridge: float
     value: float
@@ -35,6 +36,7 @@ class Trial:
     digits: float | None = None
     manifold: tuple[float, ...] = ()
     r2: float | None = None
+    error: float | None = None
 
     @property
     def least(self) -> float:
@@ -46,7 +48,7 @@ class Trial:
 class TuneResult:
     """The job with its best kernel, features and ridge alone, and every trial. `reads` says how often this run read
     the rows: less than once where moments of earlier runs were used. Seconds are those of the pass and of the trials.
-    `r2_of` says what held-out R2 is of; `warnings` are the plan's."""
+    `r2_of` says what held-out R2 is of; `warnings` are the plan's, and where trials can hardly be told apart."""
 
     best: Job
     trial: Trial
@@ -73,9 +75,10 @@ def _with_scores(plan: Plan) -> None:
     if plan.costs.route == "streaming":
         remedy = "tune with fewer features (features.count), or set solve.route: direct or cg"
         raise InputError(f"solve.route: streaming keeps no sums to choose from; {remedy}")
-    if plan.costs.route == "cg" and plan.job.solve.select != "kfold":
+    by = ("kfold", "evidence") if plan.spec.sums is Kind.TOEPLITZ else ("kfold",)
+    if plan.costs.route == "cg" and plan.job.solve.select not in by:
         problem = f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none"
-        raise InputError(f"{problem}; set solve.select: kfold, or solve.route: direct")
+        raise InputError(f"{problem}; set solve.select: {' or '.join(by)}, or solve.route: direct")
     if plan.job.solve.select not in HELD_OUT and any(map(any, plan.weights)):
         problem = "knows nothing of unlabelled rows, and cannot score a job with manifold terms"
         remedy = "set solve.select: kfold, or fit the job"
@@ -90,8 +93,9 @@ def _tuned(plan: Plan, engine: Engine, progress: Told, told: Told) -> TuneResult
     table = _grid(plan, passed.folds, terms, engine, told)
     winner = min(table, key=lambda trial: trial.least)
     reads = sum(one.rows_read for one in passed.fresh) / plan.dataset.rows
+    warnings = [*plan.warnings, *not_told_apart([(one.least, one.error) for one in table])]
     seconds = middle - began, time.perf_counter() - middle
-    return TuneResult(best_job(plan, winner), winner, tuple(table), reads, *seconds, r2_of(plan), plan.warnings)
+    return TuneResult(best_job(plan, winner), winner, tuple(table), reads, *seconds, r2_of(plan), warnings)
 
 
 def _grid(
@@ -108,16 +112,17 @@ def _grid(
         kernel, number = divmod(task.tag[0], len(plan.weights))
         manifold = plan.weights[number]
         tried[task.tag] = [
-            Trial(s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold, s.r2) for s in result
+            Trial(s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold, s.r2, s.error) for s in result
         ]
         tell(each * len(tried), each * len(grid))
         return ()
 
     tell(0, each * len(grid))
     with ExitStack() as stack:
-        file = stack.enter_context(_shared(plan.directory, folds))
+        in_memory = plan.costs.route == "cg" and plan.spec.sums is Kind.TOEPLITZ  # no file has them, and they are few
+        file = folds if in_memory else stack.enter_context(_shared(plan.directory, folds))
         sums = [stack.enter_context(_shared(plan.directory, {(0, ""): T}, f"term-{at}")) for at, T in enumerate(terms)]
-        solver = engine if _fits_a_worker(plan) else SerialEngine()
+        solver = engine if _fits_a_worker(plan) and not in_memory else SerialEngine()
         tasks = [Task(score_setting, (plan, file, sums, setting, m), (setting, at)) for m, setting, at in grid]
         solver.run(tasks, done)
     return [trial for tag in sorted(tried) for trial in tried[tag]]
@@ -134,10 +139,10 @@ def _shared(directory: Path, folds: Mapping[Part, Solvable], name: str = "folds"
         path.unlink(missing_ok=True)
 
 
-def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m: int) -> list[Score]:
-    """The scores of one setting of a plan with the first m features, at each ridge, from the folds in a file, and each
-    manifold term's sums in another."""
-    folds, solve = _read(path), plan.job.solve
+def score_setting(plan: Plan, of: Path | Folds, terms: Sequence[Path], number: int, m: int) -> list[Score]:
+    """The scores of one setting of a plan with the first m features, at each ridge, from the folds, or a file of them,
+    and each manifold term's sums in another."""
+    folds, solve = _read(of) if isinstance(of, Path) else of, plan.job.solve
     sums = [_read(one)[0, ""] for one in terms]
     parts, setting = of_first(filled(plan, folds), settings(plan, sums)[number], m)
     ridges = None if solve.ridge == AUTO else solve.ridges

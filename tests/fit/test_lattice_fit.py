@@ -23,6 +23,7 @@ from dorff.fit.tune import tune
 from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
 from dorff.plan import lattice, make_plan
+from dorff.solvers import heavy
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -147,6 +148,30 @@ def test_a_fit_is_that_of_gram_sums_of_its_features(way: str, sea: Path, monkeyp
     if way == "posterior":
         deviations = [load_model(sea / name).std(X) for name in ("by exponentials", "by gram")]
         assert np.abs(deviations[0] - deviations[1]).max() < 1e-4 * deviations[1].max()
+
+
+def test_route_cg_chooses_by_evidence(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As route direct does, to the standard errors that it tells; GCV is refused, and so are sums without a lattice."""
+    solve = {"ridge": [1e-5, 1.01e-5, 1e-2], "select": "evidence"}
+    wanted = fitted(sea, "direct", solve=solve)
+    monkeypatch.setattr(heavy, "HEAVY", 60)
+    found = fitted(sea, "iterated", solve={**solve, "route": "cg"}, state="own")
+    assert (found.route, wanted.route) == ("cg", "direct") and found.m == wanted.m
+    for one, other in zip(found.table, wanted.table, strict=True):
+        assert 0 < one["error"] < 30 and other["error"] is None
+        assert abs(one["value"] - other["value"]) < 4 * one["error"]
+    assert any("within a standard error" in warning for warning in found.warnings)
+    np.testing.assert_allclose(found.noise, wanted.noise, rtol=0.05)
+    tuned = tune(job(sea, "tuned", solve={**solve, "route": "cg"}, state="own"), engine=SerialEngine())
+    assert [trial.value for trial in tuned.table] == [row["value"] for row in found.table]
+    assert any("within a standard error" in warning for warning in tuned.warnings)
+    random = {"sampler": {"type": "orthogonal"}}
+    for parts in (
+        {"solve": {**solve, "route": "cg", "select": "gcv"}},
+        {"solve": {**solve, "route": "cg"}, "features": random},
+    ):
+        with pytest.raises(InputError, match=r"ridges to choose from by \w+ \(by kfold"):
+            make_plan(job(sea, "refused", state="elsewhere", **parts))
 
 
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},
