@@ -283,7 +283,7 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: solvers.Size, *, qr: bo
         solving += 4 * 8 * _tied(kernel, size)
         solving += kept * (job.solve.observe is not None and not size.coupled)  # it is written out once more
         if job.solve.conformal:
-            solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m))
+            solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m, polynomial=True))
     counts = size.packed * (size.folds + 1) if len(job.features.counts) > 1 else 0  # of the first features
     need = max(2 * size.folds * size.packed, size.held + counts + solving)  # twice while they are collected
     if job.solve.select == "kfold" and size.patterns == 1 and job.solve.observe is None and not job.manifold:
