@@ -104,3 +104,23 @@ def test_what_does_not_converge_is_no_evidence(monkeypatch: pytest.MonkeyPatch) 
     parts, setting = case(KERNELS["identity"], "plain")
     (fit,) = setting.solve(parts, [1e-6], scores=True)
     assert fit.log_evidence == -np.inf and fit.solution.error == np.inf
+
+
+@pytest.mark.parametrize("name", ["identity", "divergence-free"])
+def test_each_vector_gives_what_the_matrices_written_out_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heavy, "HEAVY", 16)
+    parts, setting = case(KERNELS[name], "weights")
+    of = setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2))
+    k, a, shift = of.system.size, float(of.system.a[0]), 1e-3 * of.system.problem.l
+    G = a * of.system.apply(np.eye(k), np.zeros(k, int))
+    A, (L, log_det) = G + shift * np.eye(k), of.inverse.root(np.eye(k), a, shift)
+    assert abs(log_det - np.linalg.slogdet(L @ L.T / shift)[1]) < 1e-9 * k
+    w, at = np.random.default_rng(5).choice([-1.0, 1.0], (k, 3)), np.zeros(3, int)
+    x, logs = stochastic._traced(of, L @ w, at, shift)
+    B = np.linalg.solve(L, np.linalg.solve(L, A).T)
+    values, vectors = np.linalg.eigh((B + B.T) / 2)
+    np.testing.assert_allclose(logs, np.log(values) @ (vectors.T @ w) ** 2, rtol=1e-4)
+    np.testing.assert_allclose(x, np.linalg.solve(A, L @ w), atol=1e-2 * np.abs(x).max())
+    np.testing.assert_allclose(of.inverse.solve(L @ w, np.full(3, a), shift), np.linalg.solve(L.T, w), rtol=1e-6)
+    shares = of.system.shares(w, w, at).sum(axis=0)
+    np.testing.assert_allclose(a * shares, np.einsum("kn,kj,jn->n", w, G, w), rtol=1e-9)
