@@ -105,12 +105,13 @@ def _named(trial: "Trial", names: Sequence[str]) -> str:
 def _csv(table: "Sequence[Trial]", names: Sequence[str]) -> bytes:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["kernel", "name", "m", "manifold", "ridge", "ridges", "value", "rung", "digits", "r2"])
+    rows.writerow(["kernel", "name", "m", "manifold", "ridge", "ridges", "value", "rung", "digits", "r2", "error"])
     for trial in table:
         each, weights = (" ".join(map(repr, several or ())) for several in (trial.ridges, trial.manifold))
         left = "" if trial.digits is None else f"{trial.digits:.1f}"
         start = [trial.kernel, names[trial.kernel], trial.m, weights, repr(trial.ridge)]
-        rows.writerow([*start, each, repr(trial.value), trial.rung, left, "" if trial.r2 is None else repr(trial.r2)])
+        last = ["" if one is None else repr(one) for one in (trial.r2, trial.error)]
+        rows.writerow([*start, each, repr(trial.value), trial.rung, left, *last])
     return text.getvalue().encode()
 
 

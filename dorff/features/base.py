@@ -72,6 +72,11 @@ class ScalarMap(ABC):
         """A faster way to F(x) W, (b, p), for x (b, d) and W (m, p), than to make F, if there is one."""
         return None
 
+    def squares(self, forms: Callable[[int], FloatArray], count: int) -> tuple[Product, FloatArray] | None:
+        """A faster way to [F(x) | 1] Q [F(x) | 1]*, (b, count), than to make F, for the symmetric Q (m + 1, m + 1) that
+        `forms` makes of each number below `count`, and how wrong its values are at most, (count,); if there is one."""
+        return None
+
     def slopes(self, W: FloatArray) -> Product | None:
         """A faster way to `jacobian` of W, if there is one."""
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, Product, ScalarMap, numbers
-from dorff.features.trigonometric import Trigonometric, fast
+from dorff.features.trigonometric import FEW_NUMBERS, TOLERANCE, Trigonometric, doubled, fast, squares
 from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.nonstationary import FUNCTIONS
@@ -194,6 +194,22 @@ class Projected(ScalarMap):
 
     def product(self, W: FloatArray) -> Product | None:
         return self._polynomial(W)
+
+    def squares(self, forms: Callable[[int], FloatArray], count: int) -> tuple[Product, FloatArray] | None:
+        modes = self.projection
+        if not isinstance(modes, Modes) or self.phi is not None or self.centre_column:
+            return None
+        if not fast(twice := doubled(modes), count, most=max(4 * modes.D**2, FEW_NUMBERS)):
+            return None
+        weights, columns = np.concatenate([self.weights, self.weights, [1.0]]), []
+        for at in range(count):
+            Q = forms(at)
+            Q *= weights
+            Q *= weights[:, None]
+            columns.append(squares(modes, Q))
+            del Q
+        V = np.stack(columns, axis=1)
+        return Trigonometric.of(twice, V), np.asarray(TOLERANCE * np.abs(V).sum(axis=0))
 
     def slopes(self, W: FloatArray) -> Product | None:
         if not isinstance(self.projection, Modes):

@@ -15,7 +15,9 @@ from dorff.loops.windows import fast_length, irfftn, pieces_of, transform_of, wi
 
 FAST_FROM: Final = 256  # modes: with fewer, features and a product are as fast
 MOST_NUMBERS: Final = 2**26  # of a grid
+FEW_NUMBERS: Final = 2**18  # that are nothing beside a process
 TOLERANCE: Final = 1e-13
+ROWS: Final = 256  # of a quadratic form that are summed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +68,39 @@ class Trigonometric:
         return out
 
 
-def fast(modes: Modes, channels: int) -> bool:
-    """Whether a polynomial is worth its grid, for so many channels."""
+def doubled(modes: Modes) -> Modes:
+    """All sums and differences of modes."""
+    k = modes.modes // modes.every
+    reach = 2 * np.abs(k).max(axis=0)
+    ends = np.meshgrid(*[np.arange(-K, K + 1) for K in reach], indexing="ij")
+    return Modes(modes.step * modes.every, np.stack(ends, axis=-1).reshape(-1, modes.d), reach, modes.beside)
+
+
+def squares(modes: Modes, Q: FloatArray) -> FloatArray:
+    """Coefficients (2 D',) of `doubled` modes for g* Q g, g = [cos k . x | sin k . x | 1] of modes k (D, d) and a
+    symmetric Q (2 D + 1, 2 D + 1): cos a cos b is half of cos(a - b) + cos(a + b), and so on."""
+    k, D = modes.modes // modes.every, modes.D
+    sides = 4 * np.abs(k).max(axis=0) + 1
+    steps = np.append(np.cumprod(sides[:0:-1])[::-1], 1)
+    flat, zero, size = k @ steps, int((sides // 2) @ steps), int(np.prod(sides))
+    out = np.zeros((2, size))
+    for start in range(0, D, ROWS):
+        rows = slice(start, start + ROWS)
+        CC, SS, SC = Q[:D][rows, :D], Q[D : 2 * D][rows, D : 2 * D], Q[D : 2 * D][rows, :D]
+        for sign in (1, -1):
+            at = (zero + flat[rows, None] + sign * flat).ravel()
+            out[0] += np.bincount(at, (0.5 * (CC - sign * SS)).ravel(), size)
+            out[1] += np.bincount(at, SC.ravel(), size)
+    out += [np.bincount(zero + flat, 2.0 * Q[2 * D, some], size) for some in (slice(D), slice(D, 2 * D))]
+    out[0, zero] += Q[2 * D, 2 * D]
+    return out.ravel()
+
+
+def fast(modes: Modes, channels: int, *, most: int = MOST_NUMBERS) -> bool:
+    """Whether a polynomial is worth its grid, for so many channels, and that has no more than `most` numbers."""
     axes = np.any(modes.modes != 0, axis=0)
     if modes.D < FAST_FROM or np.count_nonzero(axes) > 3:
         return False
     reach = np.abs(modes.modes).max(axis=0) / modes.every
     numbers = float(channels) * float(np.prod(4.0 * reach[axes] + 32.0))
-    return numbers <= MOST_NUMBERS
+    return numbers <= min(most, MOST_NUMBERS)

@@ -15,6 +15,7 @@ from dorff.moments import FloatArray, by_fold, pinned, pooled
 from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linear_r2
 from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
 from dorff.solvers.choose import DIRECT, LAST
+from dorff.solvers.stochastic import MOST_STEPS
 from dorff.spec.registry import HELD_OUT
 
 Each = tuple[float | None, ...]
@@ -192,6 +193,7 @@ def warnings_of(
     """What is wrong with the fit, and what to do. `auto` says that its ridges are dorff's own, `weighed` that classes
     have weights, `conformal` that bands are; `distance` is that of rows over a length-scale that was given, `held`
     rows for plain bands."""
+    yield from not_told_apart([(one.least, one.error) for one in fitted.choice.table])
     yield from (far := list(_far(distance)))
     by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
     yield from _edges(fitted, by, auto=auto)
@@ -276,6 +278,19 @@ def better(fitted: Fitted, sample: LeftOut, select: str) -> Iterator[str]:
     if r2.max() - r2[0] > WORSE:
         problem = f"{select} chose ridge {chosen:.3g}, whose R2 is {r2[0]:.3f} on rows that are left out one at a time"
         yield f"{problem}; that of ridge {ridges[int(np.argmax(r2))]:.3g} is {r2.max():.3f}: set solve.select: auto"
+
+
+def not_told_apart(trials: Sequence[tuple[float, float | None]]) -> Iterator[str]:
+    """Where the best of trials, each minus its log evidence and the standard error of that, is ahead of others by less
+    than the standard error of the difference."""
+    (least, own), *others = sorted(trials, key=lambda one: one[0]) or [(0.0, None)]
+    errors = [(value - least, math.hypot(error or 0.0, own or 0.0)) for value, error in others if value < math.inf]
+    if lost := sum(error == math.inf for _, error in trials):
+        problem = f"the log evidences of {lost} trials were not found in {MOST_STEPS} steps, and count as none"
+        yield f"{problem}; leave the smallest ridges out, or set solve.select: kfold"
+    if near := [error for ahead, error in errors if ahead < error]:
+        problem = f"{len(near)} of the other trials have log evidences within a standard error ({max(near):.2g})"
+        yield f"{problem} of the best: any of them may be it; take one, or set solve.select: kfold"
 
 
 def given_distance(plan: Plan, fitted: Fitted) -> float | None:

@@ -10,6 +10,7 @@ from dorff.engine import Engine, SerialEngine, Task, open_engine
 from dorff.errors import IncompleteError, InputError
 from dorff.fit import filled, leased, r2_of, run_pass, settings, state_lease, sum_terms
 from dorff.fit.passes import Told
+from dorff.fit.quality import not_told_apart
 from dorff.moments import Kind, LatticeMoments, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
@@ -25,7 +26,7 @@ from dorff.store.moments import S, load_sums
 class Trial:
     """A job with one of its kernels, numbers of features and ridges, and its score. `manifold` are the weights of its
     manifold terms. `value` and, by k-fold, `r2` are as in `Score`, and the best has least of the same. `kernel` is the
-    number of the kernel in the job's list, 0 where it names one; `ridges`, `rung` and `digits` as in `Score`."""
+    number of the kernel in the job's list, 0 where it names one; `ridges`, `rung`, `digits`, `error` as in `Score`."""
 
     ridge: float
     value: float
@@ -36,6 +37,7 @@ class Trial:
     digits: float | None = None
     manifold: tuple[float, ...] = ()
     r2: float | None = None
+    error: float | None = None
 
     @property
     def least(self) -> float:
@@ -47,7 +49,7 @@ class Trial:
 class TuneResult:
     """The job with its best kernel, features and ridge alone, and every trial. `reads` says how often this run read
     the rows: less than once where moments of earlier runs were used. Seconds are those of the pass and of the trials.
-    `r2_of` says what held-out R2 is of; `warnings` are the plan's."""
+    `r2_of` says what held-out R2 is of; `warnings` are the plan's, and where trials can hardly be told apart."""
 
     best: Job
     trial: Trial
@@ -74,9 +76,10 @@ def _with_scores(plan: Plan) -> None:
     if plan.costs.route == "streaming":
         remedy = "tune with fewer features (features.count), or set solve.route: direct or cg"
         raise InputError(f"solve.route: streaming keeps no sums to choose from; {remedy}")
-    if plan.costs.route == "cg" and plan.job.solve.select != "kfold":
+    by = ("kfold", "evidence") if plan.spec.sums is Kind.TOEPLITZ else ("kfold",)
+    if plan.costs.route == "cg" and plan.job.solve.select not in by:
         problem = f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none"
-        raise InputError(f"{problem}; set solve.select: kfold, or solve.route: direct")
+        raise InputError(f"{problem}; set solve.select: {' or '.join(by)}, or solve.route: direct")
     if plan.job.solve.select not in HELD_OUT and any(map(any, plan.weights)):
         problem = "knows nothing of unlabelled rows, and cannot score a job with manifold terms"
         remedy = "set solve.select: kfold, or fit the job"
@@ -91,8 +94,9 @@ def _tuned(plan: Plan, engine: Engine, progress: Told, told: Told) -> TuneResult
     table = _grid(plan, passed.folds, terms, engine, told)
     winner = min(table, key=lambda trial: trial.least)
     reads = sum(one.rows_read for one in passed.fresh) / plan.dataset.rows
+    warnings = [*plan.warnings, *not_told_apart([(one.least, one.error) for one in table])]
     seconds = middle - began, time.perf_counter() - middle
-    return TuneResult(best_job(plan, winner), winner, tuple(table), reads, *seconds, r2_of(plan), plan.warnings)
+    return TuneResult(best_job(plan, winner), winner, tuple(table), reads, *seconds, r2_of(plan), warnings)
 
 
 def _grid(
@@ -109,7 +113,7 @@ def _grid(
         kernel, number = divmod(task.tag[0], len(plan.weights))
         manifold = plan.weights[number]
         tried[task.tag] = [
-            Trial(s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold, s.r2) for s in result
+            Trial(s.ridge, s.value, kernel, s.m, s.ridges, s.rung, s.digits, manifold, s.r2, s.error) for s in result
         ]
         tell(each * len(tried), each * len(grid))
         return ()

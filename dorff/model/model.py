@@ -21,6 +21,7 @@ ndtri = lazily("scipy.special", "ndtri")
 
 BLOCK_ROWS: Final = 2048
 PRODUCT_ROWS: Final = 2**14  # where no features are made
+SURE: Final = 1e6  # times the error of a fast way: variances below that are made of features
 BLOCK_BYTES: Final = 2**26  # of the features of a block, where these are so many that it has fewer rows
 Views = Sequence[str | int] | None
 #: What is to be said of rows that `Model.repeating` counts.
@@ -35,9 +36,10 @@ def block_rows(m: int) -> int:
     return min(BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * m)))
 
 
-def evaluation_bytes(m: int) -> int:
-    """The most memory of a prediction by m features, with deviations, beside the rows and what is predicted."""
-    return 8 * block_rows(m) * m + STEP_BYTES
+def evaluation_bytes(m: int, *, polynomial: bool = False) -> int:
+    """The most memory of a prediction by m features, with deviations, beside the rows and what is predicted; where
+    these may be a `polynomial`, what they are made of too."""
+    return 8 * block_rows(m) * m + STEP_BYTES + 32 * (m + 1) ** 2 * polynomial
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -109,6 +111,12 @@ class Model:
         """A faster way to F(x) W than to make F, if there is one."""
         return self.feature_map.phi.product(self._combined)
 
+    @cached_property
+    def _variances(self) -> tuple[Product, FloatArray] | None:
+        """A faster way to the variances of f, if there is one, and its error: worth its making for m rows or so."""
+        posterior, m = self._kept_posterior(), self.feature_map.m
+        return self.feature_map.phi.squares(lambda output: posterior.form(output, m), self.p)
+
     def _scaled(self, rows: FloatArray) -> FloatArray:
         return np.asarray((rows - self.feature_map.center) / self.feature_map.scale)
 
@@ -172,7 +180,21 @@ class Model:
         InputError where there is no posterior."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
-        return np.sqrt(self._by_blocks(X, (k,), lambda rows: posterior.variance(transform(rows), C) + added, views))
+        fast = self._variances if C is None and len(np.asarray(X)) >= self.feature_map.m else None
+
+        def by_features(rows: FloatArray) -> FloatArray:
+            return posterior.variance(transform(rows), C)
+
+        def of_rows(rows: FloatArray) -> FloatArray:
+            if fast is None:
+                return by_features(rows) + added
+            product, error = fast
+            values = product(self._scaled(rows))
+            lost = np.any(values < SURE * error, axis=1)
+            values[lost] = self._by_blocks(rows[lost], (k,), by_features)
+            return values + added
+
+        return np.sqrt(self._by_blocks(X, (k,), of_rows, views, step=None if fast is None else PRODUCT_ROWS))
 
     def covariance(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior covariances across outputs at X (n, d), in the targets' units squared: of f (n, p, p), without

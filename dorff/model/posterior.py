@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import blas
 
 from dorff.errors import InputError
 from dorff.features.base import check_array
@@ -15,6 +16,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
 
+STRIPE: Final = 256  # columns of a root that are made at a time
 STEP_BYTES: Final = 2**25  # working memory of an evaluation, beside its result; one row's share where that is more
 
 
@@ -47,6 +49,10 @@ class PosteriorBlock(ABC):
     @abstractmethod
     def variances(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p), or (n, q): the diagonals of `covariance`."""
+
+    @abstractmethod
+    def root(self, output: int, m: int, some: slice) -> FloatArray:
+        """Columns of T (m + 1, k'): an output's variance is the squared length of [F | 1] T."""
 
     @abstractmethod
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
@@ -97,6 +103,11 @@ class SeparableBlock(PosteriorBlock):
             return np.asarray(along @ np.einsum("kij,ip,jp->kp", self.spread, L, L, optimize=True))
         return np.asarray((along @ self.spread * self.variance) @ L**2)
 
+    def root(self, output: int, m: int, some: slice) -> FloatArray:
+        L, basis, spread = self.loading[:, output], self.basis[:, some], self.spread[some]
+        d = np.einsum("kij,i,j->k", spread, L, L) if spread.ndim == 3 else (spread * self.variance) @ L**2
+        return np.vstack([self.gain[:, None] * basis, -self.centre @ basis]) * np.sqrt(d)
+
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
         h += x @ self.into
         b -= np.einsum("k,nkj->nj", self.centre, x) @ self.loading
@@ -136,6 +147,15 @@ class CoupledBlock(PosteriorBlock):
     def variances(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
         return np.asarray(along**2 @ (self.spread[:, 0] * self.variance[0]))
 
+    def root(self, output: int, m: int, some: slice) -> FloatArray:
+        basis = self.basis[:, some] * np.sqrt(self.spread[some, 0] * self.variance[0])
+        T = np.zeros((m + 1, basis.shape[1]))
+        for row in np.unique(self.row):  # in which a feature is once
+            at = self.row == row
+            T[self.feature[at]] += self.loading[at, output, None] * basis[at]
+        T[m] = -self.centre[:, output] @ basis
+        return T
+
     def place(self, x: FloatArray, h: FloatArray, b: FloatArray) -> None:
         h[:, self.feature, self.row] += x[:, :, 0]
         b -= x[:, :, 0] @ self.centre
@@ -174,6 +194,17 @@ class Posterior:
     def variance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p): variances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q)."""
         return self._summed(F, np.diag(self._of_intercept(C)), lambda block, F: block.variances(block.along(F, C), C))
+
+    def form(self, output: int, m: int) -> FloatArray:
+        """Q (m + 1, m + 1): the variance of an output of f is [F | 1] Q [F | 1]*."""
+        Q = np.zeros((m + 1, m + 1), order="F")
+        for block in self.blocks:
+            for start in range(0, block.basis.shape[1], STRIPE):
+                T = block.root(output, m, slice(start, start + STRIPE))
+                Q = blas.dsyrk(1.0, T, 1.0, Q, overwrite_c=1)
+        Q += np.triu(Q, 1).T
+        Q[m, m] += self.intercept_covariance[output, output]
+        return Q
 
     def _summed(
         self, F: FloatArray, intercept: FloatArray, added: Callable[[PosteriorBlock, FloatArray], FloatArray]

@@ -46,7 +46,7 @@ def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
 
 
 def check_better(each: Sequence[Recipe], dataset: Dataset, box: FloatArray, others: Recipe) -> None:
-    """InputError, with the reason, where features on a lattice (`each` of a kernel's own) for inputs in a box (2, d) are
+    """InputError, with the reason, where features on a lattice, `each` of one kernel, for inputs in a box (2, d) are
     not the better ones."""
     sides = np.ptp(box, axis=0)
     many = int(np.count_nonzero(sides))

@@ -42,6 +42,8 @@ WORKER_BYTES: Final = 250 * MiB
 SHARED_BYTES: Final = 100 * MiB
 SMALL_POSTERIOR: Final = 256 * MiB  # that a model may grow by without being asked to
 TUNING_BYTES: Final = 96 * MiB  # of finding a length-scale
+EVIDENCE: Final = 25  # solves in whose time an evidence is estimated: five steps to the noise, of five each
+
 SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
 
 
@@ -146,6 +148,7 @@ def estimate(
     shape = Shape(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0, iterations(job, len(fixed), spec.folds.count), light,
+        solvers.probe_bytes(largest) * (job.solve.select == "evidence"),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -172,10 +175,10 @@ def estimate(
 
 def iterations(job: Job, kernels: int, folds: int) -> float:
     """How many systems of all features an iteration solves; one of fewer counts as it takes their square."""
-    if job.solve.select != "kfold":
-        return 1.0
     counts = np.array(job.features.counts)
-    return 1.0 + folds * len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
+    trials = len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
+    each = {"kfold": folds, "evidence": EVIDENCE * (trials > 1)}.get(job.solve.select, 0)
+    return 1.0 + each * trials
 
 
 def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:
@@ -291,7 +294,7 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: solvers.Size, *, qr: bo
         solving += 4 * 8 * _tied(kernel, size)
         solving += kept * (job.solve.observe is not None and not size.coupled)  # it is written out once more
         if job.solve.conformal:
-            solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m))
+            solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m, polynomial=True))
     counts = size.packed * (size.folds + 1) if len(job.features.counts) > 1 else 0  # of the first features
     need = max(2 * size.folds * size.packed, size.held + counts + solving)  # twice while they are collected
     if job.solve.select == "kfold" and size.patterns == 1 and job.solve.observe is None and not job.manifold:

@@ -39,7 +39,8 @@ class Shape:
     feature map for one row, as its recipe tells them. Of the direct way the bytes of a leaf, of the driver's solve and
     on disk, and `solve_work`, the flops of `syrk` in whose time the driver solves; of any leaf the bytes for reading,
     of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
-    features on a lattice. An iteration solves `solves` systems."""
+    features on a lattice. An iteration solves `solves` systems, and takes `probe_bytes` more of a lattice's where it
+    estimates their evidence."""
 
     n: int
     size: Size
@@ -55,6 +56,7 @@ class Shape:
     times: float = 1.0
     solves: float = 1.0
     light: LatticeCosts | None = None
+    probe_bytes: int = 0
 
     @property
     def columns(self) -> int:
@@ -107,7 +109,8 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job names a way that
     cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big."""
     wanted = job.solve.route
-    asks = {way: _asks(job, learned, candidates, folds=way == "cg") for way in ("cg", "streaming")}
+    by = {"cg": ("kfold", *(("evidence",) if shape.light is not None else ())), "streaming": ()}
+    asks = {way: _asks(job, learned, candidates, by=rules) for way, rules in by.items()}
     kinds = (_direct, _cg, _streaming)
     ways = tuple(_checked(way, shape, means, asks.get(way.name, "")) for way in (of(shape, means) for of in kinds))
     if wanted != "auto":
@@ -137,13 +140,15 @@ def _reason(way: Way, passed: Sequence[Way]) -> str:
     return "; ".join([cost, *why])
 
 
-def _asks(job: Job, learned: bool, candidates: int, *, folds: bool) -> str:
-    """What asks for a factor, "" if nothing; a choice by k-fold does not where there are moments of `folds`."""
-    solving = job.solve
+def _asks(job: Job, learned: bool, candidates: int, *, by: Sequence[str]) -> str:
+    """What asks for a factor, "" if nothing; a choice by one of the rules `by` does not. Without any there are no
+    moments."""
+    solving, folds = job.solve, "kfold" in by
     choices = (len(solving.ridges), "ridges"), (candidates, "kernels"), (len(job.features.counts), "counts of features")
-    by_folds, by = folds and solving.select == "kfold", f" by {solving.select} (by kfold it can)" if folds else ""
+    can = solving.select in by
+    rule = f" by {solving.select} (by {' or '.join(by)} it can)" if by else ""
     several: Sequence[tuple[bool, str]] = (
-        *((count > 1 and not by_folds, f"{count} {what} to choose from{by}") for count, what in choices),
+        *((count > 1 and not can, f"{count} {what} to choose from{rule}") for count, what in choices),
         (solving.select == "kfold" and not folds, "select: kfold"),
         (solving.select == "loo", "select: loo"),
         (solving.ridge_per_output, "ridge_per_output"),
@@ -181,7 +186,7 @@ def _cg(shape: Shape, means: Means) -> Way:
 def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
     """Conjugate gradients whose products are Fourier transforms."""
     size = shape.size
-    held = light.packed * size.patterns * (size.folds + 2)
+    held = light.packed * size.patterns * (size.folds + 2) + shape.probe_bytes
     driver = held + 48 * light.points + heavy_bytes(size) + 96 * size.k * shape.columns + shape.beside_bytes
     block = min(size.k, HEAVY)
     work = CHOLESKY * block**3 / means.pace.square

@@ -81,9 +81,11 @@ def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, 
     weights = 8 * model.feature_map.m * (model.operator_weights.shape[2] + 2 * model.p)
     made = numbers * max(model.p, 1 if model.observe is None else len(model.observe))
     reading = 3 * dataset.unit_bytes() * -(-rows // dataset.unit_rows) + 8 * rows * (4 * made + 2 * model.d)
+    polynomial = model.posterior is not None and "modes" in arrays
+    evaluation = evaluation_bytes(model.feature_map.m, polynomial=polynomial)
     # Of an array its file and a copy are there while it is read.
     own = sum(arrays.values())
-    own += max(2 * max(arrays.values()), weights + evaluation_bytes(model.feature_map.m) + reading)
+    own += max(2 * max(arrays.values()), weights + evaluation + reading)
     light = sum(size for name, size in arrays.items() if not name.startswith("posterior_"))
     machine, alone = psutil.virtual_memory().total, DRIVER_BYTES + own
     for workers in range(most, 1, -1):

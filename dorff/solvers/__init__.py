@@ -10,5 +10,6 @@ from dorff.solvers.ridge_path import path_bytes
 from dorff.solvers.scores import Criterion, Ridge, Solution, criterion_of
 from dorff.solvers.select import R2, Spread, row_sums, squared_error, squared_errors
 from dorff.solvers.setting import Fit, Setting, carried_ridges, check_apart, check_output, learned_term, spread
+from dorff.solvers.stochastic import probe_bytes
 from dorff.solvers.system import LARGEST_DIRECT, LARGEST_EVD, Penalty, Size
 from dorff.solvers.uncertainty import LeftOut, posterior_bytes

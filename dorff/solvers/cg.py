@@ -270,11 +270,13 @@ def dots(a: FloatArray, b: FloatArray) -> FloatArray:
 
 class Iterated(NamedTuple):
     """A solution by iterations. `errors` holds the largest relative residual before each and after the last, in the
-    preconditioner's norm: about the fitted values' relative error; `preconditioned` is the condition that was seen."""
+    preconditioner's norm: about the fitted values' relative error; `preconditioned` is the condition that was seen,
+    and `solved` what the solution was made of."""
 
     solution: Solution
     errors: tuple[float, ...]
     preconditioned: float
+    solved: BlockSolution
 
     @property
     def iterations(self) -> int:
@@ -314,9 +316,14 @@ def iterate(
     # Small eigenvalues that the iteration did not meet count as well: the residual may lie there.
     worst = max(seen, preconditioner.slack(a, shift))
     condition = preconditioner.condition(a, shift, worst)
+    squares = dots(x, x)
+    sizes = dots(x, rhs), shift * squares, shift * condition * squares
+    solved = BlockSolution(system.problem.blocks[0], x, *sizes, condition)
     # A residual that small in the preconditioner's norm is an error no larger than this in the system's.
-    solution = _solution(system, x, rhs, ridge, condition, errors[-1] * np.sqrt(worst))
-    return Iterated(replace(solution, converged=converged), tuple(errors), seen)
+    digits = min(digits_left(condition, system.problem.unit), -float(np.log10(max(errors[-1] * np.sqrt(worst), EPS))))
+    solution = Solution.of(system.problem, ridge, [solved], RUNG, scores=False)
+    solution = replace(solution, digits=max(0.0, digits), converged=converged)
+    return Iterated(solution, tuple(errors), seen, solved)
 
 
 def conjugate_gradients(system: System, ridge: float, known: Preconditioner | None = None) -> Solution:
@@ -331,15 +338,6 @@ def cg_bytes(size: Size) -> int:
     return size.unpacked + nystrom_bytes(size.k, column) + columns * (10 * 8 * size.k + column)
 
 
-def _solution(system: System, x: FloatArray, rhs: FloatArray, ridge: float, condition: float, error: float) -> Solution:
-    """With the noise variance; digits are those that rounding leaves, or the `error` reached in the system's norm."""
-    problem, (block,), shift = system.problem, system.problem.blocks, system.problem.l * ridge
-    squares = dots(x, x)
-    solved = BlockSolution(block, x, dots(x, rhs), shift * squares, shift * condition * squares, condition)
-    digits = max(0.0, min(digits_left(condition, problem.unit), -float(np.log10(max(error, EPS)))))
-    return replace(Solution.of(problem, ridge, [solved], RUNG, scores=False), digits=digits)
-
-
 def _left(errors: Sequence[float], tolerance: float) -> int:
     """Iterations that are left, if the error goes on falling as in the last few."""
     span = min(len(errors) - 1, 10)
@@ -349,10 +347,16 @@ def _left(errors: Sequence[float], tolerance: float) -> int:
     return int(np.ceil(np.log(errors[-1] / tolerance) / rate)) if rate > 0 else MOST_ITERATIONS
 
 
-def _condition(steps: FloatArray) -> float:
-    """Of the preconditioned system, by the tridiagonal matrix that the steps' alpha, beta (n, 2) build (Lanczos)."""
+def tridiagonal(steps: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The diagonal (n,) and what is beside it (n - 1,) of the matrix that the steps' alpha, beta (n, 2) build: that of
+    Lanczos for the preconditioned system, begun at the right-hand side."""
     alpha, beta = steps.T
     diagonal = 1.0 / alpha
     diagonal[1:] += beta[:-1] / alpha[:-1]
-    values = eigh_tridiagonal(diagonal, np.sqrt(beta[:-1]) / alpha[:-1], eigvals_only=True)
+    return diagonal, np.sqrt(beta[:-1]) / alpha[:-1]
+
+
+def _condition(steps: FloatArray) -> float:
+    """Of the preconditioned system."""
+    values = eigh_tridiagonal(*tridiagonal(steps), eigvals_only=True)
     return float(values[-1] / values[0]) if values[0] > 0 else np.inf

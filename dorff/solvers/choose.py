@@ -32,7 +32,8 @@ class Score:
     by that: of outputs in different units `value` hears the largest numbers alone. `ridges` are those of the outputs
     where each has its own; `ridge` is then their geometric mean. `rung` says how the value was found: "direct", along
     a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few rows "rows" (`solvers.few_labels`).
-    `digits` are `Solution.digits`, of all folds the fewest."""
+    `digits` are `Solution.digits`, of all folds the fewest, `error` the standard error of an evidence that was
+    estimated."""
 
     candidate: int
     ridge: float
@@ -42,6 +43,7 @@ class Score:
     rung: str = DIRECT
     digits: float | None = None
     r2: float | None = None
+    error: float | None = None
 
     @property
     def least(self) -> float:
@@ -178,7 +180,8 @@ def _searched(
 def _score(fit: Fit, m: int, rule: FitScore) -> Score:
     solution, value = fit.solution, rule.value(fit.solution)
     ridges = None if solution.ridges is None else tuple(float(ridge) for ridge in solution.ridges)
-    return Score(0, solution.ridge, float("inf") if value is None else value, m, ridges, DIRECT, solution.digits)
+    value, error = float("inf") if value is None else value, solution.error or None
+    return Score(0, solution.ridge, value, m, ridges, DIRECT, solution.digits, error=error)
 
 
 def fold_scores(

@@ -13,7 +13,7 @@ from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, LatticeMoments, Solvable
 from dorff.solvers.cg import Preconditioner
 from dorff.solvers.matrixfree import System
-from dorff.solvers.problem import Problem
+from dorff.solvers.problem import Problem, Units
 from dorff.solvers.system import EPS, IntArray, Size
 
 POWERS: Final = 12
@@ -37,13 +37,23 @@ class Heavy(Preconditioner):
             out[chosen] = scipy.linalg.cho_solve((self._factor(factor, shift), True), r[chosen], check_finite=False)
         return np.asarray(out)
 
+    def root(self, w: FloatArray, a: float, shift: float) -> tuple[FloatArray, float]:
+        """L w (k, n) for w (k, n) and log det(L L* / shift), L L* being what this is the inverse of."""
+        d = self._diagonal * a + shift
+        out, log_det = np.sqrt(d)[:, None] * w, float(np.log(np.delete(d, self._at) / shift).sum())
+        if len(self._at):
+            factor = np.tril(self._factor(a, shift))
+            out[self._at] = factor @ w[self._at]
+            log_det += float(np.log(np.diag(factor) ** 2 / shift).sum())
+        return out, log_det
+
     def _factor(self, a: float, shift: float) -> FloatArray:
         if (a, shift) not in self._factors:
             matrix = a * self._block
             matrix[np.diag_indices(len(matrix))] += max(shift, EPS * len(matrix) * a * self._top)
-            self._factors = {
-                (a, shift): scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-            }
+            kept = {key: factor for key, factor in self._factors.items() if key[1] == shift}
+            factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+            self._factors = {**kept, (a, shift): factor}
         return self._factors[a, shift]
 
     def spread(self, a: FloatArray, shift: float) -> float:
@@ -58,8 +68,8 @@ class Heavy(Preconditioner):
 
 
 def heavy(
-    system: System, parts: Sequence[LatticeMoments], weights: OperatorWeights, *, intercept: bool, scale: FloatArray,
-    observe: FloatArray | None,
+    system: System, parts: Sequence[LatticeMoments], weights: OperatorWeights, *, intercept: bool,
+    scale: FloatArray | Units, observe: FloatArray | None,
 ) -> Heavy:  # fmt: skip
     """Of the features with the largest weights, as many as HEAVY allows."""
     D = len(weights.gain) // 2
@@ -108,5 +118,7 @@ def lattice_parts(parts: Sequence[Solvable]) -> list[LatticeMoments]:
 
 
 def heavy_bytes(size: Size) -> int:
-    """The most memory of `heavy`, beside the sums: the block's moments and its own copies, for k unknowns."""
-    return 8 * (5 * min(size.k, HEAVY) ** 2 + 16 * size.k * max(size.q, size.r))
+    """The most memory of `heavy`, beside the sums: the block's moments and its own copies, or a factor of each of the
+    systems, for k unknowns."""
+    squares = max(5, 3 + (1 if size.coupled else size.r))
+    return 8 * (squares * min(size.k, HEAVY) ** 2 + 16 * size.k * max(size.q, size.r))

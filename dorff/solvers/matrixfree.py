@@ -1,6 +1,7 @@
 """Linear systems that are known by what they do to vectors: the sums M act, G is never formed."""
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 from dorff.model.weights import OperatorWeights
 from dorff.moments import UNIT, FloatArray, Moments, Solvable
 from dorff.solvers.apart import SplitProblem
-from dorff.solvers.problem import Problem, kept_shift
+from dorff.solvers.problem import Problem, Units, kept_shift
 from dorff.solvers.system import Block, IntArray, Rows, Size
 
 #: V (w, c) -> M V (w, c) for each pattern of targets: a product with moments, or a pass over the data.
@@ -89,15 +90,38 @@ class System(ABC):
 
     def apply(self, x: FloatArray, columns: IntArray) -> FloatArray:
         """G x (k, L) for vectors x (k, L) of the systems `columns` (L,)."""
+        U = self._summed(self._lifted(x, columns), columns)
+        return self.back(self._centred(U[:-1], U[-1], columns))
+
+    def shares(self, u: FloatArray, x: FloatArray, columns: IntArray) -> FloatArray:
+        """u* G_t x (t, L) of each target's part of G, for vectors u, x (k, L)."""
+        U = self._summed(self._lifted(x, columns), columns)
+        return np.asarray(np.einsum("atl,atl->tl", self._lifted(u, columns)[: len(U)], U))
+
+    def _lifted(self, x: FloatArray, columns: IntArray) -> FloatArray:
+        """V (w, t, L): what the sums are multiplied by for vectors x (k, L), the intercept's part among it."""
         W, s, m = self.out(x), self._pick(self._s, columns), len(self._s)
         V = np.zeros((m + 1 + len(self.problem.scale), *W.shape[1:]))
         V[:m] = W
         if self.problem.intercept:
             V[m] = -self._free(np.einsum("mtl,mtl->tl", np.broadcast_to(s, W.shape), W), columns)
-        U = np.zeros((m + 1, *W.shape[1:]))
+        return V
+
+    def _summed(self, V: FloatArray, columns: IntArray) -> FloatArray:
+        """The sums times V, (m + 1, t, L), over the rows that have the targets."""
+        U = np.zeros((len(self._s) + 1, *V.shape[1:]))
         for has, product in zip(self._member, self._operator(V.reshape(len(V), -1)), strict=True):
-            U += product[: m + 1].reshape(U.shape) * self._pick(has, columns)
-        return self.back(self._centred(U[:m], U[m], columns))
+            U += product[: len(U)].reshape(U.shape) * self._pick(has, columns)
+        return U
+
+    def alike(self) -> list[IntArray]:
+        """Columns (c',) whose systems have the same matrix, for each matrix that rows tell of."""
+        groups = defaultdict[bytes, list[int]](list)
+        for column, a in enumerate(self.a):
+            there = self._member if self.apart else np.ones((1, 1))
+            if there[:, column if self.apart else 0].any():
+                groups[there[:, column if self.apart else 0].tobytes() + a.tobytes()].append(column)
+        return [np.array(group) for group in groups.values()]
 
     @staticmethod
     def column_bytes(size: Size) -> int:
@@ -204,15 +228,16 @@ class Coupled(System):
 
 def make_system(
     borders: Sequence[Border], operator: Operator, weights: OperatorWeights, *, intercept: bool = True,
-    scale: FloatArray | None = None, observe: FloatArray | None = None,
+    scale: FloatArray | Units | None = None, observe: FloatArray | None = None,
 ) -> System:  # fmt: skip
     """The systems of `Problem.of`, of the borders of the sums and what the sums do. Arguments as there."""
+    scale, noise = (scale.scale, scale.noise) if isinstance(scale, Units) else (scale, None)
     scale = np.ones(len(borders[0].y0)) if scale is None else scale
     back = kept_shift(borders[0].y0, observe, patterns=len(borders), intercept=intercept)
-    seen = [border.rows(scale, back) for border in borders]
     unit = max(border.unit for border in borders)
-    problem = Problem((), weights, tuple(rows for rows, _ in seen), scale, observe, intercept, unit=unit)
-    R = [one for _, one in seen]
+    problem = Problem((), weights, (), scale, observe, intercept, unit=unit, noise=noise)
+    seen = [border.rows(problem.units, back) for border in borders]
+    problem, R = replace(problem, rows=tuple(rows for rows, _ in seen)), [one for _, one in seen]
     whole = len(borders) == 1 and bool(borders[0].corner.mask.all())
-    split = SplitProblem.of(weights, observe, [], whole=whole) if weights.separable else None
+    split = SplitProblem.of(weights, observe, [], whole=whole, noise=noise) if weights.separable else None
     return Coupled(problem, operator, R) if split is None else Separable(problem, operator, R, split)

@@ -133,8 +133,8 @@ class Solution:
     is the noise variance of the scaled targets, (p,) with one for each of the problem's `directions`, or (1,), `rss`
     the squares that are left, alike, and `freedom` the degrees of freedom, the intercept's among them, where they were
     counted. `gcv` is the generalised cross-validation score and `log_evidence` the log marginal likelihood
-    (`RidgeScores`), where they were asked for or came for nothing. `ridges` (p,) where each direction has its own;
-    `ridge` is their geometric mean. Not `converged`: out of steps."""
+    (`RidgeScores`), where they were asked for or came for nothing; `error` is the latter's standard error. `ridges`
+    (p,) where each direction has its own; `ridge` is their geometric mean. Not `converged`: out of steps."""
 
     h: FloatArray
     ridge: float
@@ -148,6 +148,7 @@ class Solution:
     rss: FloatArray | None = None
     freedom: FloatArray | None = None
     converged: bool = True
+    error: float = 0.0
 
     @property
     def ill_conditioned(self) -> bool:

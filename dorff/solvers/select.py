@@ -13,6 +13,7 @@ from dorff.moments import FloatArray, Kind, Solvable
 from dorff.solvers.direct import SpectralSolver, factor_of
 from dorff.solvers.problem import Parts, Problem
 from dorff.solvers.scores import BlockSolution, RidgeScores, Solution
+from dorff.solvers.stochastic import Preconditioned, estimated
 from dorff.solvers.system import Block, Spectrum
 
 _TINY = 1e4  # times rounding: what f is of the targets where nothing is left of it
@@ -160,16 +161,19 @@ def rounding_level(full: FloatArray, k: int, squares: FloatArray) -> FloatArray:
 
 class NoiseModel(NamedTuple):
     """The noise variances (q,) of the scaled targets, in rows of weight 1, at which the evidence is greatest for a
-    ridge, 0 for a target that the intercept uses up; and its log there, of the targets in their own units."""
+    ridge, 0 for a target that the intercept uses up; and its log there, of the targets in their own units, with the
+    standard `error` of an estimate."""
 
     variance: FloatArray
     log_evidence: float
+    error: float = 0.0
 
 
 class Reweighed(NamedTuple):
-    """`weighed` gives the problem of targets divided by the roots of variances (q,); a ridge; first variances (q,)."""
+    """`weighed` gives the problem of targets divided by the roots of variances (q,), or its systems that are known by
+    their products; a ridge; first variances (q,)."""
 
-    weighed: Callable[[FloatArray], Problem]
+    weighed: Callable[[FloatArray], Problem | Preconditioned]
     ridge: float
     noise: FloatArray
 
@@ -185,16 +189,16 @@ def noise_models(parts: Parts, trials: Iterable[Reweighed]) -> Iterator[NoiseMod
         best = None
         for _ in range(STEPS):
             problem = weighed(noise)
-            if spectra:  # columns apart: only rotations of the targets and their sizes are new
+            if spectra and isinstance(problem, Problem):  # columns apart: only the targets' rotations, sizes are new
                 pairs = zip(problem.blocks, spectra, strict=True)
                 problem = replace(problem, blocks=tuple(replace(new, given=old) for new, old in pairs))
             model, step = _stepped(problem, parts, ridge)
-            if best is None or model.log_evidence >= best.log_evidence:
+            if best is None or model.log_evidence >= best.log_evidence or model.error == np.inf:
                 best = model
-            if all(block.rotation is not None and block.squared for block in problem.blocks):
+            if isinstance(problem, Problem) and all(one.rotation is not None and one.squared for one in problem.blocks):
                 spectra = [block.spectrum for block in problem.blocks]
             del problem  # before the next is formed
-            if np.abs(np.log(step / noise)).max() <= CLOSE:
+            if np.abs(np.log(step / noise)).max() <= CLOSE or model.error == np.inf:
                 break
             noise = step
         assert best is not None
@@ -209,10 +213,14 @@ def relative_noise(squares: FloatArray, left: FloatArray) -> FloatArray:
     return np.where(left > 0, each, 1.0)
 
 
-def _stepped(problem: Problem, parts: Parts, ridge: float) -> tuple[NoiseModel, FloatArray]:
+def _stepped(of: Problem | Preconditioned, parts: Parts, ridge: float) -> tuple[NoiseModel, FloatArray]:
     """What the relative variances of a problem give, and the next ones."""
+    if isinstance(of, Problem):
+        problem, each, error = of, [_solved(of, block, parts, ridge) for block in of.blocks], 0.0
+    else:
+        guess, problem = estimated(of, ridge), of.system.problem
+        each, error = [(guess.solved, guess.freedom)], 0.5 * guess.error
     assert problem.noise is not None
-    each = [_solved(problem, block, parts, ridge) for block in problem.blocks]
     solved, freedom = [one for one, _ in each], sum((own for _, own in each), np.zeros(len(problem.noise)))
     scores = RidgeScores(problem, solved)
     W = problem.weights.combined(problem.coefficients([one.x for one in solved]))
@@ -226,7 +234,7 @@ def _stepped(problem: Problem, parts: Parts, ridge: float) -> tuple[NoiseModel, 
     bottom = problem.entries - spent - freedom + share * freedom.sum()
     there = (counts > 0) & (bottom > 0)
     ratio = np.where(there, (squares + share * held) / np.where(there, bottom, 1.0), 1.0)
-    model = NoiseModel(np.where(counts > 0, s2 * noise, 0.0), scores.log_evidence)
+    model = NoiseModel(np.where(counts > 0, s2 * noise, 0.0), scores.log_evidence, error)
     return model, relative_noise(counts * noise * np.clip(ratio, 1e-3, 1e3), counts)
 
 

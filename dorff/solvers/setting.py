@@ -21,6 +21,7 @@ from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
+from dorff.solvers.stochastic import Preconditioned
 from dorff.solvers.system import Penalty
 from dorff.solvers.uncertainty import LeftOut, left_out, posterior
 from dorff.spec.registry import lazily
@@ -67,12 +68,13 @@ class Setting:
     times a matrix. `observe` is C (q, p): targets are values of C f (Minh 2016, eq. 67), the identity if None. Used
     for all rows, and for each fold's training rows, from which alone the target scale, a covariance or a learned
     output matrix come. `method` is "direct", or "cg" for conjugate gradients on products with the moments: no system
-    is formed, so there are no scores, no posterior and one ridge for all outputs. `normalize` is that of
-    `operator_weights`. `penalties` are of all rows, and the same for every fold; with them there are no scores either,
-    and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only the order of f's values counts, so
-    that held-out errors are those of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels
-    that this one is compared with have a say. `sample`: rows left out. `features` are its own where the moments are a
-    lattice's sums, which serve several settings (`choose.of_first`). InputError: penalties of learned outputs."""
+    is formed, so there are no scores but the evidence by sums over a lattice, no posterior and one ridge for all
+    outputs. `normalize` is that of `operator_weights`. `penalties` are of all rows, and the same for every fold; with
+    them there are no scores either, and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only
+    the order of f's values counts, so that held-out errors are those of s f with the best s >= 0. `r2_of` is what
+    k-fold chooses by, where other kernels that this one is compared with have a say. `sample`: rows left out.
+    `features` are its own where the moments are a lattice's sums, which serve several settings (`choose.of_first`).
+    InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int
@@ -158,11 +160,19 @@ class Setting:
         self, weights: OperatorWeights, parts: Parts, scale: FloatArray, ridges: Sequence[Ridge]
     ) -> Iterator[tuple[Problem, Solution]]:
         """By products with the sums: of a lattice, of which the heaviest features are known, or of any."""
-        how: dict[str, Any] = {"intercept": self.intercept, "scale": scale, "observe": self.observe}
-        system, on_lattice = make_system(*of_moments(parts), weights, **how), lattice_parts(parts)
-        known = heavy(system, on_lattice, weights, **how) if on_lattice else None
+        if lattice_parts(parts):
+            system, inverse = self._preconditioned(weights, parts, scale)
+        else:
+            how: dict[str, Any] = {"intercept": self.intercept, "scale": scale, "observe": self.observe}
+            system, inverse = make_system(*of_moments(parts), weights, **how), None
         for ridge in ridges:
-            yield system.problem, conjugate_gradients(system, float(ridge), known)
+            yield system.problem, conjugate_gradients(system, float(ridge), inverse)
+
+    def _preconditioned(self, weights: OperatorWeights, parts: Parts, scale: FloatArray | Units) -> Preconditioned:
+        """The systems of sums over a lattice."""
+        how: dict[str, Any] = {"intercept": self.intercept, "scale": scale, "observe": self.observe}
+        system = make_system(*of_moments(parts), weights, **how)
+        return Preconditioned(system, heavy(system, lattice_parts(parts), weights, **how))
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence". Directions
@@ -182,12 +192,15 @@ class Setting:
         return self.judged(parts, [fit])[0] if rule.noise else fit
 
     def judged(self, parts: Parts, fits: Sequence[Fit]) -> list[Fit]:
-        """The fits with each target's noise and, but for cg and penalties, log evidence (`solvers.uncertainty`)."""
-        judged = [fit for fit in fits if fit.log_evidence is not None or self._unscored]
-        lacking = [fit for fit in fits if fit.log_evidence is None and not self._unscored]
+        """The fits with each target's noise and log evidence (`solvers.uncertainty`); without one by penalties and,
+        but for sums over a lattice, by route cg."""
+        scored = not self._unscored or (not self.penalties and bool(lattice_parts(parts)))
+        judged = [fit for fit in fits if fit.log_evidence is not None or not scored]
+        lacking = [fit for fit in fits if fit.log_evidence is None and scored]
         models = select.noise_models(parts, (self.reweighed(parts, fit) for fit in lacking))
         for fit, model in zip(lacking, models, strict=True):
-            noise, solution = fit.noise_variance, replace(fit.solution, log_evidence=model.log_evidence)
+            noise = fit.noise_variance
+            solution = replace(fit.solution, log_evidence=model.log_evidence, error=model.error)
             if noise is None and not targets_apart(fit.weights, self.observe):
                 noise = select.noise_of(parts, self.scaling(parts), model.variance)
             judged.append(replace(fit, noise_variance=noise, solution=solution))
@@ -216,8 +229,9 @@ class Setting:
             each = solution.variance / solution.variance.mean() * solution.ridge / solution.ridges
             weights = replace(weights, root=weights.root @ (V * np.sqrt(each)) @ V.T)
 
-        def weighed(noise: FloatArray) -> Problem:
-            return self._of_weights(weights, parts, Units(scale, noise))
+        def weighed(noise: FloatArray) -> Problem | Preconditioned:
+            made = self._preconditioned if self.method == CG else self._of_weights
+            return made(weights, parts, Units(scale, noise))
 
         first = select.relative_noise(self._residuals(parts, fit), self._counts(parts))
         return select.Reweighed(weighed, solution.ridge, first)

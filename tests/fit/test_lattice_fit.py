@@ -25,6 +25,7 @@ from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
 from dorff.plan import lattice, make_plan
 from dorff.plan.boxes import seen_box, told_box
+from dorff.solvers import heavy
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -241,6 +242,30 @@ def test_an_input_that_one_kernel_alone_sees_varies_for_all(tmp_path: Path) -> N
     assert again.reads == 0.0 and [row["value"] for row in again.table] == pytest.approx([row["value"] for row in rows])
     assert alone.m < again.m == rows[0]["m"] and both.kernel == 1
     assert [row["value"] for row in alone.table] == pytest.approx([row["value"] for row in rows], rel=0.02)
+
+
+def test_route_cg_chooses_by_evidence(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As route direct does, to the standard errors that it tells; GCV is refused, and so are sums without a lattice."""
+    solve = {"ridge": [1e-5, 1.01e-5, 1e-2], "select": "evidence"}
+    wanted = fitted(sea, "direct", solve=solve)
+    monkeypatch.setattr(heavy, "HEAVY", 60)
+    found = fitted(sea, "iterated", solve={**solve, "route": "cg"}, state="own")
+    assert (found.route, wanted.route) == ("cg", "direct") and found.m == wanted.m
+    for one, other in zip(found.table, wanted.table, strict=True):
+        assert 0 < one["error"] < 30 and other["error"] is None
+        assert abs(one["value"] - other["value"]) < 4 * one["error"]
+    assert any("within a standard error" in warning for warning in found.warnings)
+    np.testing.assert_allclose(found.noise, wanted.noise, rtol=0.05)
+    tuned = tune(job(sea, "tuned", solve={**solve, "route": "cg"}, state="own"), engine=SerialEngine())
+    assert [trial.value for trial in tuned.table] == [row["value"] for row in found.table]
+    assert any("within a standard error" in warning for warning in tuned.warnings)
+    random = {"sampler": {"type": "orthogonal"}}
+    for parts in (
+        {"solve": {**solve, "route": "cg", "select": "gcv"}},
+        {"solve": {**solve, "route": "cg"}, "features": random},
+    ):
+        with pytest.raises(InputError, match=r"ridges to choose from by \w+ \(by kfold"):
+            make_plan(job(sea, "refused", state="elsewhere", **parts))
 
 
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},

@@ -201,7 +201,7 @@ def test_tune_report_and_inspect_say_the_same(fitted: tuple[Path, FitReport]) ->
     assert (found["best"]["r2"], found["r2_of"], found["best"]["ridge"]) == (report.score, report.r2_of, report.ridge)
     assert [row["r2"] for row in found["table"]] == [row["r2"] for row in report.table]
     csv = (folder / "tuned" / "path.csv").read_text().splitlines()
-    assert csv[0].endswith(",r2") and [float(line.split(",")[-1]) for line in csv[1:]] == [
+    assert csv[0].endswith(",r2,error") and [float(line.split(",")[-2]) for line in csv[1:]] == [
         row["r2"] for row in report.table
     ]
     text = call("tune", path, "-o", folder / "tuned").stdout

@@ -1,0 +1,126 @@
+"""Evidence by random vectors, of sums over a lattice, against the evidence of the same sums written out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from quick import slow
+
+from dorff import frequencies, kernels
+from dorff.kernels import OperatorKernel
+from dorff.moments import LatticeMoments, ToeplitzAdder
+from dorff.passes.lattice import extents_of
+from dorff.solvers import Fit, Setting, heavy, stochastic
+from dorff.solvers.setting import CG
+
+N, ROOT = 20_000, np.array([[1.0, 0.4], [0.4, 2.0]])
+SCALAR = kernels.Matern(0.3, nu=2.5)
+KERNELS: dict[str, OperatorKernel] = {
+    "identity": kernels.Decomposable(SCALAR),
+    "matrix": kernels.Decomposable(SCALAR, ROOT),
+    "divergence-free": kernels.DivergenceFree(SCALAR),
+    "helmholtz": kernels.CurlFree(SCALAR) * 0.4 + kernels.DivergenceFree(SCALAR) * 0.6,
+}
+WAYS = ("plain", "weights", "origin", "missing", "observe")
+
+
+def case(kernel: OperatorKernel, way: str, *, error: float = 2e-1) -> tuple[list, Setting]:
+    """Sums over a lattice, of each pattern of targets, and a setting that iterates."""
+    rng, intercept = np.random.default_rng(1), way != "origin"
+    X = rng.uniform(0, 1, (N, 2)) ** 1.5
+    Y = np.column_stack([np.sin(5 * X[:, 0]) * X[:, 1], 3 * np.cos(4 * X[:, 1])])
+    Y += rng.standard_normal((N, 2)) * [0.1, 0.5]
+    w = rng.uniform(0.2, 2.0, N) if way == "weights" else np.ones(N)
+    sampler = frequencies.Lattice(error).over(np.ones(2), constant=not intercept)
+    drawn = sampler.draw(kernel, d=2, p=2, count=4000, seed=0)
+    modes, parts, y0 = drawn.transform, [], Y.mean(axis=0)
+    assert isinstance(modes, frequencies.Modes)
+    groups = np.arange(N) % 3 if way == "missing" else np.full(N, 2)
+    for group, word in enumerate(("10", "01", "11")):
+        at, mask = groups == group, np.array([letter == "1" for letter in word])
+        if at.any():
+            sums = ToeplitzAdder(extents_of(modes), 2, y0, tolerance=1e-12, observed="" if mask.all() else word)
+            theta = X[at] * modes.step
+            theta -= 2 * np.pi * np.round(theta / (2 * np.pi))
+            sums.add(np.column_stack([theta, w[at], np.where(mask, Y[at] - y0, 0.0)]))
+            parts.append(LatticeMoments.of(sums.moments(), modes.modes, extents_of(modes)))
+    observe = np.array([[1.0, 1.0], [0.0, 1.0]]) if way == "observe" else None
+    density = (drawn.omega, drawn.log_density, None)
+    return parts, Setting(kernel, 2, 2 * modes.D, density, False, intercept, observe, method=CG)
+
+
+def twins(parts: list[LatticeMoments], setting: Setting, ridge: float) -> tuple[Fit, Fit]:
+    (found,) = setting.solve(parts, [ridge], scores=True)
+    (wanted,) = replace(setting, method="direct").solve([part.gram() for part in parts], [ridge], scores=True)
+    return found, wanted
+
+
+CASES = [
+    *((name, "plain", 1e-2) for name in KERNELS),
+    *(("identity", way, 1e-2) for way in WAYS[1:]),
+    *(("identity", "plain", ridge) for ridge in (1e-5, 1e-8)),
+    *slow(*(("divergence-free", way, 1e-2) for way in WAYS[1:])),
+    *slow(*(("divergence-free", "plain", ridge) for ridge in (1e-5, 1e-8))),
+]
+
+
+@pytest.mark.parametrize(("name", "way", "ridge"), CASES)
+def test_it_is_the_evidence(name: str, way: str, ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within its standard errors where the factored block is a part of the system, and with the same noise."""
+    parts, setting = case(KERNELS[name], way)
+    unknowns = setting.m * (2 if name == "helmholtz" else 1)
+    monkeypatch.setattr(heavy, "HEAVY", int((0.5 if ridge > 1e-4 else 0.9) * unknowns))
+    found, wanted = twins(parts, setting, ridge)
+    error = found.solution.error
+    assert 1e-3 < error < 1e-3 * N
+    assert abs(found.log_evidence - wanted.log_evidence) < 4 * error
+    np.testing.assert_allclose(found.noise_variance, wanted.noise_variance, rtol=0.2)
+
+
+def test_it_is_exact_where_all_is_factored_and_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the noise, by which an evidence at its greatest hardly changes."""
+    parts, setting = case(KERNELS["helmholtz"], "weights")
+    found, wanted = twins(parts, setting, 1e-4)
+    assert found.solution.error < 1e-8
+    assert abs(found.log_evidence - wanted.log_evidence) < 0.05
+    monkeypatch.setattr(heavy, "HEAVY", 100)
+    first, again = (setting.solve(parts, [1e-2], scores=True)[0] for _ in range(2))
+    assert first.log_evidence == again.log_evidence and first.solution.error > 0
+
+
+def test_the_error_falls_with_more_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heavy, "HEAVY", 32)
+    parts, setting = case(KERNELS["identity"], "plain")
+    few, many = [], []
+    for errors, probes in ((few, 8), (many, 128)):
+        monkeypatch.setattr(stochastic, "PROBES", probes)
+        errors.append(setting.solve(parts, [1e-3], scores=True)[0].solution.error)
+    assert 0.1 < many[0] / few[0] < 0.6  # about a quarter
+
+
+def test_what_does_not_converge_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heavy, "HEAVY", 2)
+    monkeypatch.setattr(stochastic, "MOST_STEPS", 5)
+    parts, setting = case(KERNELS["identity"], "plain")
+    (fit,) = setting.solve(parts, [1e-6], scores=True)
+    assert fit.log_evidence == -np.inf and fit.solution.error == np.inf
+
+
+@pytest.mark.parametrize("name", ["identity", "divergence-free"])
+def test_each_vector_gives_what_the_matrices_written_out_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heavy, "HEAVY", 16)
+    parts, setting = case(KERNELS[name], "weights")
+    of = setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2))
+    k, a, shift = of.system.size, float(of.system.a[0]), 1e-3 * of.system.problem.l
+    G = a * of.system.apply(np.eye(k), np.zeros(k, int))
+    A, (L, log_det) = G + shift * np.eye(k), of.inverse.root(np.eye(k), a, shift)
+    assert abs(log_det - np.linalg.slogdet(L @ L.T / shift)[1]) < 1e-9 * k
+    w, at = np.random.default_rng(5).choice([-1.0, 1.0], (k, 3)), np.zeros(3, int)
+    x, logs = stochastic._traced(of, L @ w, at, shift)
+    B = np.linalg.solve(L, np.linalg.solve(L, A).T)
+    values, vectors = np.linalg.eigh((B + B.T) / 2)
+    np.testing.assert_allclose(logs, np.log(values) @ (vectors.T @ w) ** 2, rtol=1e-4)
+    np.testing.assert_allclose(x, np.linalg.solve(A, L @ w), atol=1e-2 * np.abs(x).max())
+    np.testing.assert_allclose(of.inverse.solve(L @ w, np.full(3, a), shift), np.linalg.solve(L.T, w), rtol=1e-6)
+    shares = of.system.shares(w, w, at).sum(axis=0)
+    np.testing.assert_allclose(a * shares, np.einsum("kn,kj,jn->n", w, G, w), rtol=1e-9)
