@@ -751,7 +751,8 @@ def peers_table(part: dict[str, Any]) -> list[str]:
                 best = {who: _fastest(here, who, target) for who in ("lattice", *PEERS)}
                 if (ours := best["lattice"]) is None:
                     continue
-                cells = [_over(best[who], ours, "fit_s") for who in PEERS]
+                ran = {run["who"] for run in here}
+                cells = [_over(best[who], ours, "fit_s") if who in ran else "not run" for who in PEERS]
                 fits.append(
                     [name, threads, f"{target:g}", f"{ours['how']['error']:g}", f"{ours['how']['m']:,}", *cells]
                 )
