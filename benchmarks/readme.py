@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -555,7 +556,8 @@ def lattice_tables() -> list[str]:
     parts = _read("lattice.json") or {}
     tables = {"rule": rule_table, "real": real_table, "limits": limits_table, "digits": digits_table,
               "pass": pass_table, "solve": solve_table}  # fmt: skip
-    return [line for part, lines in tables.items() if part in parts for line in ["", *lines(parts[part])]][1:]
+    lines = [line for part, lines in tables.items() if part in parts for line in ["", *lines(parts[part])]][1:]
+    return [*lines, *(["", *peers_table(peers)] if (peers := _read("lattice_peers.json")) else [])]
 
 
 def _table(*rows: Sequence[object]) -> list[str]:
@@ -732,6 +734,65 @@ def solve_table(part: dict[str, Any]) -> list[str]:
             *_table(["preconditioner", "steps to 1e-3", "steps in all", "converged"], *cells),
         ]
     return text
+
+
+PEERS = {"efgp": "EFGP", "job": "job", "kissgp": "KISS-GP", "svgp": "SVGP"}
+
+
+def peers_table(part: dict[str, Any]) -> list[str]:
+    """benchmarks/lattice_peers.py: fits at equal error, then what predictions take, over dorff's sums and solve."""
+    fits, more = list[list[object]](), list[list[object]]()
+    for case in part["cases"]:
+        kernel = "Gaussian" if case["nu"] is None else f"Matern {2 * case['nu']:.0f}/2"
+        name, runs = f"{kernel}, noise {case['noise']:g}", [run for run in case["runs"] if run.get("away") is not None]
+        for threads in sorted({run["how"]["threads"] for run in runs}):
+            here = [run for run in runs if run["how"]["threads"] == threads]
+            for target in case["targets"]:
+                best = {who: _fastest(here, who, target) for who in ("lattice", *PEERS)}
+                if (ours := best["lattice"]) is None:
+                    continue
+                ran = {run["who"] for run in here}
+                cells = [_over(best[who], ours, "fit_s") if who in ran else "not run" for who in PEERS]
+                fits.append(
+                    [name, threads, f"{target:g}", f"{ours['how']['error']:g}", f"{ours['how']['m']:,}", *cells]
+                )
+            closest = {who: min((run for run in here if run["who"] == who), key=lambda run: run["away"], default=None)
+                       for who in ("lattice", *PEERS)}  # fmt: skip
+            for who, run in closest.items():
+                if run and (ours := closest["lattice"]):
+                    cells = [_over(run, ours, f"predict_{count}_s") for count in ("few", "many")]
+                    more.append([name, threads, PEERS.get(who, "dorff"), f"{run['away']:.0e}",
+                                 f"{run['rmse_few']:.5f}", *cells, f"{run['start_s']['median']:.1f} s"])  # fmt: skip
+    missing = ", ".join(PEERS[who] for who in part["missing"])
+    return [
+        f"Peers, {part['rows']:,} rows in the unit square, length-scale 0.1 (`benchmarks/lattice_peers.py`): seconds "
+        "of a fit over those of dorff's sums and solve of rows in memory, each with the fastest of its settings whose "
+        "posterior mean is nowhere further off than that. job: from Zarr to a published model. A dash: none is. EFGP "
+        "is our own Python, by finufft; Gaussian with noise 1 is the setting of gp-shootout's log."
+        + (f" Not installed: {missing}." if missing else ""),
+        "",
+        *_table(["kernel", "threads", "off by at most", "`error`", "m", *PEERS.values()], *fits),
+        "",
+        "The same, the closest setting of each: its largest error, RMSE to the truth without noise, seconds of "
+        "predictions at 10^4 and 10^6 points over dorff's, and seconds of imports and a first small fit.",
+        "",
+        *_table(["kernel", "threads", "who", "off by", "RMSE", "10^4 points", "10^6 points", "start"], *more),
+    ]
+
+
+def _fastest(runs: Sequence[dict[str, Any]], who: str, target: float) -> dict[str, Any] | None:
+    near = [run for run in runs if run["who"] == who and run["away"] <= target]
+    return min(near, key=lambda run: float(run["fit_s"]["median"]), default=None)
+
+
+def _over(run: dict[str, Any] | None, ours: dict[str, Any], key: str) -> str:
+    """The ratio of runs that took turns, and the least and the most; of a slow one, which ran once, over the median."""
+    if run is None:
+        return "-"
+    each, theirs = run[key]["each"], ours[key]["each"]
+    theirs = theirs if len(each) == len(theirs) else [ours[key]["median"]] * len(each)
+    ratios = [a / b for a, b in zip(each, theirs, strict=True)]
+    return _turns({"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)})
 
 
 def _read(name: str) -> Any:
