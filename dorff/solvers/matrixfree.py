@@ -127,7 +127,7 @@ class System(ABC):
     def column_bytes(size: Size) -> int:
         """The most memory of `apply` for one vector, its answer among it."""
         columns = size.q if size.coupled else 1
-        return 8 * ((5 + size.patterns) * size.width * columns + 2 * size.k)
+        return 8 * ((4 + size.patterns) * size.width * columns + 2 * size.k)
 
     def _centred(self, U: FloatArray, total: FloatArray, columns: IntArray) -> FloatArray:
         """The adjoint of going from W to [W | b], for U (m, t, L) and what the column of ones gives, (t, L)."""

@@ -15,6 +15,7 @@ from sklearn.model_selection import ShuffleSplit
 from dorff import ORFFClassifier, ORFFRegressor, frequencies, kernels
 from dorff.errors import InputError
 from dorff.estimators import array_sums
+from dorff.moments import LatticeMoments
 
 N = 900
 GAUSS = kernels.Gaussian(0.4)
@@ -25,8 +26,8 @@ LATTICE = frequencies.Lattice(1e-3)
 @pytest.fixture(autouse=True)
 def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of all sums of exponentials that were written out; small parts and blocks."""
-    rows, gram = list[int](), array_sums.gram
-    monkeypatch.setattr(array_sums, "gram", lambda sums, *on: rows.append(sums.n) or gram(sums, *on))
+    rows, on = list[int](), LatticeMoments.on
+    monkeypatch.setattr(LatticeMoments, "on", lambda sums, *modes: rows.append(sums.n) or on(sums, *modes))
     for name, value in {"FEW_ROWS": 20, "PART_ROWS": 100, "LATTICE_ROWS": 300, "LATTICE_NUMBERS": 64}.items():
         monkeypatch.setattr(array_sums, name, value)
     return rows

@@ -48,7 +48,7 @@ def job(store: Path, folder: Path, *, precision: str = "double", **solve: Any) -
         {
             "data": {"store": str(store)},
             "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}},
-            "features": {"count": 40, "precision": precision},
+            "features": {"count": 40, "sampler": {"type": "orthogonal"}, "precision": precision},
             "solve": {"ridge": 1e-16, **solve},
             "publish": {"digits": 0},
             "cluster": {"type": "serial"},

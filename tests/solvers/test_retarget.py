@@ -205,7 +205,8 @@ def job(store: Path, place: Path, kernel: Any, **features: Any) -> Job:
     return Job.model_validate(
         {
             "data": {"store": str(store)}, "kernel": kernel, "solve": {"ridge": 1e-4},
-            "features": {"count": 120, "seed": 2, **features}, "cluster": {"type": "serial"},
+            "features": {"count": 120, "sampler": {"type": "orthogonal"}, "seed": 2, **features},
+            "cluster": {"type": "serial"},
             "state": str(place / "state"), "model": str(place / "model"),
         }
     )  # fmt: skip

@@ -43,7 +43,7 @@ def case(kernel: OperatorKernel, way: str, *, error: float = 2e-1) -> tuple[list
             theta = X[at] * modes.step
             theta -= 2 * np.pi * np.round(theta / (2 * np.pi))
             sums.add(np.column_stack([theta, w[at], np.where(mask, Y[at] - y0, 0.0)]))
-            parts.append(LatticeMoments.of(sums.moments(), modes.modes, extents_of(modes)))
+            parts.append(LatticeMoments.of(sums.moments()).on(modes.modes, modes.extents))
     observe = np.array([[1.0, 1.0], [0.0, 1.0]]) if way == "observe" else None
     density = (drawn.omega, drawn.log_density, None)
     return parts, Setting(kernel, 2, 2 * modes.D, density, False, intercept, observe, method=CG)
