@@ -1,6 +1,7 @@
 """`features.sampler: auto`: a lattice where its features are closer to the kernel than random ones, and what else keeps
 it from one."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dorff.fit import fit
 from dorff.kernels import FloatArray
 from dorff.model import operator_weights
 from dorff.passes import blocks as leaf_sizes
-from dorff.plan import Plan, lattice, make_plan
+from dorff.plan import Plan, choosing, lattice, make_plan
 from dorff.plan.boxes import box_of
 from dorff.spec.job import Job
 
@@ -161,6 +162,70 @@ def test_many_inputs_are_not_looked_through(tmp_path: Path) -> None:
     write(tmp_path / "data.zarr", np.where(np.isnan(X), 0.5, X))
     boxed = make_plan(job(tmp_path, data={"box": [[0, 1]] * 6}))
     assert any("data.box and data.outside have no effect" in one for one in boxed.warnings)
+
+
+@pytest.mark.parametrize("weigh", [False, True])
+def test_a_box_of_a_few_rows_far_away_is_no_box_for_a_lattice(tmp_path: Path, *, weigh: bool) -> None:
+    """With a length-scale that rows tell; rows that weigh nothing count for nothing, whatever they hold."""
+    X, w = box(2, 3000), np.ones((3000, 1))
+    X[1234], w[1234] = 1e6, 0.0
+    write(tmp_path / "data.zarr", X)
+    zarr.open_group(str(tmp_path / "data.zarr"), mode="a").create_array("w", data=w[:, 0], chunks=(64,))
+    parts = {"data": {"weights": "w"}} if weigh else {}
+    plan = make_plan(job(tmp_path, kernel={"type": "decomposable"}, **parts))
+    kind, why = sampler(plan)
+    assert (kind, "20 standard deviations" in why) == (("lattice", False) if weigh else ("orthogonal", True))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rows_without_numbers_are_not_outside_of_the_box(tmp_path: Path, bad: float) -> None:
+    X = box(2)
+    X[9, 1] = bad
+    write(tmp_path / "data.zarr", X)
+    with pytest.raises(InputError, match=r"row 9 .*column .*finite number"):
+        fit(job(tmp_path), engine=SerialEngine())
+    assert fit(job(tmp_path, data={"nan": "drop"}), engine=SerialEngine()).rows_dropped == 1
+
+
+MATRIX = np.array([[2.0, 0.5], [0.5, 1.0]])
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.Decomposable(kernels.Gaussian(0.3)),
+        kernels.Decomposable(kernels.Matern(0.5, nu=2.5), MATRIX),
+        kernels.DivergenceFree(kernels.Gaussian(0.4)),
+        0.2 * kernels.CurlFree(kernels.Gaussian(0.4)) + 0.8 * kernels.Decomposable(kernels.Gaussian(0.2)),
+    ],
+    ids=["identity", "matrix", "divergence-free", "sum"],
+)
+@pytest.mark.parametrize("one", [frequencies.Lattice(1e-2), frequencies.IID()], ids=["lattice", "iid"])
+def test_the_distance_from_the_kernel_is_that_of_its_matrices(
+    kernel: kernels.OperatorKernel, one: frequencies.Sampler
+) -> None:
+    """The trace of what products of features give, matrix by matrix, less that of the kernel, over that at x = z."""
+    kernel, sides = kernel.fix(2, 2, np.eye(2)), np.array([[0.0, 0.0], [1.0, 1.5]])
+    recipe = Recipe(kernel, one, 2, 2, 200, True).over(sides)
+    own = replace(recipe, intercept=False).over(sides)
+    drawn, lags, zero = own.draw(0), choosing._lags(kernel, sides[1]), np.zeros((1, 2))
+    psi = operator_weights(kernel, own.m, drawn.density).psi
+    F, origin = drawn.phi.transform(lags), drawn.phi.transform(zero)[0]
+    made = np.einsum("na,a,arp,arq->npq", F, origin, *[np.broadcast_to(psi, (own.m, *psi.shape[1:]))] * 2)
+    away = np.trace(made - kernel.gram(lags, zero)[:, 0], axis1=1, axis2=2) / np.trace(kernel.gram(zero, zero)[0, 0])
+    found = choosing.kernel_distance([recipe], sides)
+    assert found == pytest.approx(np.sqrt(np.mean(away**2)), rel=1e-9) and found > 1e-5
+    assert choosing.kernel_distance([recipe, replace(recipe, n_features=40)], sides) > found
+
+
+def test_several_kernels_have_the_lattice_that_each_of_them_needs(tmp_path: Path) -> None:
+    """Together they would need more features than there may be; each alone does not."""
+    write(tmp_path / "data.zarr", box(2))
+    scales = [{"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.08, 0.8)]
+    plan = make_plan(job(tmp_path, kernel=scales, features={"count": 1024}, solve={"select": "gcv"}))
+    assert (
+        sampler(plan)[0] == "lattice" and plan.own.sampler["error"] == 1e-3 and plan.costs.m < 1024 < plan.recipe.m + 2
+    )
 
 
 def test_a_kernel_with_features_of_its_own_has_no_sampler(tmp_path: Path) -> None:
