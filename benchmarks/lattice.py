@@ -71,10 +71,13 @@ MOST = 60_000  # features
 Config = dict[str, Any]
 
 
+def kept() -> Config:
+    return json.loads(OUT.read_text()) if OUT.exists() else {}
+
+
 def keep(part: str, value: Any) -> None:
     """Write a part's results beside those of the others."""
-    every = json.loads(OUT.read_text()) if OUT.exists() else {}
-    every[part] = value
+    every = kept() | {part: value}
     OUT.write_text(json.dumps(dict(sorted(every.items())), indent=1) + "\n")
 
 
@@ -606,6 +609,18 @@ def bare_sums(ready: Any, number: int, _: int, extents: tuple[int, ...], toleran
     return done / (time.perf_counter() - began)
 
 
+def bare_finufft(ready: Any, number: int, _: int, extents: tuple[int, ...], tolerance: float, rows: int) -> float:
+    """The same sums by finufft, a quarter of a million rows at a time."""
+    rng = np.random.default_rng(number)
+    theta, strengths = rng.uniform(-np.pi, np.pi, (2**18, len(extents))), rng.standard_normal((2**18, 3))
+    their_sums(extents, tolerance, theta, strengths)
+    ready.wait()
+    began, turns = time.perf_counter(), max(1, rows // 2**18)
+    for _turn in range(turns):
+        their_sums(extents, tolerance, theta, strengths)
+    return turns * 2**18 / (time.perf_counter() - began)
+
+
 def passed(folder: Path, tolerance: float, workers: int, state: str) -> float:
     """Rows a second of a pass over all rows, on workers that are there: they have done a small pass."""
     with open_engine(job(folder, **pass_body(folder, "small", tolerance, workers, state)).cluster) as engine:
@@ -623,36 +638,32 @@ def speed(options: argparse.Namespace, folder: Path) -> list[Config]:
         assert plan.recipe.lattice is not None
         extents = extents_of(plan.recipe.lattice)
         assert isinstance(exponentials(extents, 2, tolerance), GridExponentials)
-        for workers in (1, 2):
-            shares: dict[str, list[float]] = {
-                "of_reading": [],
-                "of_sums": [],
-                "of_the_slower": [],
-                "of_one_after_other": [],
-            }
+        for workers in map(int, options.workers.split(",")):
+            of = ("of_reading", "of_sums", "of_finufft", "of_the_slower", "of_one_after_other")
+            shares: dict[str, list[float]] = {name: [] for name in of}
             rates = []
             for turn in range(options.repeats):
                 reading = at_once(workers, bare_reading, folder / "large.zarr")
-                sums = at_once(workers, bare_sums, extents, tolerance, options.rows // 4)
+                rows = min(options.rows // 4, 10_000_000)
+                sums, theirs = (at_once(workers, one, extents, tolerance, rows) for one in (bare_sums, bare_finufft))
                 rate = passed(folder, tolerance, workers, f"speed {tolerance:g} {workers} {turn}")
                 both = 1 / (1 / reading + 1 / sums)
-                for name, limit in zip(shares, (reading, sums, min(reading, sums), both), strict=True):
+                limits = (reading, sums, theirs, min(reading, sums, theirs), both)
+                for name, limit in zip(shares, limits, strict=True):
                     shares[name].append(rate / limit)
-                rates.append({"pass": rate, "reading": reading, "sums": sums})
+                rates.append({"pass": rate, "reading": reading, "sums": sums, "finufft": theirs})
             lines.append({"tolerance": tolerance, "workers": workers, "m": plan.costs.m, "extents": extents,
                           "rows": options.rows, **{name: spread(values) for name, values in shares.items()},
                           "rows_per_s": rates})  # fmt: skip
             print(json.dumps(lines[-1]), flush=True)
-    one, two = ([rate["pass"] for line in lines if line["workers"] == workers for rate in line["rows_per_s"]]
-                for workers in (1, 2))  # fmt: skip
-    print("two workers over one:", statistics.median(two) / statistics.median(one), flush=True)
     return lines
 
 
 def command(folder: Path, body: Config) -> list[str]:
     path = folder / f"{body['state']}.yaml"
     path.write_text(json.dumps(body))  # JSON is YAML
-    return [str(Path(sys.executable).with_name("dorff")), "fit", str(path), "--json"]
+    run = "from dorff.cli import main; main()"
+    return [sys.executable, "-c", run, "fit", str(path), "--json"]
 
 
 def digest(folder: Path, body: Config) -> str:
@@ -747,15 +758,21 @@ def against_finufft(repeats: int) -> list[Config]:
 
 
 def the_pass(options: argparse.Namespace) -> Config:
-    result: Config = {"sums": against_finufft(2 * options.repeats - 1)}
-    keep("pass", result)
+    """The steps that are asked for; the data are kept where `--place` says."""
+    result: Config = kept().get("pass", {}) | {"machine": {"cores": len(os.sched_getaffinity(0))}}
     with tempfile.TemporaryDirectory(prefix="dorff-lattice-") as place:
-        folder = Path(place)
-        write_field(folder / "small.zarr", 2**18, quick=True)
-        write_field(folder / "large.zarr", options.rows, quick=True)
-        result["bits"] = same_bits(folder)
-        keep("pass", result)
-        result["speed"] = speed(options, folder)
+        folder = options.place or Path(place)
+        if "sums" in options.steps:
+            result["sums"] = against_finufft(2 * options.repeats - 1)
+            keep("pass", result)
+        for name, rows in (("small", 2**18), ("large", options.rows)):
+            if not (folder / f"{name}.zarr" / "zarr.json").exists():
+                write_field(folder / f"{name}.zarr", rows, quick=True)
+        if "speed" in options.steps:
+            result["speed"] = speed(options, folder)
+            keep("pass", result)
+        if "bits" in options.steps:
+            result["bits"] = same_bits(folder)
     return result
 
 
@@ -865,11 +882,16 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between them (all)")
     parser.add_argument("--data", type=Path, help="the folder of real data")
     parser.add_argument("--rows", type=int, default=20_000_000, help="rows of the pass")
+    parser.add_argument("--steps", default="sums,speed,bits", help="of the pass")
+    parser.add_argument("--workers", default="1,2", help="numbers of them that the pass is timed with")
+    parser.add_argument("--place", type=Path, help="a folder for the pass's data, which stay there")
+    parser.add_argument("--out", type=Path, default=OUT, help="the file of results")
     parser.add_argument("--solve-rows", type=int, default=10_000_000, help="rows of the large solve")
     parser.add_argument("--random-rows", type=int, default=400_000, help="rows of the solve by random features")
     parser.add_argument("--thin", type=int, default=10, help="of the magnetic walks every so many rows")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    globals()["OUT"] = options.out
     for part in options.only.split(","):
         keep(part, PARTS[part](options))
 
