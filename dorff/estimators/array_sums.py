@@ -184,6 +184,8 @@ class ArraySums:
         rows = RowBlock(np.arange(first, first + len(X)), X, Y, weights)
         if self.partial and not (some := np.asarray(~np.isnan(Y).all(axis=1))).all():
             rows = rows[some]
+        if self.box is not None:
+            rows = rows.weighty()
         if self.box is not None and (np.any(self.box[0] > rows.X) or np.any(self.box[1] < rows.X)):
             raise InputError(
                 "X: rows lie outside of the box that the sampler's lattice was made for, that of the first rows; fit "
@@ -336,13 +338,17 @@ def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Ite
     return ((start, min(start + step, len(X))) for start in range(0, len(X), step))
 
 
-def ends_of(X: Rows) -> FloatArray:
-    """The least and the largest of each input of rows X (n, d): (2, d)."""
+def ends_of(X: Rows, weights: FloatArray | None = None) -> FloatArray:
+    """The least and the largest of each input (2, d) of rows X (n, d), those of weight (n,) 0 left out."""
+    used = np.ones(len(X), bool) if weights is None or not weights.any() else weights > 0
     if isinstance(X, da.Array):
-        return np.asarray(compute(X.min(axis=0), X.max(axis=0)), dtype=np.float64)
-    reader = ArrayReader(X, "X")
-    ends = [(part.min(axis=0), part.max(axis=0)) for part in (reader.read(*run) for run in runs(X, X))]
-    return np.array([np.min([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)])
+        some = da.from_array(used, chunks=(X.chunks[0],))[:, None]
+        return np.asarray(compute(da.where(some, X, np.inf).min(axis=0), da.where(some, X, -np.inf).max(axis=0)))
+    reader, low, high = ArrayReader(X, "X"), np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
+    for start, stop in runs(X, X):
+        part = reader.read(start, stop)[used[start:stop]]
+        low, high = np.vstack([low, part]).min(axis=0), np.vstack([high, part]).max(axis=0)
+    return np.array([low, high])
 
 
 def held_fold(deal: FoldRule) -> int:

@@ -188,7 +188,9 @@ class ORFFEstimator(Nested, ABC):
         own = w
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
-        box = array_sums.ends_of(X if inputs is None else inputs) if isinstance(self.sampler, Lattice) else None
+        box = None
+        if isinstance(self.sampler, Lattice):
+            box = array_sums.ends_of(X, weights) if inputs is None else array_sums.ends_of(inputs)
         count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
 
         def setting_of(kernel: OperatorKernel, m: int, density: Density | None = None) -> Setting:

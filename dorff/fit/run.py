@@ -232,7 +232,8 @@ def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | Non
     most = max(most, fitted.choice.m**-0.5) if plan.chose("features.sampler") else most  # what others have, about
     reached = plan.kernel_error(fitted.fit.kernel, fitted.settings[fitted.choice.candidate].density)
     if reached is not None and reached > most:
-        wanted = f"{plan.own.sampler['error']:g} was wanted; raise features.count"
+        or_random = ", or set features.sampler: {type: orthogonal}" if plan.chose("features.sampler") else ""
+        wanted = f"{plan.own.sampler['error']:g} was wanted; raise features.count{or_random}"
         more.append(f"the lattice's {fitted.choice.m} features may be off the kernel by {reached:.1g}, {wanted}")
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 

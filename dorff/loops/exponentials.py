@@ -10,6 +10,74 @@ from dorff.loops.config import loop
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+U16 = NDArray[np.uint16]
+_TURN = 2.0 * math.pi
+
+
+@loop
+def angles(X: F64, at: I64, center: F64, step: F64, Y: F64, y0: F64, weights: F64, Z: F64) -> None:
+    """Rows Z (n, v + 1 + q) = [theta | w | y - y0]: the angles, from -pi to pi, are (x - center) step of the columns
+    `at` (v,) of X (n, d); weights (n,), targets Y (n, q). All C-contiguous."""
+    v, q = at.size, y0.size
+    for i in range(len(X)):
+        x, y, z = X[i], Y[i], Z[i]
+        for j in range(v):
+            theta = (x[at[j]] - center[j]) * step[j]
+            z[j] = theta - _TURN * np.rint(theta / _TURN)
+        z[v] = weights[i]
+        for k in range(q):
+            z[v + 1 + k] = y[k] - y0[k]
+
+
+@loop
+def weighed(Z: F64, v: int, strengths: F64) -> None:
+    """Of such rows the strengths (n, 1 + q): the weights, then these times the targets."""
+    for i in range(len(Z)):
+        z, s = Z[i], strengths[i]
+        s[0] = z[v]
+        for k in range(1, s.size):
+            s[k] = z[v] * z[v + k]
+
+
+@loop
+def witness(trig: F64, most: F64, Z: F64, strengths: F64, probe: F64, sums: F64, sizes: F64, total: F64) -> None:
+    """Add to `sums` (2 + q,) the rows' strengths times products of Dirichlet kernels, the first of the wide ones, the
+    others of the narrow ones, and the weights times squares of the targets along `probe` (q,); to `sizes` the sizes of
+    all of these; to `total` (1 + q,) those of the strengths.
+
+    trig (3 v, 2 n) are cosines and sines of half the angles x, and of these times the numbers `most` (2, v), 2 K + 1:
+    a kernel, the sum of exp(i k x) over |k| <= K, is the sines' quotient. Rows Z and strengths as above."""
+    v, n, C = most.shape[1], len(Z), strengths.shape[1]
+    for i in range(n):
+        wide, narrow, z, s = 1.0, 1.0, Z[i], strengths[i]
+        for j in range(v):
+            below = trig[j, n + i]
+            small = abs(below) < 1e-12
+            wide *= most[0, j] if small else trig[v + j, n + i] / below
+            narrow *= most[1, j] if small else trig[2 * v + j, n + i] / below
+        for k in range(C):
+            added = s[k] * (wide if k == 0 else narrow)
+            sums[k] += added
+            sizes[k] += abs(added)
+            total[k] += abs(s[k])
+        along, size = 0.0, 0.0
+        for k in range(C - 1):
+            along += z[v + 1 + k] * probe[k]
+            size += abs(z[v + 1 + k])
+        sums[C] += s[0] * along * along
+        sizes[C] += s[0] * size * size
+
+
+@loop
+def turned(theta: F64, points: I64, sides: I64, turns: F64, tile: U16) -> None:
+    """Places `turns` (n, d) on a grid of `points` (d,), of angles theta; the tiles (n,) of these sides they are in."""
+    for i in range(len(theta)):
+        number = 0
+        for j in range(points.size):
+            share = theta[i, j] / _TURN
+            turns[i, j] = (share - math.floor(share)) * points[j]
+            number = number * (points[j] // sides[j] + 1) + int(turns[i, j]) // sides[j]
+        tile[i] = number
 
 
 @loop

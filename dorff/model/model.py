@@ -122,15 +122,17 @@ class Model:
 
     @cached_property
     def ends(self) -> tuple[FloatArray, FloatArray] | None:
-        """Of a lattice the inputs (d,) a period below the largest of the rows fitted, and above the least: beyond these
-        the function repeats itself. None of other models, and where the range of the rows is not kept."""
+        """Of a lattice the inputs (d,) half a period below and above the middle of the rows fitted: beyond these the
+        rows' other end is nearer, as the function repeats itself. None of other models, and where the range of the
+        rows is not kept."""
         phi, data = self.feature_map.phi, self.info.get("data", {})
         modes = phi.projection if isinstance(phi, Projected) else None
         low, high = (bounds(data.get(end), self.d) for end in ("low", "high"))
         if not isinstance(modes, Modes) or low is None or high is None:
             return None
         turn = np.where(modes.modes.any(axis=0), 2.0 * np.pi / (modes.step * modes.every), np.inf)
-        return high - turn * self.feature_map.scale, low + turn * self.feature_map.scale
+        middle, half = (low + high) / 2.0, turn * self.feature_map.scale / 2.0
+        return middle - half, middle + half
 
     def repeating(self, X: FloatArray) -> int:
         """How many rows of X (n, d) lie beyond the `ends`."""

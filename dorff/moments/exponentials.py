@@ -3,13 +3,13 @@ of one-dimensional powers, for few; by a grid and its Fourier transform for many
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from math import ceil, pi, prod
+from math import ceil, prod
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dorff.loops.exponentials import powers, spread
+from dorff.loops.exponentials import powers, spread, turned
 from dorff.loops.rowwise import trig_pairs
 from dorff.loops.windows import fast_length, pieces_of, rfftn, transform_of, width_of
 from dorff.moments.blas import FloatArray
@@ -146,25 +146,16 @@ class GridExponentials(Exponentials):
         self._shape = (*(N + W for N in self._points), 1 + q)
         steps = [1, 1, 1, *(prod(self._shape[axis + 1 :]) for axis in range(len(extents)))]
         self._sides = np.array(steps[-3:-1], np.int64)
+        self._tiles = np.array([max(8, ceil(N / (2**16) ** (1 / len(extents)))) for N in self._points])
         self._grid = np.zeros(prod(self._shape) + 8 * W * (1 + q))  # windows may reach behind the last index
 
     def add(self, theta: FloatArray, strengths: FloatArray) -> None:
-        turns = theta / (2.0 * pi)
-        turns -= np.floor(turns)
-        turns *= self._points
-        if self._grid.size > SORTED_FROM:
-            order = self._order(turns)
-            turns, strengths = turns[order], strengths[order]
-        turns, strengths = np.ascontiguousarray(turns), np.ascontiguousarray(strengths)
-        spread(turns, strengths, self._coefficients, self._width, self._grid, self._sides)
-
-    def _order(self, turns: FloatArray) -> npt.NDArray[np.intp]:
-        """Rows by the tile of the grid that they are in."""
-        tile = np.zeros(len(turns), np.int64)
-        sides = [max(8, ceil(N / (2**16) ** (1 / len(self._points)))) for N in self._points]
-        for column, N, side in zip(turns.T, self._points, sides, strict=True):
-            tile = tile * (N // side + 1) + column.astype(np.int64) // side
-        return np.argsort(tile.astype(np.uint16), kind="stable")
+        turns, tile = np.empty(theta.shape), np.empty(len(theta), np.uint16)
+        turned(theta, np.array(self._points), self._tiles, turns, tile)
+        if self._grid.size > SORTED_FROM:  # rows by the tile of the grid that they are in
+            order = np.argsort(tile, kind="stable")
+            turns, strengths = (np.take(one, order, axis=0) for one in (turns, strengths))
+        spread(turns, np.ascontiguousarray(strengths), self._coefficients, self._width, self._grid, self._sides)
 
     def held(self) -> Iterator[FloatArray]:
         yield self._grid

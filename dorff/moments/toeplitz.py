@@ -7,7 +7,7 @@ and the squares of the targets; theta = h (x - x0) are the rows' angles, which k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod, sqrt
 from operator import itemgetter
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 
 from dorff.errors import InputError
+from dorff.loops.exponentials import weighed, witness
 from dorff.loops.rowwise import trig_pairs
 from dorff.moments.base import HEADER, UNIT, Adder, IntArray, Kind, Sums
 from dorff.moments.blas import FloatArray
@@ -146,26 +147,22 @@ class ToeplitzAdder(Adder):
     def add(self, Z: FloatArray, *, along: FloatArray | None = None) -> None:
         if not len(Z):
             return
-        v = len(self._phi)
-        theta, strengths = Z[:, :v], Z[:, v:].copy()
+        v, Z = len(self._phi), np.ascontiguousarray(Z)
+        theta, strengths = np.ascontiguousarray(Z[:, :v]), np.empty((len(Z), 1 + self.q))
+        weighed(Z, v, strengths)
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
-            strengths[:, 1:] *= strengths[:, :1]
             self._exponentials.add(theta, strengths)
             self._squares += strengths[:, 1:].T @ Z[:, v + 1 :]
-            self._witness(theta, strengths, Z[:, v + 1 :])
+        self._witness(theta, strengths, Z)
         self.n += len(Z)
 
-    def _witness(self, theta: FloatArray, strengths: FloatArray, Y: FloatArray) -> None:
+    def _witness(self, theta: FloatArray, strengths: FloatArray, Z: FloatArray) -> None:
         of, q = self._exponentials, self.q
-        wide, narrow = _dirichlet(theta - self._phi, (of.twice, of.extents))
-        weights, targets, sizes = strengths[:, 0], strengths[:, 1:], np.abs(strengths)
-        self.witness[0] += weights @ wide
-        self.witness[1 : 1 + q] += narrow @ targets
-        self.witness[1 + q] += weights @ (Y @ self.probe[:q]) ** 2
-        self.witness[2 + q] += sizes[:, 0] @ np.abs(wide)
-        self.witness[3 + q : 3 + 2 * q] += np.abs(narrow) @ sizes[:, 1:]
-        self.witness[2 + q : 3 + 2 * q] += self._sizes * sizes.sum(axis=0)
-        self.witness[-1] += weights @ np.abs(Y).sum(axis=1) ** 2
+        most = 2.0 * np.array([of.twice, of.extents]) + 1.0
+        trig, total = _halves(theta - self._phi, most), np.zeros(1 + q)
+        with np.errstate(over="ignore", invalid="ignore"):
+            witness(trig, most, Z, strengths, self.probe[:q], self.witness[: 2 + q], self.witness[2 + q :], total)
+            self.witness[2 + q : 3 + 2 * q] += self._sizes * total
 
     @property
     def _sizes(self) -> FloatArray:
@@ -199,22 +196,14 @@ class ToeplitzAdder(Adder):
         return Toeplitz(self.m, self.q, self.n, self.y0, self._finished[1].copy(), self.observed, self.unit)
 
 
-def _dirichlet(x: FloatArray, each: Sequence[Extents]) -> list[FloatArray]:
-    """For each of the extents the products (n,) over the angles x (n, v) of the sums of exp(i k x) over |k| <= K."""
-    v, n = x.shape[1], len(x)
-    numbers = [2.0 * np.array(extents) + 1.0 for extents in each]
-    halves = np.multiply.outer(np.concatenate([np.ones(v), *numbers]), np.ones(n)) * np.tile(
-        0.5 * x.T, (1 + len(each), 1)
-    )
-    trig = np.empty((len(halves), 2 * n))
-    trig_pairs(halves, trig, np.ones(n))
-    below, *above = trig[:, n:].reshape(1 + len(each), v, n)
-    small = np.abs(below) < 1e-12
-    below[small] = 1.0
-    for number, sines in zip(numbers, above, strict=True):
-        sines /= below
-        np.copyto(sines, number[:, None], where=small)
-    return [np.asarray(np.prod(sines, axis=0)) for sines in above]
+def _halves(x: FloatArray, most: FloatArray) -> FloatArray:
+    """Cosines and sines (3 v, 2 n) of half the angles x (n, v), and of these times the numbers `most` (2, v)."""
+    n, v = x.shape
+    halves, trig = np.empty((3, v, n)), np.empty((3 * v, 2 * n))
+    np.multiply(0.5, x.T, out=halves[0])
+    np.multiply(most[:, :, None], halves[0], out=halves[1:])
+    trig_pairs(halves.reshape(3 * v, n), trig, np.ones(n))
+    return trig
 
 
 def _value(half: ComplexArray, phi: FloatArray) -> float:

@@ -3,7 +3,6 @@
 import time
 from dataclasses import replace
 from functools import lru_cache
-from math import pi
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from dorff import moments
 from dorff.features import FeatureMap, Projected, modes_of
 from dorff.frequencies import Modes
+from dorff.loops.exponentials import angles
 from dorff.moments import FloatArray, ToeplitzAdder
 from dorff.moments.exponentials import Extents, GridExponentials
 from dorff.passes.blocks import TargetSums
@@ -39,12 +39,10 @@ class LatticeSums(TargetSums):
         load(len(self._axes))  # while there is memory for it
 
     def _add_block(self, sums: moments.Adder, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> None:
-        v, began = len(self._axes), time.perf_counter()
-        Z = np.empty((len(x), v + 1 + y.shape[1]))
-        theta = np.multiply(x[:, self._axes] - self._center, self._step, out=Z[:, :v])
-        theta -= 2.0 * pi * np.round(theta / (2.0 * pi))
-        Z[:, v] = 1.0 if weight is None else weight
-        np.subtract(y, self._y0, out=Z[:, v + 1 :])
+        began, Z = time.perf_counter(), np.empty((len(x), len(self._axes) + 1 + y.shape[1]))
+        x, y = np.ascontiguousarray(x), np.ascontiguousarray(y)
+        weights = np.ones(len(x)) if weight is None else np.ascontiguousarray(weight)
+        angles(x, self._axes, self._center, self._step, y, self._y0, weights, Z)
         sums.add(Z)
         self.syrk_seconds += time.perf_counter() - began
 

@@ -14,16 +14,23 @@ from dorff.kernels.stretched import Stretched
 from dorff.model.weights import operator_weights
 from dorff.plan.boxes import told_box
 from dorff.plan.lattice import summable
+from dorff.plan.lengthscale import lengthscale_words
 from dorff.plan.sampled import sample_runs
 from dorff.spec.job import Job
 from dorff.spec.part import Part
 from dorff.spec.registry import SAMPLERS
 
-ERRORS: Final = (1e-3, 1e-2, 1e-1)
+ERRORS: Final = (1e-6, 1e-3, 1e-2, 1e-1)  # the first where it takes few features, for rows with next to no noise
+FEW_SHARE: Final = 0.25  # of the features that there may be
+SIDES: Final = 4.0  # of the box, in length-scales, where these are not known yet
 MOST_INPUTS: Final = 5  # that vary
 FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
 WIDE: Final = 20  # standard deviations, beyond which a box is that of a few rows far away
 LAGS: Final = 512
+
+
+class NotBetter(InputError):
+    """Why a job's features are not on a lattice."""
 
 
 def samplers() -> Iterator[Part]:
@@ -33,20 +40,31 @@ def samplers() -> Iterator[Part]:
     return (entry.options.model_validate({"type": "lattice", "error": error}) for error in ERRORS)
 
 
+def few(each: Sequence[Recipe]) -> bool:
+    """Whether recipes on a lattice take few of the features that there may be; where length-scales are not known, and
+    are about 1 here, in a box of usual sides."""
+    usual = np.outer([0.0, SIDES], np.ones(each[0].d))
+    known = each if each[0].lattice is not None else [one.over(usual) for one in each]
+    return all(one.m <= FEW_SHARE * one.n_features for one in known)
+
+
 def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
-    """InputError, with the reason, for a job, whose features are now those of `recipe`, that is none for a lattice.
+    """NotBetter, with the reason, for a job, whose features are now those of `recipe`, that is none for a lattice.
     Looks at no row."""
     recipe = replace(recipe, sampler=sampler_of(next(samplers()).model_dump(), recipe.kernel))
     if not summable(job, recipe):
-        raise InputError("what the job asks for needs sums of the features' products")
+        raise NotBetter("what the job asks for needs sums of the features' products")
     if len(job.features.counts) > 1 or job.features.kernels or recipe.kernel.concatenated:
-        raise InputError("the job names counts to choose from, kernels to draw for, or a concatenated sum")
-    if dataset.d > MOST_INPUTS and told_box(dataset) is None:
-        raise InputError(f"a lattice is for {MOST_INPUTS} inputs or fewer, here are {dataset.d}")
+        raise NotBetter("the job names counts to choose from, kernels to draw for, or a concatenated sum")
+    unsaid = any(lengthscale_words([kernel.model_dump() for kernel in job.kernels])) or job.solve.standardize is True
+    most = FEW if unsaid else MOST_INPUTS
+    if dataset.d > most and told_box(dataset) is None and job.data.box is None:
+        more = " whose length-scale is found from the rows" if unsaid else ""
+        raise NotBetter(f"a lattice{more} is for {most} inputs or fewer that vary, here are {dataset.d}")
 
 
 def check_better(each: Sequence[Recipe], dataset: Dataset, box: FloatArray, others: Recipe) -> None:
-    """InputError, with the reason, where features on a lattice, `each` of one kernel, for inputs in a box (2, d) are
+    """NotBetter, with the reason, where features on a lattice, `each` of one kernel, for inputs in a box (2, d) are
     not the better ones."""
     sides = np.ptp(box, axis=0)
     many = int(np.count_nonzero(sides))
@@ -55,14 +73,14 @@ def check_better(each: Sequence[Recipe], dataset: Dataset, box: FloatArray, othe
         if here > there:
             m, further = max(one.m for one in each), f"{here / there:.2g} times as far from the kernel"
             others_are = f"{others.m} of {others.sampler.config()['type']}"
-            raise InputError(f"{m} features of a lattice are {further} as {others_are}")
+            raise NotBetter(f"{m} features of a lattice are {further} as {others_are}")
         return
     if many > FEW:
-        raise InputError(f"{many} inputs vary, and the length-scale is not known yet")
+        raise NotBetter(f"{many} inputs vary, and the length-scale is not known yet")
     X = np.concatenate([dataset.block(*run).weighty().X for run in sample_runs(dataset.first, dataset.n)])
     spread = np.std(X[np.isfinite(X).all(axis=1)], axis=0) if len(X) else sides
     if np.any(sides > WIDE * spread):
-        raise InputError(f"few rows reach far: the box's side is more than {WIDE} standard deviations of an input")
+        raise NotBetter(f"few rows reach far: the box's side is more than {WIDE} standard deviations of an input")
 
 
 def kernel_distance(each: Sequence[Recipe], box: FloatArray) -> float:

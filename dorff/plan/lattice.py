@@ -1,6 +1,7 @@
 """Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they
 were planned for; and the job's own features on the lattice of such a pass."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -142,7 +143,7 @@ def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: FloatAr
     box = box_of(spec)
     if given is not None and not np.array_equal(box, given):
         return False
-    if any(wanted.words) and (spec.words != wanted.words or spec.tuning != wanted.tuning):
+    if any(wanted.words) and [[*spec.words], spec.tuning] != json.loads(json.dumps([wanted.words, wanted.tuning])):
         return False  # what stands for the words was found for other ones
     constants = frozen.constants
     if alone_of(constants.features) is None:  # of views, whose lattices are apart

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -255,10 +256,11 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     first, begun = told_by_arrays(job), locate(job.state).exists()
     dataset = open_data(first.job)
     refused: DoesNotFitError | None = None
-    for resolved in every_count(first, dataset) if begun else ():
-        for draft in _drafts(resolved, begun=True):
-            if frozen_hash(draft.directory) is not None:
-                return draft.priced(anywhere=anywhere)
+    tries = [_drafts(one, begun=True) for one in every_count(first, dataset)] if begun else []
+    for draft in chain(map(next, tries), *tries):  # those that look at no row first
+        own = first.job.features.count != AUTO or draft.spec.count == draft.own.count
+        if own and frozen_hash(draft.directory) is not None:
+            return draft.priced(anywhere=anywhere)
     for resolved in resolutions(first, dataset):
         try:
             for draft in _drafts(resolved):
@@ -318,7 +320,7 @@ def _drafts(resolved: Resolved, *, begun: bool = False) -> Iterator[_Draft]:
     try:
         yield _with_lattice(resolved, plain)
     except InputError as refused:
-        if str(refused).startswith("data.box"):
+        if not isinstance(refused, choosing.NotBetter) and not str(refused).startswith("sampler: "):
             raise
         why = str(refused).partition(";")[0].removeprefix("sampler: ")
     if not begun:
@@ -331,8 +333,11 @@ def _with_lattice(resolved: Resolved, plain: _Draft) -> _Draft:
     drafts = list[tuple[_Draft, list[Recipe]]]()
     for options in choosing.samplers():
         draft = _drafted(resolved.filled("features.sampler", options, ""))
-        drafts.append((draft, lattice.own_recipes(draft.recipe, draft.candidates)))
-        if not any(one.cut for one in drafts[-1][1]):
+        each = lattice.own_recipes(draft.recipe, draft.candidates)
+        if draft.own.sampler["error"] == choosing.ERRORS[0] and not choosing.few(each):
+            continue
+        drafts.append((draft, each))
+        if not any(one.cut for one in each):
             break
     box = box_of(drafts[0][0].own)
     best, each = drafts[0] if len(drafts) == 1 else min(drafts, key=lambda one: choosing.kernel_distance(one[1], box))

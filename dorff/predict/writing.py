@@ -173,24 +173,25 @@ def _write(writing: Writing, model: Model, out: Path, engine: Engine, lease: Lea
     shards = range(dataset.first // shard, -(-dataset.n // shard))
     places = [staging / array / "c" for array in writing.arrays]
     missing = [number for number in shards if not all((place / str(number) / SHARD).exists() for place in places)]
-    finished = len(shards) - len(missing)
+    finished, far = len(shards) - len(missing), 0
 
     def tell() -> None:
         if progress is not None:
             progress(min(finished * shard, dataset.rows), dataset.rows)
 
-    def done(_task: Task, _result: None) -> Sequence[Task]:
-        nonlocal finished
+    def done(_task: Task, repeating: int) -> Sequence[Task]:
+        nonlocal finished, far
         lease.check()
-        finished += 1
+        finished, far = finished + 1, far + repeating
         tell()
         return ()
 
     tell()  # what an earlier run wrote is not part of this run's pace
     engine.run([Task(predict_shard, (writing, str(staging), number), number) for number in missing], done)
+    earlier = [cut for cut in dataset.cuts(shard) if cut[0] // shard not in missing]
+    for cut in earlier if model.ends is not None else ():  # what an earlier run wrote
+        far += sum(model.repeating(X) for X in _inputs(dataset, *cut))
     with space_on(out):
-        cuts = () if model.ends is None else dataset.cuts(dataset.unit_rows)
-        far = sum(model.repeating(dataset.read(*cut)[0]) for cut in cuts)
         commit(staging, {NAN_ROWS: _describe(writing, model, staging)} | ({REPEATING_ROWS: far} if far else {}))
         _remove_unfinished(staging)
         with lease.fenced():
@@ -243,8 +244,13 @@ def _describe(writing: Writing, model: Model, staging: Path) -> int:
     return empty
 
 
-def predict_shard(writing: Writing, staging: str, number: int) -> None:
-    """Predict and write one shard of rows."""
+def _inputs(dataset: Dataset, first: int, stop: int) -> Iterator[FloatArray]:
+    for start in range(first, stop, dataset.unit_rows):
+        yield dataset.read(start, min(start + dataset.unit_rows, stop))[0]
+
+
+def predict_shard(writing: Writing, staging: str, number: int) -> int:
+    """Predict and write one shard of rows; how many of them lie beyond the model's `ends`."""
     dataset, sight, rows = writing.dataset, writing.sight, writing.arrays["y"].shard_rows
     fitted = cached_model(writing.version, writing.name, posterior=bool(writing.asked))
     first, stop = max(number * rows, dataset.first), min((number + 1) * rows, dataset.n)
@@ -255,11 +261,14 @@ def predict_shard(writing: Writing, staging: str, number: int) -> None:
             array: stack.enter_context(ShardWriter(locate(staging) / array, layout, start=first))
             for array, layout in writing.arrays.items()
         }
-        for start in range(first, stop, dataset.unit_rows):
-            X = sight.full(dataset.read(start, min(start + dataset.unit_rows, stop))[0], fitted.d)
+        repeating = 0
+        for read in _inputs(dataset, first, stop):
+            X = sight.full(read, fitted.d)
+            repeating += fitted.repeating(X)
             values = {"y": outcome(fitted, X, sight.views)}
             values |= writing.asked.arrays(fitted, X, values["y"], sight.views)
             if "classes" in writers:
                 values["classes"] = np.argmax(values["y"], axis=1)[:, None]
             for array, writer in writers.items():
                 writer.write(values[array])
+    return repeating

@@ -199,21 +199,23 @@ def test_targets_that_overflow_are_refused() -> None:
 
 @pytest.mark.parametrize("standardize", [False, True])
 def test_rows_where_the_function_repeats_itself_are_counted(standardize: bool, tmp_path: Any) -> None:
-    """A period further on values are the same. Up to there nothing is said, nor along an input that was constant."""
+    """A period further on values are the same. What lies nearer to the rows than to their copies is not, nor what lies
+    off along an input that was constant."""
     X, Y = flow()
     X = np.column_stack([X, np.full(N, 7.0)])
     estimator = ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-5, standardize=standardize).fit(X, Y)
     ends = estimator.model_.ends
     assert ends is not None
-    period = np.array([ends[1][0] - X[:, 0].min(), 0.0, 50.0])
-    assert period[0] < 5.0 and np.isclose(X[:, 0].max() - ends[0][0], period[0])
-    assert np.isfinite(estimator.predict(np.vstack([X, X.min(axis=0) + 0.99 * period]))).all()
+    period = np.array([ends[1][0] - ends[0][0], 0.0, 50.0])
+    assert period[0] < 5.0 and np.isclose(ends[0][0] + ends[1][0], X[:, 0].min() + X[:, 0].max())
+    beside = X[:1] * [0.0, 1.0, 1.0] + [ends[1][0] - 1e-6, 0.0, 40.0]
+    assert ends[1][0] > X[:, 0].max() + 0.1 and np.isfinite(estimator.predict(np.vstack([X, beside]))).all()
     far = X.copy()
-    far[::180] = X[::180] + 1.01 * period
+    far[::180] = X[::180] + period
     message = f"^5 of {N} rows lie so far beyond the rows fitted that a function on a lattice repeats itself"
     with pytest.warns(UserWarning, match=message) as seen:
         again = estimator.predict(far)
-    np.testing.assert_allclose(again[::180], estimator.predict(X[::180] + 0.01 * period), atol=1e-9)
+    np.testing.assert_allclose(again[::180], estimator.predict(X[::180]), atol=1e-9)
     group = zarr.open_group(str(tmp_path / "rows.zarr"), mode="w")
     stored = group.create_array("x", data=far, chunks=(70, 3))
     with pytest.warns(UserWarning, match=message):
@@ -229,3 +231,18 @@ def test_models_without_lattice_or_range_repeat_nowhere() -> None:
     assert on.repeating(X + 100.0) == N and on.repeating(X - 100.0) == N
     for model in (replace(on, info={}), replace(on, info={"data": {"low": "ab", "high": [1.0]}}), off):
         assert model.ends is None and model.repeating(X + 100.0) == 0
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_rows_that_weigh_nothing_do_not_widen_the_box(*, chunked: bool) -> None:
+    """Whatever they hold: the lattice is that of the others."""
+    rng = np.random.default_rng(4)
+    X, w = rng.uniform(0, 1, (N, 2)), np.ones(N)
+    X[7], w[7] = 1000.0, 0.0
+    Y = np.sin(3 * X[:, :1])
+    rows = (da.from_array(X, chunks=(300, 2)), da.from_array(Y, chunks=(300, 1))) if chunked else (X, Y)
+    options: dict[str, Any] = {"n_features": 300, "sampler": LATTICE, "ridge": 1e-6}
+    model = ORFFRegressor(GAUSS, **options).fit(*rows, sample_weight=w).model_
+    few = ORFFRegressor(GAUSS, **options).fit(X[w > 0], Y[w > 0]).model_
+    assert model.feature_map.m == few.feature_map.m < 100
+    np.testing.assert_allclose(model.predict(X[:5]), few.predict(X[:5]), atol=1e-6)

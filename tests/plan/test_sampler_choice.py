@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 from dorff import frequencies, kernels
+from dorff.data import ingest
 from dorff.engine import SerialEngine
 from dorff.errors import InputError
 from dorff.features import Recipe
@@ -21,6 +22,7 @@ from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, choosing, lattice, make_plan
 from dorff.plan.boxes import box_of
 from dorff.spec.job import Job
+from dorff.store import load_model
 
 RNG = np.random.default_rng(8)
 GAUSS = {"type": "gaussian", "lengthscale": 0.3}
@@ -117,10 +119,63 @@ def test_of_length_scales_that_rows_tell_inputs_decide(d: int, wanted: str, tmp_
 
 def test_an_input_that_does_not_vary_does_not_count(tmp_path: Path) -> None:
     """As the height of a walk on one level: with z it has three inputs, of which two vary."""
-    write(tmp_path / "data.zarr", np.column_stack([box(2), np.full(200, 7.0)]))
+    walk = np.column_stack([box(2), np.full(200, 7.0)])
+    np.savez(tmp_path / "rows.npz", x=walk, y=np.sin(walk[:, :1]))
+    ingest([tmp_path / "rows.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"])
     report = fit(job(tmp_path, kernel={"type": "decomposable"}), engine=SerialEngine())
     chosen = {one["key"]: one["value"] for one in report.choices}
     assert chosen["features.sampler"]["type"] == "lattice" and chosen["data.box"]["x2"] == [7.0, 7.0]
+
+
+@pytest.mark.parametrize("kernel", [{}, {"kernel": {"type": "decomposable", "scalar": {**GAUSS, "lengthscale": 0.05}}}])
+def test_appended_rows_are_added_to_the_same_sums(kernel: dict[str, Any], tmp_path: Path) -> None:
+    """Of a job that leaves the length-scale and the number of features to dorff, too: both stay, and what is fitted."""
+    (tmp_path / "data.zarr").parent.mkdir(exist_ok=True)
+    write(tmp_path / "data.zarr", box(2, 640))
+    described = job(tmp_path, **({"kernel": {"type": "decomposable"}} | kernel))
+    first = fit(described, engine=SerialEngine())
+    assert sampler(make_plan(described))[0] == "lattice"
+    again = fit(described, engine=SerialEngine())
+    assert (again.outcome, again.m) == ("unchanged", first.m)
+    appended(tmp_path / "data.zarr", 0.5 * box(2, 64) + 0.2)
+    more = fit(described, engine=SerialEngine())
+    assert more.rows_used == 704 and len(list((tmp_path / "state").glob("*/plan.json"))) == 1
+    assert (more.lengthscale, more.m) == (first.lengthscale, first.m)
+
+
+@pytest.mark.parametrize(
+    ("scalar", "wanted"),
+    [
+        (GAUSS, 1e-6),
+        ({"type": "matern", "nu": 1.5, "lengthscale": 0.3}, 1e-3),
+        ({**GAUSS, "lengthscale": "median"}, 1e-6),
+    ],
+)
+def test_where_it_takes_few_features_the_error_is_small(scalar: Any, wanted: float, tmp_path: Path) -> None:
+    """So that targets without noise are fitted as well as by random features."""
+    X = box(2, 400)
+    write(tmp_path / "data.zarr", X, np.sin(3 * X[:, :1]) * np.cos(2 * X[:, 1:]))
+    parts: dict[str, Any] = {"kernel": {"type": "decomposable", "scalar": scalar}, "features": {"count": 1024}}
+    plan = make_plan(job(tmp_path, **parts))
+    assert plan.own.sampler["error"] == wanted
+    if wanted == 1e-6:
+        solve = {"ridge": 1e-12, "standardize": False}
+        fit(job(tmp_path, **parts, solve=solve), engine=SerialEngine())
+        fit(job(tmp_path, **parts | {"features": {"count": 1024, "sampler": {"type": "orthogonal"}}},
+                solve=solve, model="random", state="random's"), engine=SerialEngine())  # fmt: skip
+        at = 0.05 + 0.9 * box(2, 300)
+        truth = np.sin(3 * at[:, :1]) * np.cos(2 * at[:, 1:])
+        away = [np.abs(load_model(tmp_path / one).predict(at) - truth).max() for one in ("model", "random")]
+        assert away[0] < 1e-4 and away[0] < 30 * away[1]
+
+
+def test_a_store_is_not_looked_through_for_nothing(tmp_path: Path) -> None:
+    """Of four inputs no lattice comes where the length-scale is not known. What are no numbers would be found."""
+    write(tmp_path / "data.zarr", np.full((200, 4), np.nan))
+    kind, why = sampler(make_plan(job(tmp_path, kernel={"type": "decomposable"})))
+    assert kind == "orthogonal" and why.endswith(
+        "is found from the rows is for 2 inputs or fewer that vary, here are 4"
+    )
 
 
 SCALAR = {"type": "decomposable", "scalar": GAUSS}
@@ -158,7 +213,7 @@ def test_many_inputs_are_not_looked_through(tmp_path: Path) -> None:
     X[5:] = np.nan
     write(tmp_path / "data.zarr", X)
     plan = make_plan(job(tmp_path))
-    assert sampler(plan) == ("orthogonal", "a lattice is for 5 inputs or fewer, here are 6")
+    assert sampler(plan) == ("orthogonal", "a lattice is for 5 inputs or fewer that vary, here are 6")
     write(tmp_path / "data.zarr", np.where(np.isnan(X), 0.5, X))
     boxed = make_plan(job(tmp_path, data={"box": [[0, 1]] * 6}))
     assert any("data.box and data.outside have no effect" in one for one in boxed.warnings)
