@@ -759,7 +759,7 @@ def against_finufft(repeats: int) -> list[Config]:
 
 def the_pass(options: argparse.Namespace) -> Config:
     """The steps that are asked for; the data are kept where `--place` says."""
-    result: Config = kept().get("pass", {}) | {"machine": {"cores": len(os.sched_getaffinity(0))}}
+    result: Config = kept().get("pass", {}) | {"where": options.where}
     with tempfile.TemporaryDirectory(prefix="dorff-lattice-") as place:
         folder = options.place or Path(place)
         if "sums" in options.steps:
@@ -884,6 +884,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000_000, help="rows of the pass")
     parser.add_argument("--steps", default="sums,speed,bits", help="of the pass")
     parser.add_argument("--workers", default="1,2", help="numbers of them that the pass is timed with")
+    parser.add_argument("--where", default="", help="what to say of the machine of the pass")
     parser.add_argument("--place", type=Path, help="a folder for the pass's data, which stay there")
     parser.add_argument("--out", type=Path, default=OUT, help="the file of results")
     parser.add_argument("--solve-rows", type=int, default=10_000_000, help="rows of the large solve")

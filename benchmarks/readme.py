@@ -670,21 +670,26 @@ def digits_table(rows: list[dict[str, Any]]) -> list[str]:
     ]  # fmt: skip
 
 
+def _where(part: dict[str, Any]) -> str:
+    return f" On {part['where']}." if part.get("where") else ""
+
+
 def pass_table(part: dict[str, Any]) -> list[str]:
     text: list[str] = []
     if speeds := part.get("speed"):
         lines = [
             [f"{one['tolerance']:g}", one["workers"], _turns(one["of_reading"], 3), _turns(one["of_sums"]),
-             _turns(one["of_one_after_other"])]
+             _turns(one["of_finufft"]) if "of_finufft" in one else "-", _turns(one["of_one_after_other"])]
             for one in speeds
         ]  # fmt: skip
         first = speeds[0]
-        head = ["`tolerance`", "workers", "of bare reading", "of bare sums", "of reading, then sums"]
+        head = ["`tolerance`", "workers", "of bare reading", "of bare sums", "of FINUFFT's", "of reading, then sums"]
         text += [
             f"Rows a second of a pass over {first['rows']:,} rows x 2 -> 2 from Zarr (files in memory), m = "
             f"{first['m']}, sums that serve {' x '.join(map(str, first['extents']))} frequencies, as a share of "
             f"as many "
-            "processes that do nothing but read, and nothing but sum. Median of 3 (least to most).",
+            "processes that do nothing but read, and nothing but sum (dorff's own loops, and FINUFFT at the same "
+            f"tolerance). Median of 3 (least to most).{_where(part)}",
             "",
             *_table(head, *lines),
             "",
