@@ -21,9 +21,19 @@ _caught: Final = set[int]()
 _asked: Final = threading.Event()
 
 
-#: Asked, the leaf that runs in this process saves what it has at its next block's end and raises StoppedError. Taken
-#: back by engines before a run.
-request_stop, clear_stop, stop_requested = _asked.set, _asked.clear, _asked.is_set
+def request_stop() -> None:
+    """Ask: the leaf that runs in this process saves what it has at its next block's end and raises StoppedError."""
+    _asked.set()
+
+
+def clear_stop() -> None:
+    """Take it back; engines do before a run."""
+    _asked.clear()
+
+
+def stop_requested() -> bool:
+    """Whether it was asked."""
+    return _asked.is_set()
 
 
 def take_signals() -> None:

@@ -54,6 +54,9 @@ def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
     recipe = replace(recipe, sampler=sampler_of(next(samplers()).model_dump(), recipe.kernel))
     if not summable(job, recipe):
         raise NotBetter("what the job asks for needs sums of the features' products")
+    fields = [base for _, base in recipe.kernel.terms() if not isinstance(base, Decomposable)]
+    if job.features.seed or any(base.measure is not None for base in fields):
+        raise NotBetter("features.seed or a kernel's measure is given, for frequencies that are drawn")
     if len(job.features.counts) > 1 or job.features.kernels or recipe.kernel.concatenated:
         raise NotBetter("the job names counts to choose from, kernels to draw for, or a concatenated sum")
     unsaid = any(lengthscale_words([kernel.model_dump() for kernel in job.kernels])) or job.solve.standardize is True

@@ -136,8 +136,7 @@ class Plan(_Draft):
         job, sentences, idle = self.job, list[str](), self.recipe.idle
         if "sampler" in idle and job.features.kind not in ("orthogonal", AUTO):
             sentences.append(f"features.sampler has no effect: {idle['sampler']}")
-        seeded = job.deals or job.manifold or self.spec.tuning or self.chose("features.sampler")
-        if job.features.seed and "seed" in idle and not seeded:
+        if job.features.seed and "seed" in idle and not (job.deals or job.manifold or self.spec.tuning):
             sentences.append(f"features.seed has no effect: {idle['seed']}")
         if job.solve.ridge_per_output and len(job.solve.ridges) > 1 and self.recipe.p == 1:
             sentences.append("solve.ridge_per_output: there is one output; its ridge is that of all")
