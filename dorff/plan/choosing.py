@@ -27,6 +27,8 @@ MOST_INPUTS: Final = 5  # that vary
 FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
 WIDE: Final = 20  # standard deviations, beyond which a box is that of a few rows far away
 LAGS: Final = 512
+#: How refusals begin that a lattice is the reason of: no rule, or too few of its leaves, which are large.
+OF_LATTICES: Final = ("sampler: ", "solve.folds", "data.window")
 
 
 class NotBetter(InputError):

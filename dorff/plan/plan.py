@@ -319,7 +319,7 @@ def _drafts(resolved: Resolved, *, begun: bool = False) -> Iterator[_Draft]:
     try:
         yield _with_lattice(resolved, plain)
     except InputError as refused:
-        if not isinstance(refused, choosing.NotBetter) and not str(refused).startswith("sampler: "):
+        if not isinstance(refused, choosing.NotBetter) and not str(refused).startswith(choosing.OF_LATTICES):
             raise
         why = str(refused).partition(";")[0].removeprefix("sampler: ")
     if not begun:

@@ -207,6 +207,15 @@ def test_what_a_lattice_cannot_do_is_done_without(name: str, tmp_path: Path) -> 
     assert found[0] == kind and why in found[1]
 
 
+def test_leaves_of_a_lattice_may_be_too_few_to_be_dealt(tmp_path: Path) -> None:
+    """They are large: a job of folds of leaves is fitted by random features, whose leaves are not."""
+    write(tmp_path / "data.zarr", box(2, 40_000))
+    solve = {"select": "kfold", "ridge": [1e-6, 1e-4], "folds": {"by": "leaves", "count": 2}}
+    plan = make_plan(job(tmp_path, solve=solve, features={"count": 2048}))
+    kind, why = sampler(plan)
+    assert kind == "orthogonal" and "has only 1 (a leaf is a run of whole shards)" in why and len(plan.leaves) > 1
+
+
 def test_many_inputs_are_not_looked_through(tmp_path: Path) -> None:
     """Nobody reads all inputs for a box of six: rows that have no numbers would be found."""
     X = box(6)
