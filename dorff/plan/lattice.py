@@ -87,7 +87,7 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     ends = {"box": box.tolist(), "outside": job.data.outside}
     if earlier is not None and job.data.box is None:
         why = "that of the sums in the state"
-    rows = dataset.n if earlier is None else earlier.spec.recipe["rows"]
+    rows = dataset.n if earlier is None else earlier.spec.recipe.get("rows", 0)
     question = {**recipe.question(), **ends, "rows": rows}
     own, wanted = (replace(spec, recipe=question, sampler=recipe.sampler.config()) for spec in (own, wanted))
     if earlier is None:
@@ -127,7 +127,7 @@ def _ends(frozen: Pass, dataset: Dataset, leaves: Sequence[Leaf]) -> FloatArray:
     if (ends := told_box(dataset)) is not None:
         return ends
     missing = Tree(PassSums.at(frozen), dataset, leaves).missing()
-    start = max(frozen.spec.recipe["rows"], min((leaf.start for leaf in missing), default=dataset.n))
+    start = max(frozen.spec.recipe.get("rows", 0), min((leaf.start for leaf in missing), default=dataset.n))
     if start >= dataset.n:
         return box_of(frozen.spec)
     return seen_box(dataset.window(start), dataset.stamp(start, dataset.n))

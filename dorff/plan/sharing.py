@@ -41,6 +41,7 @@ def make_recipe(
 
 
 def observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | None:
+    """C (q, p) where targets are values of C f, the mean of the views for a multi-view kernel, else None."""
     if configs[0]["type"] == "multi_view":
         V = len(configs[0]["views"])
         return mean_of(V, range(V), dataset.q)
@@ -56,6 +57,7 @@ def observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | No
 
 
 def check_kernels(job: Job, dataset: Dataset, candidates: Kernels, observe: FloatArray | None) -> None:
+    """InputError for kernels that do not go with the job's targets, or with how it chooses."""
     if job.solve.ridge_per_output and job.solve.select == "loo":
         raise InputError("solve.select: loo scores one ridge for all outputs; set kfold, or no ridge_per_output")
     for kernel in candidates:

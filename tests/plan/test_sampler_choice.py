@@ -332,16 +332,16 @@ def test_rows_beyond_a_box_that_nobody_gave_make_it_wider(tmp_path: Path, monkey
     X = box(2, 640)
     write(tmp_path / "data.zarr", X)
     first = fit(job(tmp_path), engine=SerialEngine())
-    appended(tmp_path / "data.zarr", box(2, 64) + np.array([0.5, 0.0]))
+    appended(tmp_path / "data.zarr", box(2, 64) + np.array([0.5, -0.3]))
     wider = fit(job(tmp_path), engine=SerialEngine())
     assert wider.rows_used == 704 and wider.leaves_reused == 0
     (chosen,) = [one for one in wider.choices if one["key"] == "data.box"]
-    np.testing.assert_allclose([*chosen["value"].values()], [[0.0, 1.5 * 1.25], [0.0, 1.0]])
+    np.testing.assert_allclose([*chosen["value"].values()], [[0.0, 1.5 * 1.25], [-0.3 - 1.3 * 0.25, 1.0]])
     assert "wider than that of the sums in the state" in chosen["why"] and first.rows_used == 640
     appended(tmp_path / "data.zarr", box(2, 64) + np.array([0.8, 0.0]))
     more = fit(job(tmp_path), engine=SerialEngine())
     assert more.rows_used == 768 and more.leaves_reused > 0
-    given = job(tmp_path, data={"box": [[0, 2], [0, 1]]})
+    given = job(tmp_path, data={"box": [[0, 2], [-1, 1]]})
     assert fit(given, engine=SerialEngine()).leaves_reused == 0
     appended(tmp_path / "data.zarr", box(2, 64) + np.array([2.0, 0.0]))
     with pytest.raises(InputError, match=r"outside of the box .*, from 0 to 2; give a data\.box"):
