@@ -847,7 +847,7 @@ def iterations(made: Job, repeats: int) -> Config:
     weights = setting.weights(setting.fixed(parts))
     how: Config = {"intercept": setting.intercept, "scale": setting.scaling(parts), "observe": None}
     system = make_system(*of_moments(parts), weights, **how)
-    block = heavy(system, parts, weights, **how)  # type: ignore[arg-type]
+    block = heavy(system, parts)  # type: ignore[arg-type]
     jacobi = Heavy(block._diagonal, block._at[:0], block._block[:0, :0])
     result: Config = {"unknowns": system.size}
     ridge = float(made.solve.ridges[0])

@@ -73,6 +73,11 @@ class LatticeMoments(Solvable):
         """What the rows' weights come to where they are densest, as the modes see it."""
         return self._fourier.densest
 
+    @property
+    def points(self) -> int:
+        """Of the grid by which products are made."""
+        return self._fourier.points
+
     @cached_property
     def _fourier(self) -> _Fourier:
         return _Fourier(self._toeplitz.split(self.extents)[0], self.modes)
@@ -135,6 +140,10 @@ class _Fourier:
         """No product of a vector with itself is more than this times its squared length: a polynomial's squares on the
         grid are as its coefficients', twice as much where the constant is there as a mode too."""
         return float(2.0 * prod(self._n) * np.abs(self._density).max())
+
+    @property
+    def points(self) -> int:
+        return prod(self._n)
 
     def _at(self, k: IntArray) -> tuple[Any, ...]:
         return tuple(np.moveaxis(k % np.array(self._n), -1, 0))

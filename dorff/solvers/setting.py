@@ -161,18 +161,20 @@ class Setting:
     ) -> Iterator[tuple[Problem, Solution]]:
         """By products with the sums: of a lattice, of which the heaviest features are known, or of any."""
         if lattice_parts(parts):
-            system, inverse = self._preconditioned(weights, parts, scale)
+            system, inverse = self._preconditioned(weights, parts, scale, [float(ridge) for ridge in ridges])
         else:
             how: dict[str, Any] = {"intercept": self.intercept, "scale": scale, "observe": self.observe}
             system, inverse = make_system(*of_moments(parts), weights, **how), None
         for ridge in ridges:
             yield system.problem, conjugate_gradients(system, float(ridge), inverse)
 
-    def _preconditioned(self, weights: OperatorWeights, parts: Parts, scale: FloatArray | Units) -> Preconditioned:
-        """The systems of sums over a lattice."""
+    def _preconditioned(
+        self, weights: OperatorWeights, parts: Parts, scale: FloatArray | Units, ridges: Sequence[float] = ()
+    ) -> Preconditioned:
+        """The systems of sums over a lattice; the less is estimated the more is factored, if no ridges are given."""
         how: dict[str, Any] = {"intercept": self.intercept, "scale": scale, "observe": self.observe}
         system = make_system(*of_moments(parts), weights, **how)
-        return Preconditioned(system, heavy(system, lattice_parts(parts), weights, **how))
+        return Preconditioned(system, heavy(system, lattice_parts(parts), ridges))
 
     def solve_each(self, parts: Parts, ridges: Sequence[float], criterion: str) -> Fit:
         """Every direction of the outputs with the best of the ridges for it alone, by "gcv" or "evidence". Directions
