@@ -211,7 +211,8 @@ def _factored(matrix: FloatArray, level: float) -> FloatArray:
 
 
 RUNG: Final = "cg"
-TOLERANCE: Final = 1e-12
+TOLERANCE: Final = 1e-12  # a residual that is always small enough
+FEWEST_DIGITS: Final = 5.0  # of the fitted values that an iteration goes for, however few rounding leaves
 MOST_ITERATIONS: Final = 2000
 #: (k, L) and the numbers (L,) of its columns -> (k, L)
 Map = Callable[[FloatArray, IntArray], FloatArray]
@@ -284,13 +285,14 @@ class Iterated(NamedTuple):
 
 
 def iterate(
-    system: System, ridge: float, preconditioner: Preconditioner, *, tolerance: float = TOLERANCE,
+    system: System, ridge: float, preconditioner: Preconditioner, *, tolerance: float | None = None,
     most: int = MOST_ITERATIONS, progress: Callable[[int, int], None] = lambda _done, _left: None,
 ) -> Iterated:  # fmt: skip
     """Conjugate gradients for all columns side by side: one product serves all of them. A column is done when r* P^-1
-    r is `tolerance`^2 of what it was at x = 0. Where rounding stops the fall, or `most` are done, it says that it did
-    not converge. `progress` gets how many are done and how many it seems to take."""
+    r is `tolerance`^2 of what it was at x = 0, `enough` if left out. Where rounding stops the fall, or `most` are
+    done, it says that it did not converge. `progress` gets how many are done and how many it seems to take."""
     shift, a, rhs = system.problem.l * ridge, system.a, system.rhs
+    tolerance = enough(system, preconditioner, shift) if tolerance is None else tolerance
 
     def product(p: FloatArray, at: IntArray) -> FloatArray:
         return system.apply(p, at) * a[at] + shift * p
@@ -307,7 +309,8 @@ def iterate(
         errors.append(float(np.sqrt(np.max(rho / first))))
         columns.finish(columns.rho <= tolerance**2 * first[columns.at])
         progress(len(errors) - 1, _left(errors, tolerance))
-        if len(errors) > 100 and min(errors[-50:]) >= min(errors[:-50]):  # rounding: it will not fall any more
+        half = len(errors) // 2
+        if half > 50 and min(errors[half:]) >= min(errors[:half]):  # rounding: it will not fall any more
             break
     converged = not len(columns.at)
     columns.finish(np.ones(len(columns.at), dtype=bool))
@@ -324,6 +327,14 @@ def iterate(
     solution = Solution.of(system.problem, ridge, [solved], RUNG, scores=False)
     solution = replace(solution, digits=max(0.0, digits), converged=converged)
     return Iterated(solution, tuple(errors), seen, solved)
+
+
+def enough(system: System, preconditioner: Preconditioner, shift: float) -> float:
+    """The residual at which the fitted values' error is a tenth of what rounding may have made of them already
+    (`digits_left`), and at most 1e-6: more steps would show nowhere."""
+    slack = preconditioner.slack(system.a, shift)
+    digits = digits_left(preconditioner.condition(system.a, shift, slack), system.problem.unit)
+    return float(max(TOLERANCE, 0.1 * 10.0 ** -max(digits, FEWEST_DIGITS) / np.sqrt(slack)))
 
 
 def conjugate_gradients(system: System, ridge: float, known: Preconditioner | None = None) -> Solution:

@@ -12,7 +12,7 @@ import scipy.linalg
 
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, LatticeMoments, Solvable
-from dorff.solvers.cg import Preconditioner
+from dorff.solvers.cg import MOST_ITERATIONS, Preconditioner
 from dorff.solvers.matrixfree import System
 from dorff.solvers.problem import Problem, Units
 from dorff.solvers.system import EPS, IntArray, Size
@@ -94,20 +94,23 @@ def _pairs(
     """How many cosines, and as many sines, are factored. Steps were counted, and times measured, of Gaussian and Matern
     kernels with 500 to 90,000 features: steps grow with the root of what is not factored, over the ridge."""
     rows = 1 if system.apart else system.problem.weights.shape[1]
-    sizes = [max(1, int(HEAVY / (2 * rows) / 2 ** (half / 2))) for half in range(HALVES if ridges else 1)]
-    if len(sizes) == 1:
+    sizes = [max(1, int(HEAVY / (2 * rows) / 2 ** (half / 2))) for half in range(HALVES)]
+    if not ridges or system.size <= HEAVY / 3:
         return sizes[0]
     inverse = np.divide(1.0, np.sqrt(diagonal), out=np.zeros(len(diagonal)), where=diagonal > 0)
     strength = _largest(system, inverse) * float(system.a.max()) / (system.problem.l * np.maximum(ridges, EPS**2))
     L, factors = len(system.a), len(set(system.a.tolist()))
     product = L * sum(25.0 * system.size + 1.5 * part.points * log2(part.points) for part in parts)  # nanoseconds
 
-    def time(pairs: int) -> float:
-        light, k = diagonal[rank >= pairs].max(initial=0.0), int(np.count_nonzero(rank < pairs))
-        steps = float(np.sum(5.0 + 10.0 * np.sqrt(strength * light)))
-        return k**3 / 66 * factors * len(ridges) + 25 * k**2 + steps * (product + k**2 * (factors + 0.1 * L))
+    def steps(pairs: int) -> FloatArray:
+        return np.asarray(5.0 + 10.0 * np.sqrt(strength * diagonal[rank >= pairs].max(initial=0.0)))
 
-    return min(sizes, key=time)
+    def time(pairs: int) -> float:
+        k = int(np.count_nonzero(rank < pairs))
+        each = product + k**2 * (factors + 0.1 * L)
+        return k**3 / 66 * factors * len(ridges) + 25 * k**2 + float(steps(pairs).sum()) * each
+
+    return min([pairs for pairs in sizes if steps(pairs).max() <= MOST_ITERATIONS / 4] or sizes[:1], key=time)
 
 
 def _largest(system: System, scale: FloatArray) -> float:
