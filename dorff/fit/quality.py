@@ -281,15 +281,15 @@ def better(fitted: Fitted, sample: LeftOut, select: str) -> Iterator[str]:
 
 
 def not_told_apart(trials: Sequence[tuple[float, float | None]]) -> Iterator[str]:
-    """Where the best of trials, each minus its log evidence and the standard error of that, is ahead of others by less
-    than the standard error of the difference."""
+    """Where the best of trials, each minus its log evidence or its GCV score and the standard error of that, is ahead
+    of others by less than the standard error of the difference."""
     (least, own), *others = sorted(trials, key=lambda one: one[0]) or [(0.0, None)]
     errors = [(value - least, math.hypot(error or 0.0, own or 0.0)) for value, error in others if value < math.inf]
     if lost := sum(error == math.inf for _, error in trials):
-        problem = f"the log evidences of {lost} trials were not found in {MOST_STEPS} steps, and count as none"
+        problem = f"the scores of {lost} trials were not found in {MOST_STEPS} steps, and count as none"
         yield f"{problem}; leave the smallest ridges out, or set solve.select: kfold"
     if near := [error for ahead, error in errors if ahead < error]:
-        problem = f"{len(near)} of the other trials have log evidences within a standard error ({max(near):.2g})"
+        problem = f"{len(near)} of the other trials have scores within a standard error ({max(near):.2g})"
         yield f"{problem} of the best: any of them may be it; take one, or set solve.select: kfold"
 
 

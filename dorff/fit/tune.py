@@ -14,6 +14,7 @@ from dorff.fit.quality import not_told_apart
 from dorff.moments import Kind, LatticeMoments, Moments, Part, Solvable
 from dorff.plan import Plan, make_plan
 from dorff.plan.costs import WORKER_BYTES
+from dorff.plan.routes import ESTIMATES
 from dorff.solvers import R2, Score, least, of_first, path_bytes, setting_scores
 from dorff.spec.checks import AUTO
 from dorff.spec.job import Job
@@ -76,7 +77,7 @@ def _with_scores(plan: Plan) -> None:
     if plan.costs.route == "streaming":
         remedy = "tune with fewer features (features.count), or set solve.route: direct or cg"
         raise InputError(f"solve.route: streaming keeps no sums to choose from; {remedy}")
-    by = ("kfold", "evidence") if plan.spec.sums is Kind.TOEPLITZ else ("kfold",)
+    by = ESTIMATES if plan.spec.sums is Kind.TOEPLITZ else ("kfold",)
     if plan.costs.route == "cg" and plan.job.solve.select not in by:
         problem = f"solve.select: {plan.job.solve.select} needs a system that is factored, and route cg has none"
         raise InputError(f"{problem}; set solve.select: {' or '.join(by)}, or solve.route: direct")

@@ -148,7 +148,7 @@ def estimate(
     shape = Shape(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0, iterations(job, len(fixed), spec.folds.count), light,
-        solvers.probe_bytes(largest) * (job.solve.select == "evidence"),
+        solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:

@@ -18,6 +18,7 @@ from dorff.spec.job import Job
 
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
+ESTIMATES: Final = ("kfold", "evidence", "gcv")  # what route cg chooses by, of sums over a lattice
 LATTICE_ITERATIONS: Final = 200  # of those on a lattice, to all digits: 20 to 600 by kernel and ridge
 ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 32 to 1024 by kernel and ridge
 SKETCH: Final = 512
@@ -109,7 +110,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     that an output matrix is, `candidates` how many kernels there are. Raises InputError where the job names a way that
     cannot do what it asks for, DoesNotFitError, with the numbers, where that way is too big."""
     wanted = job.solve.route
-    by = {"cg": ("kfold", *(("evidence",) if shape.light is not None else ())), "streaming": ()}
+    by = {"cg": ESTIMATES if shape.light is not None else ("kfold",), "streaming": ()}
     asks = {way: _asks(job, learned, candidates, by=rules) for way, rules in by.items()}
     kinds = (_direct, _cg, _streaming)
     ways = tuple(_checked(way, shape, means, asks.get(way.name, "")) for way in (of(shape, means) for of in kinds))

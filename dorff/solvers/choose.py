@@ -32,8 +32,8 @@ class Score:
     by that: of outputs in different units `value` hears the largest numbers alone. `ridges` are those of the outputs
     where each has its own; `ridge` is then their geometric mean. `rung` says how the value was found: "direct", along
     a path "neighbours" or "factored" (`solvers.ridge_path`), or for folds of few rows "rows" (`solvers.few_labels`).
-    `digits` are `Solution.digits`, of all folds the fewest, `error` the standard error of an evidence that was
-    estimated."""
+    `digits` are `Solution.digits`, of all folds the fewest, `error` the standard error of an evidence or a
+    GCV score that was estimated."""
 
     candidate: int
     ridge: float
@@ -180,7 +180,7 @@ def _searched(
 def _score(fit: Fit, m: int, rule: FitScore) -> Score:
     solution, value = fit.solution, rule.value(fit.solution)
     ridges = None if solution.ridges is None else tuple(float(ridge) for ridge in solution.ridges)
-    value, error = float("inf") if value is None else value, solution.error or None
+    value, error = float("inf") if value is None else value, rule.error(solution) or None
     return Score(0, solution.ridge, value, m, ridges, DIRECT, solution.digits, error=error)
 
 

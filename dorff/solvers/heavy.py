@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 import scipy.linalg
+from scipy.linalg import lapack
 
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, LatticeMoments, Solvable
@@ -48,6 +49,14 @@ class Heavy(Preconditioner):
             out[self._at] = factor @ w[self._at]
             log_det += float(np.log(np.diag(factor) ** 2 / shift).sum())
         return out, log_det
+
+    def trace(self, a: float, shift: float) -> float:
+        """Of the inverse."""
+        total = float((1.0 / (np.delete(self._diagonal, self._at) * a + shift)).sum())
+        if len(self._at):
+            root, _ = lapack.dtrtri(np.tril(self._factor(a, shift)), lower=1)
+            total += float(np.einsum("ij,ij->", root, root))
+        return total
 
     def _factor(self, a: float, shift: float) -> FloatArray:
         if (a, shift) not in self._factors:

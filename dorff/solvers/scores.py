@@ -133,7 +133,8 @@ class Solution:
     is the noise variance of the scaled targets, (p,) with one for each of the problem's `directions`, or (1,), `rss`
     the squares that are left, alike, and `freedom` the degrees of freedom, the intercept's among them, where they were
     counted. `gcv` is the generalised cross-validation score and `log_evidence` the log marginal likelihood
-    (`RidgeScores`), where they were asked for or came for nothing; `error` is the latter's standard error. `ridges`
+    (`RidgeScores`), where they were asked for or came for nothing; `gcv_error` and `error` are the standard errors of
+    estimates, else 0. `ridges`
     (p,) where each direction has its own; `ridge` is their geometric mean. Not `converged`: out of steps."""
 
     h: FloatArray
@@ -149,6 +150,7 @@ class Solution:
     freedom: FloatArray | None = None
     converged: bool = True
     error: float = 0.0
+    gcv_error: float = 0.0
 
     @property
     def ill_conditioned(self) -> bool:
@@ -220,11 +222,13 @@ class DirectSolver(ABC):
 
 class FitScore(NamedTuple):
     """A criterion's score of one fit to all rows, of which the best has least: `value` of the solution, None where it
-    has none, and `each` (J,) of every direction alone. `noise` says that it needs `Setting.judged`."""
+    has none, and `each` (J,) of every direction alone. `noise` says that it needs `Setting.judged`; `error` is the
+    value's standard error where it is an estimate."""
 
     value: Callable[[Solution], float | None]
     each: Callable[[RidgeScores], FloatArray]
     noise: bool = False
+    error: Callable[[Solution], float] = lambda _solution: 0.0
 
 
 @dataclass(frozen=True)
@@ -260,11 +264,14 @@ def root(value: float) -> float:
     return math.sqrt(value) if value >= 0 else math.nan
 
 
-_GCV = FitScore(lambda solution: solution.gcv, lambda scores: scores.gcv_each)
+_GCV = FitScore(
+    lambda solution: solution.gcv, lambda scores: scores.gcv_each, error=lambda solution: solution.gcv_error
+)
 _EVIDENCE = FitScore(
     lambda solution: None if solution.log_evidence is None else -solution.log_evidence,
     lambda scores: -scores.evidence_each,
     noise=True,
+    error=lambda solution: solution.error,
 )
 _OF_GCV = Criterion("GCV", "root of the GCV score", root, in_units=True, of_fit=_GCV)
 _OF_EVIDENCE = Criterion("evidence", "log evidence", lambda value: -value, of_fit=_EVIDENCE)

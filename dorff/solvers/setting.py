@@ -21,7 +21,7 @@ from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
-from dorff.solvers.stochastic import Preconditioned
+from dorff.solvers.stochastic import Preconditioned, estimated
 from dorff.solvers.system import Penalty
 from dorff.solvers.uncertainty import LeftOut, left_out, posterior
 from dorff.spec.registry import lazily
@@ -68,7 +68,7 @@ class Setting:
     times a matrix. `observe` is C (q, p): targets are values of C f (Minh 2016, eq. 67), the identity if None. Used
     for all rows, and for each fold's training rows, from which alone the target scale, a covariance or a learned
     output matrix come. `method` is "direct", or "cg" for conjugate gradients on products with the moments: no system
-    is formed, so there are no scores but the evidence by sums over a lattice, no posterior and one ridge for all
+    is formed, so there are no scores but estimates by sums over a lattice, no posterior and one ridge for all
     outputs. `normalize` is that of `operator_weights`. `penalties` are of all rows, and the same for every fold; with
     them there are no scores either, and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only
     the order of f's values counts, so that held-out errors are those of s f with the best s >= 0. `r2_of` is what
@@ -128,10 +128,12 @@ class Setting:
     ) -> list[Fit]:
         """A fit for each ridge, or for each array (p,) of ridges, one a direction of the outputs (`solve_each`).
         `scores` asks for GCV scores and, unless `evidence` is False, for evidences, which are not always computed
-        otherwise. InputError for an array where the outputs do not fall apart, and for scores with penalties."""
+        otherwise; if it is True, route cg estimates evidences alone. InputError for an array where the outputs do not
+        fall apart, and for scores with penalties."""
         if scores or any(np.ndim(ridge) for ridge in ridges):
             self.check_scored()
-        fits = [self.fit_of(*one) for one in self._trials(parts, ridges, scores=scores)]
+        each = self._trials(parts, ridges, scores=scores and not (evidence and self.method == CG))
+        fits = [self.fit_of(*one) for one in each]
         return self.judged(parts, fits) if scores and evidence is not False else fits
 
     def left_out(self, parts: Parts, ridges: Sequence[Ridge]) -> tuple[list[Fit], select.FoldErrors]:
@@ -145,7 +147,8 @@ class Setting:
         """What `fit_of` takes, for each ridge; `spectral` asks for the blocks' spectra."""
         kernel, scale = self.fixed(parts), self.scaling(parts)
         if self.method == CG:
-            return [(kernel, *one) for one in self._iterated(self.weights(kernel), parts, scale, ridges)]
+            iterated = self._iterated(self.weights(kernel), parts, scale, ridges, scores=scores)
+            return [(kernel, *one) for one in iterated]
         problem = self._of_weights(self.weights(kernel), parts, scale)
         learned = learned_term(self.kernel)
         if learned is not None or spectral:
@@ -157,16 +160,20 @@ class Setting:
         return [(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
 
     def _iterated(
-        self, weights: OperatorWeights, parts: Parts, scale: FloatArray, ridges: Sequence[Ridge]
+        self, weights: OperatorWeights, parts: Parts, scale: FloatArray, ridges: Sequence[Ridge], *, scores: bool
     ) -> Iterator[tuple[Problem, Solution]]:
         """By products with the sums: of a lattice, of which the heaviest features are known, or of any."""
+        each = [float(ridge) for ridge in ridges]
         if lattice_parts(parts):
-            system, inverse = self._preconditioned(weights, parts, scale, [float(ridge) for ridge in ridges])
+            of = system, inverse = self._preconditioned(weights, parts, scale, [] if scores else each)
+            if scores:
+                yield from ((system.problem, estimated(of, ridge).solution) for ridge in each)
+                return
         else:
             how: dict[str, Any] = {"intercept": self.intercept, "scale": scale, "observe": self.observe}
             system, inverse = make_system(*of_moments(parts), weights, **how), None
-        for ridge in ridges:
-            yield system.problem, conjugate_gradients(system, float(ridge), inverse)
+        for ridge in each:
+            yield system.problem, conjugate_gradients(system, ridge, inverse)
 
     def _preconditioned(
         self, weights: OperatorWeights, parts: Parts, scale: FloatArray | Units, ridges: Sequence[float] = ()

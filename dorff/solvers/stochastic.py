@@ -2,7 +2,8 @@
 
 For a preconditioner P = L L* of A = G a + shift,
 
-    log det A = log det P + tr log(L^-1 A L^-*),     tr G_t A^-1 = E (L^-* w)* G_t A^-1 L w,     w of random signs
+    log det A = log det P + tr log(L^-1 A L^-*),     tr A^-1 = tr P^-1 + E (L^-* w)* (A^-1 - P^-1) L w,
+    tr G_t A^-1 = E (L^-* w)* G_t A^-1 L w,     w of random signs
 
 and w* log(B) w is a Gauss quadrature by the tridiagonal matrix of Lanczos' iteration for B begun at w (Ubaru, Chen &
 Saad 2017, section 3), which is that of conjugate gradients for A x = L w preconditioned by P (Gardner et al. 2018,
@@ -18,7 +19,7 @@ from dorff.moments import FloatArray
 from dorff.solvers.cg import ConjugateGradients, dots, iterate, tridiagonal
 from dorff.solvers.heavy import Heavy
 from dorff.solvers.matrixfree import System
-from dorff.solvers.scores import BlockSolution
+from dorff.solvers.scores import BlockSolution, RidgeScores, Solution
 from dorff.solvers.system import IntArray, Size
 
 PROBES: Final = 16
@@ -34,19 +35,22 @@ class Preconditioned(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The solution with its `log_det` and `freedom`; of each target the degrees of freedom (q,) that it takes; and the
-    standard error of all columns' `log_det` together, inf where an iteration did not end."""
+    """The solution with its `log_det` and `freedom`; of each target the degrees of freedom (q,) that it takes; the
+    standard error of all columns' `log_det` together, inf where an iteration did not end; and the same solution with
+    its GCV score and the standard error of that, which are inf there."""
 
     solved: BlockSolution
     freedom: FloatArray
     error: float
+    solution: Solution
 
 
 def estimated(of: Preconditioned, ridge: float) -> Estimate:
     """By PROBES vectors of random signs for each matrix of the systems."""
     system, inverse = of
-    solved, shift = iterate(system, ridge, inverse).solved, system.problem.l * ridge
-    log_det, freedom, logs = np.zeros(len(system.a)), np.zeros(len(system.a)), np.zeros(PROBES)
+    iterated, shift = iterate(system, ridge, inverse), system.problem.l * ridge
+    log_det, freedom = np.zeros((2, len(system.a)))
+    logs, counts = np.zeros((2, PROBES))
     w = np.random.default_rng(0).choice([-1.0, 1.0], (system.size, PROBES))
     shares = np.zeros(len(system.problem.scale))
     for columns in system.alike():
@@ -55,14 +59,19 @@ def estimated(of: Preconditioned, ridge: float) -> Estimate:
         x, each = _traced(of, z, at, shift)
         log_det[columns], logs = of_inverse + each.mean(), logs + len(columns) * each
         u = inverse.solve(z, system.a[at], shift)
-        freedom[columns] = system.size - shift * dots(u, x).mean()
+        each = system.size - shift * (inverse.trace(a, shift) + dots(u, x - u))
+        freedom[columns], counts = each.mean(), counts + len(columns) * each
         if not system.apart:
             shares = system.shares(u, x, at).mean(axis=1)
-    load = solved.block.load
+    load = iterated.solved.block.load
     if load is not None:
         shares = (load**2 / np.where(system.a > 0, system.a, 1.0)) @ freedom
-    error = float(logs.std(ddof=1) / np.sqrt(PROBES)) if np.isfinite(logs).all() else np.inf
-    return Estimate(replace(solved, log_det=log_det, freedom=freedom), shares, error)
+    ended, solved = bool(np.isfinite(logs).all()), replace(iterated.solved, log_det=log_det, freedom=freedom)
+    error, counted = (float(each.std(ddof=1) / np.sqrt(PROBES)) if ended else np.inf for each in (logs, counts))
+    scores = RidgeScores(system.problem, [solved])
+    gcv, left = (scores.gcv if ended else np.inf), system.problem.totals.entries.sum() - scores.freedom.sum()
+    gcv_error = 2.0 * gcv * counted / left if np.isfinite(gcv) else np.inf
+    return Estimate(solved, shares, error, replace(iterated.solution, gcv=gcv, gcv_error=float(gcv_error)))
 
 
 def _traced(of: Preconditioned, z: FloatArray, at: IntArray, shift: float) -> tuple[FloatArray, FloatArray]:

@@ -1,4 +1,4 @@
-"""Evidence by random vectors, of sums over a lattice, against the evidence of the same sums written out."""
+"""Evidence and GCV by random vectors, of sums over a lattice, against those of the same sums written out."""
 
 from dataclasses import replace
 
@@ -74,6 +74,8 @@ def test_it_is_the_evidence(name: str, way: str, ridge: float, monkeypatch: pyte
     error = found.solution.error
     assert 1e-3 < error < 1e-3 * N
     assert abs(found.log_evidence - wanted.log_evidence) < 4 * error
+    assert 1e-9 * wanted.solution.gcv < found.solution.gcv_error < 1e-2 * wanted.solution.gcv
+    assert abs(found.solution.gcv - wanted.solution.gcv) < 4 * found.solution.gcv_error
     np.testing.assert_allclose(found.noise_variance, wanted.noise_variance, rtol=0.2)
 
 
@@ -83,6 +85,7 @@ def test_it_is_exact_where_all_is_factored_and_the_same_every_time(monkeypatch: 
     found, wanted = twins(parts, setting, 1e-4)
     assert found.solution.error < 1e-8
     assert abs(found.log_evidence - wanted.log_evidence) < 0.05
+    assert abs(found.solution.gcv - wanted.solution.gcv) < 1e-8 and found.solution.gcv_error < 1e-8
     monkeypatch.setattr(heavy, "HEAVY", 100)
     first, again = (setting.solve(parts, [1e-2], scores=True)[0] for _ in range(2))
     assert first.log_evidence == again.log_evidence and first.solution.error > 0
@@ -104,6 +107,7 @@ def test_what_does_not_converge_is_no_evidence(monkeypatch: pytest.MonkeyPatch) 
     parts, setting = case(KERNELS["identity"], "plain")
     (fit,) = setting.solve(parts, [1e-6], scores=True)
     assert fit.log_evidence == -np.inf and fit.solution.error == np.inf
+    assert fit.solution.gcv == fit.solution.gcv_error == np.inf
 
 
 @pytest.mark.parametrize("name", ["identity", "divergence-free"])
@@ -121,6 +125,7 @@ def test_each_vector_gives_what_the_matrices_written_out_give(name: str, monkeyp
     values, vectors = np.linalg.eigh((B + B.T) / 2)
     np.testing.assert_allclose(logs, np.log(values) @ (vectors.T @ w) ** 2, rtol=1e-4)
     np.testing.assert_allclose(x, np.linalg.solve(A, L @ w), atol=1e-2 * np.abs(x).max())
+    assert of.inverse.trace(a, shift) == pytest.approx(np.trace(np.linalg.inv(L @ L.T)), rel=1e-9)
     np.testing.assert_allclose(of.inverse.solve(L @ w, np.full(3, a), shift), np.linalg.solve(L.T, w), rtol=1e-6)
     shares = of.system.shares(w, w, at).sum(axis=0)
     np.testing.assert_allclose(a * shares, np.einsum("kn,kj,jn->n", w, G, w), rtol=1e-9)
