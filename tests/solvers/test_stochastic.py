@@ -1,5 +1,6 @@
 """Evidence and GCV by random vectors, of sums over a lattice, against those of the same sums written out."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from dorff.kernels import OperatorKernel
 from dorff.moments import LatticeMoments, ToeplitzAdder
 from dorff.passes.lattice import extents_of
 from dorff.solvers import Fit, Setting, heavy, stochastic
+from dorff.solvers.cg import iterate
 from dorff.solvers.setting import CG
 
 N, ROOT = 20_000, np.array([[1.0, 0.4], [0.4, 2.0]])
@@ -117,6 +119,8 @@ def test_each_vector_gives_what_the_matrices_written_out_give(name: str, monkeyp
     of = setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2))
     k, a, shift = of.system.size, float(of.system.a[0]), 1e-3 * of.system.problem.l
     G = a * of.system.apply(np.eye(k), np.zeros(k, int))
+    inside = np.ix_(of.inverse._at, of.inverse._at)
+    np.testing.assert_allclose(a * of.inverse._block, G[inside], atol=1e-9 * np.abs(G).max())
     A, (L, log_det) = G + shift * np.eye(k), of.inverse.root(np.eye(k), a, shift)
     assert abs(log_det - np.linalg.slogdet(L @ L.T / shift)[1]) < 1e-9 * k
     w, at = np.random.default_rng(5).choice([-1.0, 1.0], (k, 3)), np.zeros(3, int)
@@ -129,3 +133,42 @@ def test_each_vector_gives_what_the_matrices_written_out_give(name: str, monkeyp
     np.testing.assert_allclose(of.inverse.solve(L @ w, np.full(3, a), shift), np.linalg.solve(L.T, w), rtol=1e-6)
     shares = of.system.shares(w, w, at).sum(axis=0)
     np.testing.assert_allclose(a * shares, np.einsum("kn,kj,jn->n", w, G, w), rtol=1e-9)
+
+
+def prepared(parts: list[LatticeMoments], setting: Setting, ridges: Sequence[float]) -> stochastic.Preconditioned:
+    return setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2), ridges)
+
+
+@pytest.mark.parametrize(("name", "error"), [("identity", 2e-3), ("divergence-free", 1e-1)])
+def test_what_is_factored_follows_from_the_ridges(name: str, error: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More for smaller ridges, and all in the end; and as much as may be where steps would be too many else."""
+    parts, setting = case(KERNELS[name], "plain", error=error)
+    m, every = setting.m, [1.0, 1e-2, 1e-12]
+    monkeypatch.setattr(heavy, "HEAVY", 2 * m)
+    sizes = [len(prepared(parts, setting, [ridge]).inverse._at) for ridge in every]
+    assert sizes[0] < sizes[1] <= sizes[2] == m and sizes[0] < m // 4
+    assert sizes[0] <= len(prepared(parts, setting, every).inverse._at) <= m
+    assert len(prepared(parts, setting, []).inverse._at) == m
+    monkeypatch.setattr(heavy, "HEAVY", m // 4)
+    sizes = [len(prepared(parts, setting, [ridge]).inverse._at) for ridge in every]
+    assert sizes[0] <= sizes[1] <= sizes[2] and abs(sizes[2] - m // 4) <= 2
+    system, inverse = prepared(parts, setting, every[1:2])
+    assert iterate(system, every[1], inverse, tolerance=1e-12).iterations < 200
+    most = [inverse._diagonal[rows].max() for rows in (inverse._at, np.arange(system.size))]
+    assert most[0] == most[1] > 3.0 * np.delete(inverse._diagonal, inverse._at).max()
+
+
+@pytest.mark.parametrize(("ridge", "factored"), [(1e-2, 32), (1e-4, 32), *slow((1e-8, 256))])
+def test_it_stops_where_rounding_hides_the_rest(ridge: float, factored: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the digits that more steps would say, and nearer to the solution than these, and than 1e-6."""
+    monkeypatch.setattr(heavy, "HEAVY", factored)
+    parts, setting = case(KERNELS["identity"], "plain", error=2e-3)
+    system, inverse = prepared(parts, setting, [])
+    early, late = (iterate(system, ridge, inverse, tolerance=tolerance) for tolerance in (None, 1e-13))
+    shift, apart = ridge * system.problem.l, early.solved.x - late.solved.x
+    error = np.sum(apart * system.apply(apart, np.arange(2))) + shift * np.sum(apart**2)
+    energy, most = np.sum(late.solved.x * system.rhs), 0.1 * 10.0 ** -max(early.solution.digits, 5.0)
+    assert early.iterations < late.iterations and early.solution.converged
+    assert early.solution.digits == pytest.approx(late.solution.digits, abs=1e-6)
+    assert np.sqrt(error / energy) < most
+    assert early.errors[-1] * np.sqrt(inverse.slack(system.a, shift)) <= 1.001 * most
