@@ -132,8 +132,8 @@ class Setting:
         fall apart, and for scores with penalties."""
         if scores or any(np.ndim(ridge) for ridge in ridges):
             self.check_scored()
-        each = self._trials(parts, ridges, scores=scores and not (evidence and self.method == CG))
-        fits = [self.fit_of(*one) for one in each]
+        scored = scores and not (evidence and self.method == CG)
+        fits = [self.fit_of(*one) for one in self._trials(parts, ridges, scores=scored)]
         return self.judged(parts, fits) if scores and evidence is not False else fits
 
     def left_out(self, parts: Parts, ridges: Sequence[Ridge]) -> tuple[list[Fit], select.FoldErrors]:
