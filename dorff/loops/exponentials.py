@@ -48,8 +48,8 @@ def witness(trig: F64, most: F64, Z: F64, probe: F64, sums: F64, sizes: F64, tot
     kernels, the first of the wide ones, the others of the narrow ones, and the weights times squares of the targets
     along `probe` (q,); to `sizes` the sizes of all of these; to `total` (1 + q,) those of the strengths.
 
-    trig (3 v, 2 b) are cosines and sines of what `halves` makes of rows Z (n, .), n <= b, with 2 K + 1 for `most`: a kernel, the sum
-    of exp(i k x) over |k| <= K, is the sines' quotient."""
+    trig (3 v, 2 b) are cosines and sines of what `halves` makes of rows Z (n, .), n <= b, with 2 K + 1 for `most`: a
+    kernel, the sum of exp(i k x) over |k| <= K, is the sines' quotient."""
     v, b, q = most.shape[1], trig.shape[1] // 2, probe.size
     for i in range(len(Z)):
         wide, narrow, z = 1.0, 1.0, Z[i]
@@ -126,7 +126,8 @@ def powers(E: F64) -> None:
 @line_code
 def _horner(v: Lines, coefficients: Any, length: Any, width: Any, t: Any, values: Any, at: Any) -> None:
     """A line of values, from `at` on, of the polynomials in columns of coefficients (length, width) at the number t."""
-    x, value = v.spread(t, v.first), cgutils.alloca_once_value(v.b, v.load(coefficients, at))
+    x, begin = v.spread(t, v.first), v.load(coefficients, at)
+    value = cgutils.alloca_once_value(v.b, begin)  # type: ignore[no-untyped-call]
     with cgutils.for_range_slice(v.b, v.b.add(at, width), v.b.mul(length, width), width) as (index, _):
         v.b.store(v.plus(v.times(v.b.load(value), x), v.load(coefficients, index)), value)
     v.store(v.b.load(value), values, at)

@@ -147,7 +147,7 @@ class GridExponentials(Exponentials):
         steps = [1, 1, 1, *(prod(self._shape[axis + 1 :]) for axis in range(len(extents)))]
         self._sides = np.array(steps[-3:-1], np.int64)
         self._tiles = np.array([max(8, ceil(N / (2**16) ** (1 / len(extents)))) for N in self._points])
-        self._rows: FloatArray = np.empty((0, 0))  # memory that is kept: an allocator may give it back each time
+        self._rows = np.empty((0, len(extents) + 1 + q))  # kept: an allocator may give memory back each time
         self._grid = np.zeros(prod(self._shape) + 8 * W * (1 + q))  # windows may reach behind the last index
 
     def add(self, Z: FloatArray) -> None:
