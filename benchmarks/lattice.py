@@ -598,13 +598,13 @@ def bare_reading(ready: Any, number: int, of: int, store: Path) -> float:
 def bare_sums(ready: Any, number: int, _: int, extents: tuple[int, ...], tolerance: float, rows: int) -> float:
     """Of rows that are there already: the sums of exponentials that the pass makes, and no more."""
     rng, adder = np.random.default_rng(number), exponentials(extents, 2, tolerance)
-    blocks = [(rng.uniform(-np.pi, np.pi, (LATTICE_ROWS, len(extents))), rng.standard_normal((LATTICE_ROWS, 3)))
-              for _ in range(8)]  # fmt: skip
-    adder.add(*blocks[0])
+    v = len(extents)
+    blocks = [rng.uniform(-np.pi, np.pi, (LATTICE_ROWS, v + 3)) for _ in range(8)]
+    adder.add(blocks[0])
     ready.wait()
     began, done = time.perf_counter(), 0
     while done < rows:
-        adder.add(*blocks[(done // LATTICE_ROWS) % len(blocks)])
+        adder.add(blocks[(done // LATTICE_ROWS) % len(blocks)])
         done += LATTICE_ROWS
     return done / (time.perf_counter() - began)
 
@@ -708,9 +708,9 @@ def receipts(folder: Path, body: Config) -> int:
 
 
 def our_sums(extents: tuple[int, ...], tolerance: float, theta: FloatArray, strengths: FloatArray) -> Any:
-    adder = exponentials(extents, 2, tolerance)
+    adder, Z = exponentials(extents, 2, tolerance), np.hstack([theta, strengths])
     for start in range(0, len(theta), LATTICE_ROWS):
-        adder.add(theta[start : start + LATTICE_ROWS], strengths[start : start + LATTICE_ROWS])
+        adder.add(Z[start : start + LATTICE_ROWS])
     return adder.sums()[0]
 
 

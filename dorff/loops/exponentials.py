@@ -2,11 +2,14 @@
 Fourier transform is that of the rows (Barnett, Magland & af Klinteberg 2019)."""
 
 import math
+from typing import Any
 
 import numpy as np
+from numba.core import cgutils
 from numpy.typing import NDArray
 
 from dorff.loops.config import loop
+from dorff.loops.tiles import LANES, Lines, line_code
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -30,53 +33,73 @@ def angles(X: F64, at: I64, center: F64, step: F64, Y: F64, y0: F64, weights: F6
 
 
 @loop
-def weighed(Z: F64, v: int, strengths: F64) -> None:
-    """Of such rows the strengths (n, 1 + q): the weights, then these times the targets."""
+def halves(Z: F64, phi: F64, most: F64, out: F64) -> None:
+    """Of such rows half the angles to phi (v,), and these times the numbers `most` (2, v): out (3 v, b), b >= n."""
+    v = phi.size
+    for j in range(v):
+        for i in range(len(Z)):
+            half = 0.5 * (Z[i, j] - phi[j])
+            out[j, i], out[v + j, i], out[2 * v + j, i] = half, most[0, j] * half, most[1, j] * half
+
+
+@loop
+def witness(trig: F64, most: F64, Z: F64, probe: F64, sums: F64, sizes: F64, total: F64) -> None:
+    """Add to `sums` (2 + q,) the rows' strengths (the weight, and it times each target) times products of Dirichlet
+    kernels, the first of the wide ones, the others of the narrow ones, and the weights times squares of the targets
+    along `probe` (q,); to `sizes` the sizes of all of these; to `total` (1 + q,) those of the strengths.
+
+    trig (3 v, 2 b) are cosines and sines of what `halves` makes of rows Z (n, .), n <= b, with 2 K + 1 for `most`: a
+    kernel, the sum of exp(i k x) over |k| <= K, is the sines' quotient."""
+    v, b, q = most.shape[1], trig.shape[1] // 2, probe.size
     for i in range(len(Z)):
-        z, s = Z[i], strengths[i]
-        s[0] = z[v]
-        for k in range(1, s.size):
-            s[k] = z[v] * z[v + k]
-
-
-@loop
-def witness(trig: F64, most: F64, Z: F64, strengths: F64, probe: F64, sums: F64, sizes: F64, total: F64) -> None:
-    """Add to `sums` (2 + q,) the rows' strengths times products of Dirichlet kernels, the first of the wide ones, the
-    others of the narrow ones, and the weights times squares of the targets along `probe` (q,); to `sizes` the sizes of
-    all of these; to `total` (1 + q,) those of the strengths.
-
-    trig (3 v, 2 n) are cosines and sines of half the angles x, and of these times the numbers `most` (2, v), 2 K + 1:
-    a kernel, the sum of exp(i k x) over |k| <= K, is the sines' quotient. Rows Z and strengths as above."""
-    v, n, C = most.shape[1], len(Z), strengths.shape[1]
-    for i in range(n):
-        wide, narrow, z, s = 1.0, 1.0, Z[i], strengths[i]
+        wide, narrow, z = 1.0, 1.0, Z[i]
         for j in range(v):
-            below = trig[j, n + i]
+            below = trig[j, b + i]
             small = abs(below) < 1e-12
-            wide *= most[0, j] if small else trig[v + j, n + i] / below
-            narrow *= most[1, j] if small else trig[2 * v + j, n + i] / below
-        for k in range(C):
-            added = s[k] * (wide if k == 0 else narrow)
-            sums[k] += added
-            sizes[k] += abs(added)
-            total[k] += abs(s[k])
-        along, size = 0.0, 0.0
-        for k in range(C - 1):
-            along += z[v + 1 + k] * probe[k]
-            size += abs(z[v + 1 + k])
-        sums[C] += s[0] * along * along
-        sizes[C] += s[0] * size * size
+            wide *= most[0, j] if small else trig[v + j, b + i] / below
+            narrow *= most[1, j] if small else trig[2 * v + j, b + i] / below
+        w, along, size = z[v], 0.0, 0.0
+        sums[0] += w * wide
+        sizes[0] += abs(w * wide)
+        total[0] += abs(w)
+        for k in range(q):
+            y = z[v + 1 + k]
+            added = w * y * narrow
+            sums[k + 1] += added
+            sizes[k + 1] += abs(added)
+            total[k + 1] += abs(w * y)
+            along += y * probe[k]
+            size += abs(y)
+        sums[q + 1] += w * along * along
+        sizes[q + 1] += w * size * size
 
 
 @loop
-def turned(theta: F64, points: I64, sides: I64, turns: F64, tile: U16) -> None:
-    """Places `turns` (n, d) on a grid of `points` (d,), of angles theta; the tiles (n,) of these sides they are in."""
-    for i in range(len(theta)):
+def squares(Z: F64, v: int, out: F64) -> None:
+    """Add to `out` (q, q) the weights times products of two targets."""
+    q = len(out)
+    for i in range(len(Z)):
+        z = Z[i]
+        for k in range(q):
+            strength = z[v] * z[v + 1 + k]
+            for other in range(q):
+                out[k, other] += strength * z[v + 1 + other]
+
+
+@loop
+def _place(theta: float, points: int) -> float:
+    """Where an angle is on a circle of so many points."""
+    share = theta / _TURN
+    return (share - math.floor(share)) * points
+
+
+@loop
+def tiles(Z: F64, points: I64, sides: I64, tile: U16) -> None:
+    """The tiles (n,), of these sides, that such rows are in, of a grid of `points` (d,)."""
+    for i in range(len(Z)):
         number = 0
         for j in range(points.size):
-            share = theta[i, j] / _TURN
-            turns[i, j] = (share - math.floor(share)) * points[j]
-            number = number * (points[j] // sides[j] + 1) + int(turns[i, j]) // sides[j]
+            number = number * (points[j] // sides[j] + 1) + int(_place(Z[i, j], points[j])) // sides[j]
         tile[i] = number
 
 
@@ -100,51 +123,70 @@ def powers(E: F64) -> None:
         _rotated(E[h], E[K + h], E[k - h], E[K + k - h], E[k], E[K + k])
 
 
+@line_code
+def _horner(v: Lines, coefficients: Any, length: Any, width: Any, t: Any, values: Any, at: Any) -> None:
+    """A line of values, from `at` on, of the polynomials in columns of coefficients (length, width) at the number t."""
+    x, begin = v.spread(t, v.first), v.load(coefficients, at)
+    value = cgutils.alloca_once_value(v.b, begin)  # type: ignore[no-untyped-call]
+    with cgutils.for_range_slice(v.b, v.b.add(at, width), v.b.mul(length, width), width) as (index, _):
+        v.b.store(v.plus(v.times(v.b.load(value), x), v.load(coefficients, index)), value)
+    v.store(v.b.load(value), values, at)
+
+
+@line_code
+def _add_lines(v: Lines, row: Any, length: Any, by: Any, number: Any, grid: Any, at: Any) -> None:
+    """Add a row of so many numbers, whole lines, to a grid from `at` on, times by[number]."""
+    factor = v.spread(by, number)
+    with cgutils.for_range_slice(v.b, v.first, length, v.after(v.first, LANES)) as (j, _):
+        into = v.b.add(at, j)
+        v.store(v.plus(v.load(grid, into), v.times(factor, v.load(row, j))), grid, into)
+
+
 @loop
-def _window(u: float, coefficients: F64, values: F64) -> int:
-    """The window's values (W,) at the grid's points around u, the first of which is at the index that is returned."""
+def _window(u: float, coefficients: F64, t: F64, values: F64) -> int:
+    """The window's values (W,) at the grid's points around u, the first of which is at the index that is returned; t
+    (1,) is scratch."""
     at = math.floor(u)
-    t = 2.0 * (u - at) - 1.0
-    first = coefficients[0]
-    for j in range(values.size):
-        values[j] = first[j]
-    for i in range(1, coefficients.shape[0]):
-        row = coefficients[i]
-        for j in range(values.size):
-            values[j] = values[j] * t + row[j]
+    t[0] = 2.0 * (u - at) - 1.0
+    for j in range(0, values.size, LANES):
+        _horner(coefficients, coefficients.shape[0], values.size, t, values, j)
     return int(at)
 
 
 @loop
-def spread(U: F64, strengths: F64, coefficients: F64, used: int, grid: F64, sides: I64) -> None:
-    """Add each row's strengths to a grid, times a window around where the row is.
+def spread(Z: F64, coefficients: F64, used: int, points: I64, grid: F64, sides: I64) -> None:
+    """Add each row's strengths, w and w times each target, to a grid, times a window around where the row is.
 
-    U (n, d), d = 1, 2 or 3: places in [0, N_j] grid points. `strengths` (n, C); `coefficients` (degree + 1, W) of the
-    window's pieces as polynomials, those from `used` on zero. `grid` is flat: `sides` (2,) numbers from one index of
-    the first axis, and of the second, to the next (of three); as many are behind the last index as a window has. All
-    C-contiguous. Numbers are added in the order of the rows."""
-    n, d = U.shape
-    W, C = coefficients.shape[1], strengths.shape[1]
+    Z (n, d + 1 + q) as above, d = 1, 2 or 3; `coefficients` (degree + 1, W) of the window's pieces as polynomials,
+    those from `used` on zero. `grid` is flat, of `points` (d,): `sides` (2,) numbers from one index of the first axis,
+    and of the second, to the next (of three); as many are behind the last index as a window has. All C-contiguous.
+    Numbers are added in the order of the rows."""
+    n, d = len(Z), points.size
+    W, C = coefficients.shape[1], Z.shape[1] - d
     length = -(-used * C // 8) * 8
-    first, second, last, row = np.ones(W), np.ones(W), np.empty(W), np.zeros(max(W * C, length))
+    t, first, second, last = np.empty(1), np.ones(W), np.ones(W), np.empty(W)
+    row, s = np.zeros(max(W * C, length)), np.empty(C)
+    part = np.zeros(row.size) if d == 3 else row
     rows, columns = used if d == 3 else 1, used if d >= 2 else 1
     for i in range(n):
-        u, s, at = U[i], strengths[i], 0
+        z, at = Z[i], 0
         if d == 3:
-            at += _window(u[0], coefficients, first) * sides[0]
+            at += _window(_place(z[0], points[0]), coefficients, t, first) * sides[0]
         if d >= 2:
-            at += _window(u[d - 2], coefficients, second) * sides[1]
-        at += _window(u[d - 1], coefficients, last) * C
+            at += _window(_place(z[d - 2], points[d - 2]), coefficients, t, second) * sides[1]
+        at += _window(_place(z[d - 1], points[d - 1]), coefficients, t, last) * C
+        s[0] = z[d]
+        for k in range(1, C):
+            s[k] = z[d] * z[d + k]
         for j in range(used):
             for k in range(C):
                 row[j * C + k] = last[j] * s[k]
         for p in range(rows):
-            for q in range(columns):
-                by = first[p] * second[q]
-                begin = at + p * sides[0] + q * sides[1]
-                into = grid[begin : begin + length]
+            if d == 3:
                 for j in range(length):
-                    into[j] += by * row[j]
+                    part[j] = first[p] * row[j]
+            for q in range(columns):
+                _add_lines(part, length, second, q, grid, at + p * sides[0] + q * sides[1])
 
 
 @loop
@@ -155,15 +197,15 @@ def gather(U: F64, coefficients: F64, used: int, grid: F64, sides: I64, out: F64
     n, d = U.shape
     W, C = coefficients.shape[1], out.shape[1]
     length = used * C
-    first, second, last, row = np.ones(W), np.ones(W), np.empty(W), np.empty(length)
+    t, first, second, last, row = np.empty(1), np.ones(W), np.ones(W), np.empty(W), np.empty(length)
     rows, columns = used if d == 3 else 1, used if d >= 2 else 1
     for i in range(n):
         u, values, at = U[i], out[i], 0
         if d == 3:
-            at += _window(u[0], coefficients, first) * sides[0]
+            at += _window(u[0], coefficients, t, first) * sides[0]
         if d >= 2:
-            at += _window(u[d - 2], coefficients, second) * sides[1]
-        at += _window(u[d - 1], coefficients, last) * C
+            at += _window(u[d - 2], coefficients, t, second) * sides[1]
+        at += _window(u[d - 1], coefficients, t, last) * C
         for j in range(length):
             row[j] = 0.0
         for p in range(rows):

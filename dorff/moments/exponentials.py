@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.loops.exponentials import powers, spread, turned
+from dorff.loops.exponentials import powers, spread, tiles
 from dorff.loops.rowwise import trig_pairs
 from dorff.loops.windows import fast_length, pieces_of, rfftn, transform_of, width_of
 from dorff.moments.blas import FloatArray
@@ -51,8 +51,8 @@ class Exponentials(ABC):
         return doubled(self.extents)
 
     @abstractmethod
-    def add(self, theta: FloatArray, strengths: FloatArray) -> None:
-        """Add rows: angles theta (n, d) and strengths (n, 1 + q), the weight first."""
+    def add(self, Z: FloatArray) -> None:
+        """Add rows [theta | w | y] (n, d + 1 + q), C-contiguous: the strengths are w, and w times each target."""
 
     @abstractmethod
     def held(self) -> Iterator[FloatArray]:
@@ -77,12 +77,12 @@ class TensorExponentials(Exponentials):
         self._T = np.zeros((wide[0], prod(wide[1:])))
         self._R = np.zeros((q * narrow[0], prod(narrow[1:])))
 
-    def add(self, theta: FloatArray, strengths: FloatArray) -> None:
-        for start in range(0, len(theta), TENSOR_ROWS):
-            rows = slice(start, start + TENSOR_ROWS)
-            self._add(np.ascontiguousarray(theta[rows].T), np.ascontiguousarray(strengths[rows].T))
+    def add(self, Z: FloatArray) -> None:
+        for start in range(0, len(Z), TENSOR_ROWS):
+            columns, v = np.ascontiguousarray(Z[start : start + TENSOR_ROWS].T), len(self.extents)
+            self._add(columns[:v], columns[v], columns[v + 1 :])
 
-    def _add(self, theta: FloatArray, strengths: FloatArray) -> None:
+    def _add(self, theta: FloatArray, w: FloatArray, y: FloatArray) -> None:
         b, trig = theta.shape[1], np.empty((len(theta), 2 * theta.shape[1]))
         trig_pairs(theta, trig, np.ones(b))
         each = []
@@ -93,9 +93,9 @@ class TensorExponentials(Exponentials):
             powers(E)
             each.append(E)
         few = [E[at] for E, at in zip(each, self._few, strict=True)]
-        self._T += (each[0] * strengths[0]) @ _across(each[1:], b).T
+        self._T += (each[0] * w) @ _across(each[1:], b).T
         if self.q:
-            first = (few[0] * strengths[1:, None]).reshape(-1, b)
+            first = (few[0] * (w * y)[:, None]).reshape(-1, b)
             self._R += first @ _across(few[1:], b).T
 
     def held(self) -> Iterator[FloatArray]:
@@ -147,15 +147,18 @@ class GridExponentials(Exponentials):
         steps = [1, 1, 1, *(prod(self._shape[axis + 1 :]) for axis in range(len(extents)))]
         self._sides = np.array(steps[-3:-1], np.int64)
         self._tiles = np.array([max(8, ceil(N / (2**16) ** (1 / len(extents)))) for N in self._points])
+        self._rows = np.empty((0, len(extents) + 1 + q))  # kept: an allocator may give memory back each time
         self._grid = np.zeros(prod(self._shape) + 8 * W * (1 + q))  # windows may reach behind the last index
 
-    def add(self, theta: FloatArray, strengths: FloatArray) -> None:
-        turns, tile = np.empty(theta.shape), np.empty(len(theta), np.uint16)
-        turned(theta, np.array(self._points), self._tiles, turns, tile)
+    def add(self, Z: FloatArray) -> None:
+        points = np.array(self._points)
         if self._grid.size > SORTED_FROM:  # rows by the tile of the grid that they are in
-            order = np.argsort(tile, kind="stable")
-            turns, strengths = (np.take(one, order, axis=0) for one in (turns, strengths))
-        spread(turns, np.ascontiguousarray(strengths), self._coefficients, self._width, self._grid, self._sides)
+            if len(self._rows) < len(Z):
+                self._rows = np.empty_like(Z)
+            tile, rows = np.empty(len(Z), np.uint16), self._rows[: len(Z)]
+            tiles(Z, points, self._tiles, tile)
+            Z = np.take(Z, np.argsort(tile, kind="stable"), axis=0, out=rows, mode="clip")  # "raise" would copy
+        spread(Z, self._coefficients, self._width, points, self._grid, self._sides)
 
     def held(self) -> Iterator[FloatArray]:
         yield self._grid
@@ -163,12 +166,14 @@ class GridExponentials(Exponentials):
     def sums(self) -> list[ComplexArray]:
         d, channels = len(self.extents), 1 + self.q
         W, left = self._coefficients.shape[1], self._width // 2 - 1
-        out = [self._grid[: prod(self._shape)].reshape(self._shape)]
-        for axis, N in enumerate(self._points):  # the grid is a torus
-            rest = np.moveaxis(out[0], axis, 0).copy()
-            rest[:W] += rest[N:]
-            out[0] = np.moveaxis(np.roll(rest[:N], -left, axis=0), 0, axis)
-        transformed = rfftn(out[0], range(d))
+        grid = self._grid[: prod(self._shape)].reshape(self._shape)
+        for axis, N in enumerate(self._points):  # the grid is a torus, from `left` on
+            first, rest, behind = np.split(grid, [left, N], axis=axis)
+            grid = np.concatenate([rest, first], axis=axis)
+            ends, more = np.moveaxis(grid, axis, 0), np.moveaxis(behind, axis, 0)
+            ends[N - left :] += more[:left]
+            ends[: W - left] += more[left:]
+        transformed = rfftn(grid, range(d))
         corrections = [transform_of(self._width, N, K) for N, K in zip(self._points, self.twice, strict=True)]
         return [
             self._kept(transformed[..., channel], corrections, self.extents if channel else self.twice)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.loops.exponentials import weighed, witness
+from dorff.loops.exponentials import halves, squares, witness
 from dorff.loops.rowwise import trig_pairs
 from dorff.moments.base import HEADER, UNIT, Adder, IntArray, Kind, Sums
 from dorff.moments.blas import FloatArray
@@ -24,6 +24,7 @@ from dorff.moments.exponentials import ComplexArray, Extents, doubled, exponenti
 from dorff.moments.gram import Moments
 
 ROWS: Final = 64  # of a Gram matrix that are made at a time
+WITNESSED: Final = 4096  # rows at a time, that stay in a cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,21 +149,23 @@ class ToeplitzAdder(Adder):
         if not len(Z):
             return
         v, Z = len(self._phi), np.ascontiguousarray(Z)
-        theta, strengths = np.ascontiguousarray(Z[:, :v]), np.empty((len(Z), 1 + self.q))
-        weighed(Z, v, strengths)
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
-            self._exponentials.add(theta, strengths)
-            self._squares += strengths[:, 1:].T @ Z[:, v + 1 :]
-        self._witness(theta, strengths, Z)
+            self._exponentials.add(Z)
+        squares(Z, v, self._squares)
+        self._witness(Z)
         self.n += len(Z)
 
-    def _witness(self, theta: FloatArray, strengths: FloatArray, Z: FloatArray) -> None:
-        of, q = self._exponentials, self.q
-        most = 2.0 * np.array([of.twice, of.extents]) + 1.0
-        trig, total = _halves(theta - self._phi, most), np.zeros(1 + q)
-        with np.errstate(over="ignore", invalid="ignore"):
-            witness(trig, most, Z, strengths, self.probe[:q], self.witness[: 2 + q], self.witness[2 + q :], total)
-            self.witness[2 + q : 3 + 2 * q] += self._sizes * total
+    def _witness(self, Z: FloatArray) -> None:
+        of, q, v, n = self._exponentials, self.q, len(self._phi), len(Z)
+        most, total = 2.0 * np.array([of.twice, of.extents]) + 1.0, np.zeros(1 + q)
+        b = min(n, WITNESSED)
+        half, trig, ones = np.empty((3 * v, b)), np.empty((3 * v, 2 * b)), np.ones(b)
+        for start in range(0, n, b):
+            rows = Z[start : start + b]
+            halves(rows, self._phi, most, half)
+            trig_pairs(half, trig, ones)
+            witness(trig, most, rows, self.probe[:q], self.witness[: 2 + q], self.witness[2 + q :], total)
+        self.witness[2 + q : 3 + 2 * q] += self._sizes * total
 
     @property
     def _sizes(self) -> FloatArray:
@@ -194,16 +197,6 @@ class ToeplitzAdder(Adder):
             parts = [one.reshape(-1).view(float) for one in self._exponentials.sums()]
             self._finished = self.n, np.concatenate([*parts, self._squares.reshape(-1)])
         return Toeplitz(self.m, self.q, self.n, self.y0, self._finished[1].copy(), self.observed, self.unit)
-
-
-def _halves(x: FloatArray, most: FloatArray) -> FloatArray:
-    """Cosines and sines (3 v, 2 n) of half the angles x (n, v), and of these times the numbers `most` (2, v)."""
-    n, v = x.shape
-    halves, trig = np.empty((3, v, n)), np.empty((3 * v, 2 * n))
-    np.multiply(0.5, x.T, out=halves[0])
-    np.multiply(most[:, :, None], halves[0], out=halves[1:])
-    trig_pairs(halves.reshape(3 * v, n), trig, np.ones(n))
-    return trig
 
 
 def _value(half: ComplexArray, phi: FloatArray) -> float:

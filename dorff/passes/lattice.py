@@ -36,12 +36,13 @@ class LatticeSums(TargetSums):
         self._axes, self.extents = axes_of(modes), extents_of(modes)
         self._center = features.center[self._axes]
         self._step = (modes.step / features.scale)[self._axes]
+        self._Z, self._ones = np.empty((block_rows, len(self._axes) + 1 + len(y0))), np.ones(block_rows)
         load(len(self._axes))  # while there is memory for it
 
     def _add_block(self, sums: moments.Adder, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> None:
-        began, Z = time.perf_counter(), np.empty((len(x), len(self._axes) + 1 + y.shape[1]))
+        began, Z = time.perf_counter(), self._Z[: len(x)]
         x, y = np.ascontiguousarray(x), np.ascontiguousarray(y)
-        weights = np.ones(len(x)) if weight is None else np.ascontiguousarray(weight)
+        weights = self._ones[: len(x)] if weight is None else np.ascontiguousarray(weight)
         angles(x, self._axes, self._center, self._step, y, self._y0, weights, Z)
         sums.add(Z)
         self.syrk_seconds += time.perf_counter() - began
@@ -57,7 +58,7 @@ def load(v: int) -> None:
     few.add(np.zeros((2, v + 2)))
     few.compared()
     if v <= 3:
-        GridExponentials((1,) * v, 1, 1e-2).add(np.zeros((2, v)), np.zeros((2, 2)))
+        GridExponentials((1,) * v, 1, 1e-2).add(np.zeros((2, v + 2)))
 
 
 def alone_of(features: FeatureMap) -> Modes | None:

@@ -32,6 +32,11 @@ def dense(theta: np.ndarray, strengths: np.ndarray, extents: Extents) -> np.ndar
     return np.asarray(values.reshape(half_shape(extents)))
 
 
+def strengths_of(Z: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
+    theta, w, y = np.split(Z, [d, d + 1], axis=1)
+    return theta, np.hstack([w, w * y])
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     extents=st.one_of(*(st.tuples(*[st.integers(0 if d > 1 else 1, 9 - 2 * d)] * d) for d in (1, 2, 3))),
@@ -40,10 +45,10 @@ def dense(theta: np.ndarray, strengths: np.ndarray, extents: Extents) -> np.ndar
 def test_sums_are_what_they_are_defined_as(extents: Extents, q: int, n: int, cut: int, grid: bool) -> None:
     """However rows are cut into blocks; by products of powers exact to rounding, by a grid to its tolerance."""
     Z = rows(extents, q, n)
-    theta, strengths = Z[:, : len(extents)], Z[:, len(extents) :]
+    theta, strengths = strengths_of(Z, len(extents))
     sums = GridExponentials(extents, q, 1e-12) if grid else TensorExponentials(extents, q)
     for part in (slice(0, cut), slice(cut, None)):
-        sums.add(theta[part], strengths[part])
+        sums.add(Z[part])
     for number, found in enumerate(sums.sums()):
         wanted = dense(theta, strengths[:, number], extents if number else sums.twice)
         assert np.abs(found - wanted).max() <= sums.unit * np.abs(strengths[:, number]).sum()
@@ -57,9 +62,9 @@ def test_sums_by_a_grid_are_as_good_as_their_tolerance(extents: Extents, toleran
     Z = rows(extents, 1, 3000)
     if not apart:
         Z[:, : len(extents)] = Z[0, : len(extents)]
-    theta, strengths = Z[:, : len(extents)], Z[:, len(extents) :]
+    theta, strengths = strengths_of(Z, len(extents))
     sums = GridExponentials(extents, 1, tolerance)
-    sums.add(theta, strengths)
+    sums.add(Z)
     error = np.abs(sums.sums()[0] - dense(theta, strengths[:, 0], sums.twice)).max() / strengths[:, 0].sum()
     assert error <= (tolerance if apart else sums.unit)
     assert error > 1e-7 * tolerance  # no more digits than were paid for
