@@ -187,10 +187,11 @@ def iterated(product: Callable[[Any], Any], rhs: Any, residual: float) -> tuple[
 def lattice(data: Data, case: Case, how: Config) -> Predict:
     """The sums of rows in memory, a part of them each thread, and the solve."""
     from dorff import frequencies, kernels
-    from dorff.features import FeatureMap, Recipe
+    from dorff.features import FeatureMap, Recipe, modes_of
     from dorff.model import Model
+    from dorff.moments import LatticeMoments
     from dorff.moments.blas import pinned
-    from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, gram, modes_of, of_lattice
+    from dorff.passes.lattice import LATTICE_ROWS, LatticeSums
     from dorff.solvers import Setting
 
     scalar = kernels.Gaussian(LENGTH) if case.nu is None else kernels.Matern(LENGTH, nu=case.nu)
@@ -212,7 +213,8 @@ def lattice(data: Data, case: Case, how: Config) -> Predict:
     with pinned(), ThreadPoolExecutor(how["threads"]) as pool:  # BLAS has one thread in each, as in a job
         each = pool.map(summed, range(how["threads"])) if how["threads"] > 1 else [summed(0)]
         total = reduce(lambda one, other: one.absorb(other), each)
-        (made,) = setting.solve([(gram if direct else of_lattice)(total, modes, modes)], [case.noise**2 / n])
+        moments = LatticeMoments.of(total).on(modes.modes, modes.extents)
+        (made,) = setting.solve([moments.gram() if direct else moments], [case.noise**2 / n])
     how |= {"m": features.m, "digits": float(made.solution.digits), "route": method}
     return lambda X: Model(
         features, made.weights, made.solution.h, made.bias, made.scale, made.kernel, {}, 0
