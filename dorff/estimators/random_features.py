@@ -16,7 +16,7 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import ends_of, one_thread, sample
 from dorff.estimators.arrays import Flags, StoredRows, finite_in, runs_of, unwrap, with_rows
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
-from dorff.features import FeatureMap, Projected, Recipe
+from dorff.features import FeatureMap, Projected, Recipe, period_box, periods_of
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import REPEATING, Model
@@ -64,7 +64,8 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             if isinstance(sampler, Lattice):
-                sampler = sampler.over(np.ptp(scaled(ends_of(rows)), axis=0), constant=True)
+                box = period_box(ends_of(rows), periods_of(sampler.config(), d))
+                sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=True)
             return kernel, Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
 
         with one_thread():
