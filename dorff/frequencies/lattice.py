@@ -33,6 +33,7 @@ brentq = lazily("scipy.optimize", "brentq")
 MOST_SIDES: Final = 5  # inputs that vary: with more of them the smallest lattice has more points than anybody draws
 MOST_SUMS: Final = 2**20  # numbers of a lattice that is made larger than it needs to be
 LARGEST_SUMS: Final = 2**31  # of any
+_FAR: Final = 1e9  # length-scales, that no margin is as wide as
 _RADII: Final = np.exp(np.linspace(-12.0, 60.0, 2**14))  # in 1 / length-scales
 _NODES: Final = np.exp(np.arange(-21.0, 12.0, 0.25))  # the same, along an input that is constant
 
@@ -318,6 +319,10 @@ def _rule(scalar: Stretched, error: float, d: int, field: bool) -> _Rule:
     far = 2.0
     while left(far) > 0:
         far *= 2.0
+        if far > _FAR:
+            raise InputError(
+                f"sampler: lattice: derivatives of {scalar!r} die off too slowly; use another kernel, or iid or qmc"
+            )
     margin = float(brentq(left, 1.0 if field else 0.0, far))
     if isinstance(scalar, Isotropic):
         return _Rule(margin, _cutoff(unit, d, error / 2, field), 2.0)

@@ -61,6 +61,11 @@ def test_rows_of_any_period_are_inside() -> None:
         fitted.partial_fit(X + np.array([0.0, 9.0]), Y)
     features = RandomFeatures(GAUSS, n_features=60, sampler=sampler).fit(X)
     np.testing.assert_allclose(features.transform(X + np.array([24.0, 0.0])), features.transform(X), rtol=0, atol=1e-9)
+    maps = (
+        RandomFeatures("gaussian", n_features=60, sampler=sampler, standardize=True).fit(X).feature_map_,
+        ORFFRegressor(GAUSS, n_features=60, sampler=sampler, standardize=True).fit(X, Y).model_.feature_map,
+    )
+    assert all(6.0 < each.scale[0] < 8.0 for each in maps)  # 24 / sqrt(12)
 
 
 def by_gram(estimator: Any, *rows: Any, **options: Any) -> Any:

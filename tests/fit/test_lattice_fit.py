@@ -422,8 +422,8 @@ def test_where_all_inputs_have_a_period_no_row_is_looked_at_for_the_box(
 ) -> None:
     """And length-scales are found from places in one period: rows here lie hundreds of them apart."""
     rng = np.random.default_rng(0)
-    hours = rng.uniform(0, 24_000, (1500, 1)) + 400_000
-    Y = np.sin(2 * np.pi * hours / 24 + 1) + 0.05 * rng.standard_normal((1500, 1))
+    hours = rng.uniform(0, 24_000, (700, 1)) + 400_000
+    Y = np.sin(2 * np.pi * hours / 24 + 1) + 0.05 * rng.standard_normal((700, 1))
     write(tmp_path / "data.zarr", x=hours, y=Y)
     monkeypatch.setattr(lattice, "seen_box", None)
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "tune"}}
@@ -432,8 +432,32 @@ def test_where_all_inputs_have_a_period_no_row_is_looked_at_for_the_box(
     assert 2.0 < found.lengthscale[0] < 24.0 and found.m < 40 and not found.warnings
     at = np.linspace(0, 24, 50)[:, None]
     np.testing.assert_allclose(values(tmp_path, "model", at), np.sin(2 * np.pi * at / 24 + 1), atol=0.02)
-    box = make_plan(job(tmp_path, kernel=kernel, features={"sampler": sampler}, data={"box": [[5, 7]]})).own
-    assert box.recipe["box"] == [[0.0], [24.0]]
+    parts: dict[str, Any] = {"features": {"sampler": sampler}, "state": "own"}
+    median = of_scale("decomposable", 1.0)
+    median["scalar"]["lengthscale"] = "median"
+    by_median = fitted(tmp_path, kernel=median, **parts, solve={"ridge": 1e-4, "select": "kfold"})
+    assert 3.0 < by_median.lengthscale[0] < 12.0 and not any("length" in warning for warning in by_median.warnings)
+    sampled = make_plan(job(tmp_path, kernel=median, **parts, solve={"select": "kfold"})).frozen().constants.sampled
+    assert sampled is not None and sampled["linear"][0] > 0.1  # there is a slope from 0 to 24, and none over all days
+    given: dict[str, Any] = {**parts, "data": {"box": [[5, 7]]}}
+    assert fitted(tmp_path, "boxed", kernel=of_scale("decomposable", 5.0), **given).reads == 1.0
+    assert fitted(tmp_path, "boxed too", kernel=of_scale("decomposable", 6.0), **given).reads == 0.0
+
+
+def test_of_scaled_inputs_a_period_is_scaled_too(tmp_path: Path) -> None:
+    """As with length-scales in the inputs' units; what is left out is counted the same."""
+    X, Y = around(1000, 0, last=1000.0)
+    write(tmp_path / "data.zarr", x=X, y=Y)
+    turning: dict[str, Any] = {"sampler": {"type": "lattice", "error": 1e-3, "periods": [360, None]}, "count": 30}
+    kernel = of_scale("decomposable", 0.5, 0.4)
+    scaled = fitted(tmp_path, "scaled", kernel=kernel, features=turning, solve={"standardize": True})
+    s = load_model(tmp_path / "scaled").feature_map.scale
+    plain = fitted(tmp_path, "plain", kernel=of_scale("decomposable", 0.5 * s[0], 0.4 * s[1]), features=turning,
+                   solve={"standardize": False})  # fmt: skip
+    assert 90 < s[0] < 120 and plain.m == scaled.m and plain.kernel_error is not None
+    assert 0.02 < plain.kernel_error < 1 and scaled.kernel_error == pytest.approx(plain.kernel_error, rel=1e-6)
+    at, _ = around(100, 1)
+    np.testing.assert_allclose(values(tmp_path, "scaled", at), values(tmp_path, "plain", at), atol=0.02)
 
 
 def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:

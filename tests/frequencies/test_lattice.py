@@ -170,6 +170,24 @@ def test_a_period_needs_no_margin_and_no_varied_rows() -> None:
     flat = kernels.Decomposable(kernels.Gaussian([2.5, 0.3]))  # constant along the period: a factor, and no error
     got, recipe = errors(flat, 2, 1, 1e-2, periods=(1.0, None))
     assert got < 1.1 and not recipe.draw(0).phi.omega[:, 0].any()  # type: ignore[attr-defined]
+    # So long that no difference along the period is seen: the sum of copies is an integral over one of them.
+    fixed = kernels.Decomposable(kernels.Gaussian([100.0, 0.3])).fix(2, 1)
+    sampler = frequencies.Lattice(1e-2, periods=(1.0, None)).over(np.ones(2), constant=True)
+    recipe = Recipe(fixed, sampler, 2, 1, MANY, intercept=False)
+    sizes = operator_weights(fixed, recipe.m, recipe.draw(0).density).sizes[: recipe.m // 2]
+    assert np.sum(sizes) == pytest.approx(100.0 * np.sqrt(2 * np.pi), rel=1e-2)
+
+
+@pytest.mark.parametrize(("kernel", "error"), [
+    (kernels.Decomposable(kernels.Gaussian(0.28)), 1e-3),
+    (kernels.CurlFree(kernels.RationalQuadratic(0.49, alpha=3.0)), 1e-3),
+])  # fmt: skip
+def test_however_few_frequencies_a_period_has_the_error_is_what_was_asked_for(
+    kernel: kernels.OperatorKernel, error: float
+) -> None:
+    """The weight of the first that is left out is no small part of what lies beyond it."""
+    got, recipe = errors(kernel, 1, 1, error, periods=(1.0,))
+    assert got < 1.1 and recipe.m < 12
 
 
 def test_of_periods_the_error_that_is_said_counts_what_is_left_out() -> None:
@@ -299,6 +317,7 @@ def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
          "periods: wanted a number, or none, for each of the 2 inputs, got 1"),
         (lambda: errors(kernels.Decomposable(kernels.RationalQuadratic(1.0, alpha=1.0)), 2, 1, 1e-2),
          "the spectrum of .* is infinite at 0 in 2 dimensions"),
+        (lambda: errors(kernels.CurlFree(kernels.Cauchy(0.5)), 2, 2, 1e-2), r"derivatives of Cauchy.* die off too slowly"),
         (lambda: errors(kernels.Decomposable(GAUSS), 6, 1, 1e-2), "for 1 to 5 inputs that vary, here are 6"),
         (lambda: errors(kernels.Decomposable(GAUSS), 2, 1, 1e-2, [0.0, 0.0]), "inputs that vary, here are 0"),
         (lambda: frequencies.Lattice().draw(kernels.Decomposable(GAUSS).fix(2, 1), d=2, p=1, count=9, seed=0),
