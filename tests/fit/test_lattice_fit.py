@@ -448,11 +448,11 @@ def test_of_scaled_inputs_a_period_is_scaled_too(tmp_path: Path) -> None:
     """As with length-scales in the inputs' units; what is left out is counted the same."""
     X, Y = around(1000, 0, last=1000.0)
     write(tmp_path / "data.zarr", x=X, y=Y)
-    turning: dict[str, Any] = {"sampler": {"type": "lattice", "error": 1e-3, "periods": [360, None]}, "count": 30}
-    kernel = of_scale("decomposable", 0.5, 0.4)
+    turning: dict[str, Any] = {"sampler": {"type": "lattice", "error": 1e-3, "periods": [360, None]}, "count": 12}
+    kernel = of_scale("decomposable", 1.8, 0.4)
     scaled = fitted(tmp_path, "scaled", kernel=kernel, features=turning, solve={"standardize": True})
     s = load_model(tmp_path / "scaled").feature_map.scale
-    plain = fitted(tmp_path, "plain", kernel=of_scale("decomposable", 0.5 * s[0], 0.4 * s[1]), features=turning,
+    plain = fitted(tmp_path, "plain", kernel=of_scale("decomposable", 1.8 * s[0], 0.4 * s[1]), features=turning,
                    solve={"standardize": False})  # fmt: skip
     assert 90 < s[0] < 120 and plain.m == scaled.m and plain.kernel_error is not None
     assert 0.02 < plain.kernel_error < 1 and scaled.kernel_error == pytest.approx(plain.kernel_error, rel=1e-6)
