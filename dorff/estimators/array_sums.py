@@ -19,7 +19,7 @@ from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.estimators.arrays import Deal, Rows, StoredRows, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
-from dorff.features import FeatureMap, Recipe, modes_of
+from dorff.features import FeatureMap, Recipe, endless, modes_of, periods_of
 from dorff.fit import Fitted
 from dorff.frequencies import Lattice
 from dorff.kernels.scalar import FloatArray
@@ -83,8 +83,9 @@ class Drawing:
 
     def summing(self, precision: str, **options: Any) -> "ArraySums":
         """What sums the rows: exponentials, where they take no more memory than Gram matrices and a block of rows."""
-        own = ArraySums(self.features, self.y0, self.deal, precision=precision, box=self.box, **options)
         sampler, on = self.recipe.sampler, tight(self.features)
+        box = None if self.box is None else endless(self.box, periods_of(sampler.config(), self.recipe.d))
+        own = ArraySums(self.features, self.y0, self.deal, precision=precision, box=box, **options)
         if on is None or precision != "double" or not isinstance(sampler, Lattice):
             return own
         fast = replace(own, features=on, tolerance=sampler.tolerance)
@@ -184,8 +185,7 @@ class ArraySums:
         rows = RowBlock(np.arange(first, first + len(X)), X, Y, weights)
         if self.partial and not (some := np.asarray(~np.isnan(Y).all(axis=1))).all():
             rows = rows[some]
-        if self.box is not None:
-            rows = rows.weighty()
+        rows = rows if self.box is None else rows.weighty()
         if self.box is not None and (np.any(self.box[0] > rows.X) or np.any(self.box[1] < rows.X)):
             raise InputError(
                 "X: rows lie outside of the box that the sampler's lattice was made for, that of the first rows; fit "

@@ -24,7 +24,7 @@ from dorff.estimators.arrays import Deal, GivenFolds, Rows, enough_memory, unwra
 from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_of
-from dorff.features import Recipe
+from dorff.features import Recipe, folded, period_box, periods_of
 from dorff.features.lengthscale_search import search_size
 from dorff.fit import Fitted, folds_with_rows
 from dorff.fit.quality import FitQuality, warnings_of
@@ -188,20 +188,25 @@ class ORFFEstimator(Nested, ABC):
         own = w
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
-        box = None
+        box, periods = None, periods_of({} if self.sampler is None else self.sampler.config(), d)
+        some_x = folded(some_x, periods)
         if isinstance(self.sampler, Lattice):
-            box = array_sums.ends_of(X, weights) if inputs is None else array_sums.ends_of(inputs)
+            ends = array_sums.ends_of(X, weights) if inputs is None else array_sums.ends_of(inputs)
+            box = period_box(ends, periods)
         count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
 
         def setting_of(kernel: OperatorKernel, m: int, density: Density | None = None) -> Setting:
             return Setting(kernel, d, m, density, scale_targets, bool(self.intercept), observe, free_scale=free_scale)
 
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[_Chosen, Recipe]:
+            def seen(some: FloatArray) -> FloatArray:
+                return scaled(folded(some, periods))
+
             kernel, looked, run = self._operator_kernel(scaled(some_x), own), None, 1
             if self._unsaid:
-                kernel = tuned(kernel, read, scaled, n=n, seed=seed, observe=observe, weights=weights)
+                kernel = tuned(kernel, read, seen, n=n, seed=seed, observe=observe, weights=weights)
             if looks:
-                looked = parameters.looked_at(kernel, read, scaled, weights, n=n, seed=seed)
+                looked = parameters.looked_at(kernel, read, seen, weights, n=n, seed=seed)
                 run = run_length(looked[0], n, FOLDS) if is_auto(self.cv) else 1
             deal = dealing(FoldRule(by_rows=True, seed=seed, run=run))
             if self._unsaid and looked is not None:

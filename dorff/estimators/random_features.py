@@ -16,7 +16,7 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import ends_of, one_thread, sample
 from dorff.estimators.arrays import Flags, StoredRows, finite_in, runs_of, unwrap, with_rows
 from dorff.estimators.parameters import Nested, named_kernel, seed_of
-from dorff.features import FeatureMap, Projected, Recipe
+from dorff.features import FeatureMap, Projected, Recipe, folded, period_box, periods_of
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import REPEATING, Model
@@ -58,13 +58,16 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw the features for inputs X (n, d); y is not looked at. InputError for what cannot be drawn."""
         rows = with_rows(self._inputs(unwrap(X, "X"), reset=True), "X")
-        some, d = sample(rows, rows)[0], int(rows.shape[1])
+        d = int(rows.shape[1])
+        periods = periods_of({} if self.sampler is None else self.sampler.config(), d)
+        some = folded(sample(rows, rows)[0], periods)
 
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[Decomposable, Recipe]:
             kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             if isinstance(sampler, Lattice):
-                sampler = sampler.over(np.ptp(scaled(ends_of(rows)), axis=0), constant=True)
+                sides = np.ptp(scaled(period_box(ends_of(rows), periods)), axis=0)
+                sampler = sampler.over(sides, constant=True)
             return kernel, Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
 
         with one_thread():

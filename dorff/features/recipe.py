@@ -224,6 +224,26 @@ class Recipe:
         return Drawn(Projected.of(drawn, self._phi, centre_column=self._centre_column), drawn.log_density, drawn.serves)
 
 
+def periods_of(sampler: Mapping[str, Any], d: int) -> FloatArray:
+    """The period of each input (d,), in its own unit, by a sampler's `config`; infinite where it has none."""
+    return np.array([one or np.inf for one in sampler.get("periods") or [None] * d], dtype=np.float64)
+
+
+def period_box(box: FloatArray, periods: FloatArray) -> FloatArray:
+    """The same box (2, d), from 0 to the period along inputs with `periods` (d,) that are finite."""
+    return np.where(np.isfinite(periods), [np.zeros(len(periods)), periods], box)
+
+
+def endless(box: FloatArray, periods: FloatArray) -> FloatArray:
+    """The same box (2, d), without ends along these inputs: any row lies inside."""
+    return np.where(np.isfinite(periods), [[-np.inf], [np.inf]], box)
+
+
+def folded(X: FloatArray, periods: FloatArray) -> FloatArray:
+    """Inputs X (n, d), those with a period moved by whole periods to where they are from 0 to it."""
+    return np.asarray(np.where(np.isfinite(periods), np.mod(X, np.where(np.isfinite(periods), periods, 1.0)), X))
+
+
 def feature_arrays(features: FeatureMap) -> Arrays:
     return {**features.phi.arrays(), "center": features.center, "scale": features.scale}
 

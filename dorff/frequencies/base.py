@@ -171,7 +171,7 @@ class Sampler(ABC):
                 raise InputError(f"{problem}, which have frequencies of their own; use iid, orthogonal or qmc")
             found, before = list[Law](), 0
             for view in kernel.views:
-                laws = self.laws(view.kernel, view.d, p // kernel.V)
+                laws = self.of_view(view).laws(view.kernel, view.d, p // kernel.V)
                 found += [replace(law, terms=tuple(before + term for term in law.terms)) for law in laws]
                 before += len(view.kernel.terms())
             return found

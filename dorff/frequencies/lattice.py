@@ -6,6 +6,7 @@
 Sums over the lattice h k, k whole numbers, are the kernel's periodic continuation, of period 2 pi / h: right on a box
 of sides L where copies of the kernel a period away have died off, that is, where the period is L and a margin. What is
 left out beyond |s omega| = R is a tail of the spectrum. The features do not contain the kernel, which is in psi alone.
+Along an input with a period P the step is 2 pi / P: the continuation is what is wanted, and needs no margin.
 
 Half of the lattice is kept, with twice the weight: cosines and sines of k and -k are the same."""
 
@@ -22,9 +23,9 @@ from dorff.frequencies.base import Law, Sampler
 from dorff.frequencies.transforms import Cost, Frequencies, IntArray, Modes
 from dorff.kernels import Isotropic, Measure, MultiView, OperatorKernel, Spectral, View, scalar_from_config
 from dorff.kernels.operator import VectorField
-from dorff.kernels.scalar import FloatArray, positive_number
+from dorff.kernels.scalar import BoolArray, FloatArray, positive_number
 from dorff.kernels.stretched import Stretched
-from dorff.spec.part import Share, Tolerance, Typed
+from dorff.spec.part import Periods, Share, Tolerance, Typed
 from dorff.spec.registry import Config, lazily
 
 brentq = lazily("scipy.optimize", "brentq")
@@ -32,16 +33,19 @@ brentq = lazily("scipy.optimize", "brentq")
 MOST_SIDES: Final = 5  # inputs that vary: with more of them the smallest lattice has more points than anybody draws
 MOST_SUMS: Final = 2**20  # numbers of a lattice that is made larger than it needs to be
 LARGEST_SUMS: Final = 2**31  # of any
+_FAR: Final = 1e9  # length-scales, that no margin is as wide as
 _RADII: Final = np.exp(np.linspace(-12.0, 60.0, 2**14))  # in 1 / length-scales
 _NODES: Final = np.exp(np.arange(-21.0, 12.0, 0.25))  # the same, along an input that is constant
 
 
 class LatticeSpec(Typed):
     """Equispaced frequencies, for a few inputs; `error` is the largest of the kernel on the data's box, over k(x, x).
-    `tolerance` is the largest error of the sums, relative to what is summed."""
+    `tolerance` is the largest error of the sums, relative to what is summed. `periods` of the inputs, in their own
+    units: for each a number, such as 360 for a longitude in degrees, or null."""
 
     error: Share = 1e-3
     tolerance: Tolerance = 1e-12
+    periods: Periods | None = None
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,18 @@ class Lattice(Sampler):
     the extents of a lattice that is given (`on`), of which frequencies are every second point, or third ...
 
     Along an input that does not vary, or by next to nothing, the spectrum is integrated: features do not see it. All
-    terms of a sum share one lattice, be it concatenated or not."""
+    terms of a sum share one lattice, be it concatenated or not.
+
+    `periods` of the inputs, in their own units, are numbers or None. Along an input with a period P the kernel is the
+    sum of its copies, sum_n k(x - z + n P), and its side is P. k(x, x) is then more than without a period: by 0.07% for
+    a Gaussian of the length-scale P / 4, by 27% for P / 2."""
 
     error: float = 1e-3
     tolerance: float = 1e-12
     sides: tuple[float, ...] | None = None
     constant: bool = False
     grid: tuple[tuple[float, ...], tuple[int, ...]] | None = None
+    periods: Sequence[float | None] | None = None
     kind = "lattice"
     mixes = True
     sampled = False
@@ -72,6 +81,9 @@ class Lattice(Sampler):
             value = positive_number(name, getattr(self, name))
             if not least <= value <= most or value == 1:
                 raise InputError(f"{name} must lie between {least:g} and {most:g}, such as 1e-3, not {value!r}")
+        if self.periods is not None:
+            given = tuple(None if one is None else positive_number("periods", one) for one in self.periods)
+            object.__setattr__(self, "periods", given)
 
     def over(self, sides: FloatArray, *, constant: bool) -> "Lattice":
         return replace(self, sides=tuple(sides.tolist()), constant=constant)
@@ -81,15 +93,20 @@ class Lattice(Sampler):
         return replace(self, grid=(tuple(lattice.step.tolist()), tuple(lattice.extents.tolist())))
 
     def of_view(self, view: View) -> "Lattice":
-        return self if self.sides is None else replace(self, sides=tuple(self.sides[at] for at in view.columns))
+        sides = self.sides and tuple(self.sides[at] for at in view.columns)
+        return replace(self, sides=sides, periods=self.periods and tuple(self.periods[at] for at in view.columns))
 
     def config(self) -> Config:
-        return {"type": self.kind, "error": self.error, "tolerance": self.tolerance}
+        periods = None if self.periods is None else list(self.periods)
+        return {"type": self.kind, "error": self.error, "tolerance": self.tolerance, "periods": periods}
 
     def seeded(self, d: int, count: int) -> bool:
         return False
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        if self.periods is not None and len(self.periods) != d:
+            wanted = f"a number, or none, for each of the {d} inputs"
+            raise InputError(f"sampler: lattice: periods: wanted {wanted}, got {len(self.periods)}; correct it")
         if not isinstance(law, Stretched):
             raise InputError(
                 f"sampler: lattice needs a kernel with a length-scale, which {type(law).__name__} has not; use iid or "
@@ -147,7 +164,7 @@ class Lattice(Sampler):
         """With the steps from one to the next along the inputs that vary."""
         if self.sides is None:
             raise InputError("sampler: lattice: the box that the inputs lie in is not known; give Lattice(sides=...)")
-        return _modes_of(self._scalars(kernel, d, p), self.sides, self.error, self.constant, count, self.grid)
+        return _modes_of(self._scalars(kernel, d, p), self, self.sides, count)
 
 
 def _node_step() -> float:
@@ -156,14 +173,11 @@ def _node_step() -> float:
 
 @lru_cache(maxsize=16)
 def _modes_of(
-    laws: tuple[tuple[Stretched, bool], ...],
-    sides: tuple[float, ...],
-    error: float,
-    constant: bool,
-    count: int,
-    grid: tuple[tuple[float, ...], tuple[int, ...]] | None,
+    laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tuple[float, ...], count: int
 ) -> tuple[Modes, FloatArray]:
-    d, L, serves = len(sides), _sides(laws, sides, error), True
+    d, L, serves, constant, grid = len(sides), _sides(laws, sides, of.error), True, of.constant, of.grid
+    turns = np.array([one is not None for one in of.periods or sides]) & (of.periods is not None)
+    L = np.where(turns, sides, L)
     if grid is not None:  # along inputs that other kernels see, where these alone would take them for constant
         serves, L = not np.any(L[np.equal(grid[1], 0)]), np.where(np.greater(grid[1], 0), sides, 0.0)
     varied = np.flatnonzero(L > 0)
@@ -172,10 +186,11 @@ def _modes_of(
             f"sampler: lattice is for 1 to {MOST_SIDES} inputs that vary, here are {len(varied)}; use orthogonal or qmc"
         )
     some = max(count - constant, 1)
-    bodies = [_Body.of(scalar, error, L, varied, field=field) for scalar, field in laws]
+    rules = [(_rule(scalar, of.error, len(varied), field), 1.0 / scalar.stretch(d)[varied]) for scalar, field in laws]
+    bodies = [_Body.of(rule, s, L[varied], turns[varied]) for rule, s in rules]
     finest = np.min([body.step for body in bodies], axis=0)
     if grid is None:
-        given, most = _generous(bodies, finest, some)
+        given, most = _generous(bodies, finest, turns[varied], some)
     else:
         given, most = np.asarray(grid[0])[varied], np.asarray(grid[1])[varied]
     every = _every(finest, given)
@@ -210,9 +225,11 @@ class _Body:
     power: float
 
     @classmethod
-    def of(cls, scalar: Stretched, error: float, sides: FloatArray, varied: IntArray, *, field: bool) -> "_Body":
-        rule, s = _rule(scalar, error, len(varied), field), 1.0 / scalar.stretch(len(sides))[varied]
-        return cls(2.0 * np.pi / (sides[varied] + s * rule.margin), rule.cutoff / s, rule.power)
+    def of(cls, rule: "_Rule", s: FloatArray, sides: FloatArray, turns: BoolArray) -> "_Body":
+        """For length-scales s (v,) and sides (v,), those which are a period where it `turns` (v,). The step may be
+        large there: frequencies from R + step / 2 on weigh no more than the spectrum does beyond R."""
+        step = 2.0 * np.pi / np.where(turns, sides, sides + s * rule.margin)
+        return cls(step, rule.cutoff / s + np.where(turns, step / 2.0, 0.0), rule.power)
 
     def beyond(self, given: FloatArray, count: int) -> IntArray:
         """The first point (v,) along each input of a given lattice that its own `count` frequencies do without."""
@@ -234,13 +251,14 @@ def _reach(bodies: Sequence[_Body], given: FloatArray, count: int) -> IntArray:
     return np.asarray(np.max([body.beyond(given, count) for body in bodies], axis=0) - 1)
 
 
-def _generous(bodies: Sequence[_Body], finest: FloatArray, count: int) -> tuple[FloatArray, IntArray]:
-    """The step and the extents of a lattice that is finer, and wider, than these kernels need: as long as its sums are
-    few, so that they serve kernels with other length-scales, too."""
+def _generous(bodies: Sequence[_Body], finest: FloatArray, turns: BoolArray, count: int) -> tuple[FloatArray, IntArray]:
+    """The step and the extents of a lattice that is finer, but along a period, and wider than these kernels need: as
+    long as its sums are few, so that they serve kernels with other length-scales, too."""
     for finer, wider in ((4, 2), (2, 2), (2, 1)):
-        extents = wider * np.max([body.beyond(finest / finer, count) for body in bodies], axis=0)
+        step = np.where(turns, finest, finest / finer)
+        extents = wider * np.max([body.beyond(step, count) for body in bodies], axis=0)
         if np.prod(4.0 * extents + 1.0) <= MOST_SUMS:
-            return finest / finer, extents
+            return step, extents
     extents = _reach(bodies, finest, count)
     if np.prod(4.0 * extents + 1.0) > LARGEST_SUMS:
         raise InputError(
@@ -301,6 +319,10 @@ def _rule(scalar: Stretched, error: float, d: int, field: bool) -> _Rule:
     far = 2.0
     while left(far) > 0:
         far *= 2.0
+        if far > _FAR:
+            raise InputError(
+                f"sampler: lattice: derivatives of {scalar!r} die off too slowly; use another kernel, or iid or qmc"
+            )
     margin = float(brentq(left, 1.0 if field else 0.0, far))
     if isinstance(scalar, Isotropic):
         return _Rule(margin, _cutoff(unit, d, error / 2, field), 2.0)

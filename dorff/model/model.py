@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Product, Projected
+from dorff.features import FeatureMap, Product, Projected, periods_of
 from dorff.frequencies import Modes
 from dorff.kernels import FloatArray, MultiView, OperatorKernel, mean_of
 from dorff.model.calibration import Conformal, HeldSample, check_level
@@ -123,14 +123,15 @@ class Model:
     @cached_property
     def ends(self) -> tuple[FloatArray, FloatArray] | None:
         """Of a lattice the inputs (d,) half a period below and above the middle of the rows fitted: beyond these the
-        rows' other end is nearer, as the function repeats itself. None of other models, and where the range of the
-        rows is not kept."""
+        rows' other end is nearer, as the function repeats itself. Infinite along an input whose period is its own. None
+        of other models, and where the range of the rows is not kept."""
         phi, data = self.feature_map.phi, self.info.get("data", {})
         modes = phi.projection if isinstance(phi, Projected) else None
         low, high = (bounds(data.get(end), self.d) for end in ("low", "high"))
         if not isinstance(modes, Modes) or low is None or high is None:
             return None
-        turn = np.where(modes.modes.any(axis=0), 2.0 * np.pi / (modes.step * modes.every), np.inf)
+        ends = modes.modes.any(axis=0) & np.isinf(periods_of(self.sampler, self.d))
+        turn = np.where(ends, 2.0 * np.pi / (modes.step * modes.every), np.inf)
         middle, half = (low + high) / 2.0, turn * self.feature_map.scale / 2.0
         return middle - half, middle + half
 

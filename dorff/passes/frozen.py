@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.features import Drawn, FeatureMap, Projected, feature_arrays, features_from
+from dorff.features import Drawn, FeatureMap, Projected, endless, feature_arrays, features_from, periods_of
 from dorff.frequencies.transforms import Arrays
 from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, FloatArray, Kind
@@ -292,7 +292,7 @@ class Pass(Place):
             return None
         low, high = np.array(given, dtype=np.float64)
         slack = 1e-9 * (high - low)
-        return np.array([low - slack, high + slack])
+        return endless(np.array([low - slack, high + slack]), periods_of(self.spec.sampler, len(low)))
 
     @property
     def folds(self) -> FoldRule:

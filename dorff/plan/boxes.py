@@ -8,6 +8,7 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
+from dorff.features import period_box, periods_of
 from dorff.kernels import FloatArray
 from dorff.passes import PassSpec
 from dorff.spec.job import Job
@@ -22,9 +23,11 @@ def box_of(spec: PassSpec) -> FloatArray:
 
 
 def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
-    """What the job says of it."""
+    """What the job says of it; all of it, where all inputs have a period."""
+    sampler = job.features.sampler
+    periods = periods_of({} if isinstance(sampler, str) else sampler.model_dump(), dataset.d)
     if job.data.box is None:
-        return None
+        return period_box(np.zeros((2, dataset.d)), periods) if np.isfinite(periods).all() else None
     box = np.array(job.data.box, dtype=np.float64).T
     if box.shape[1] != dataset.d:
         raise InputError(
@@ -36,7 +39,7 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
         raise InputError(
             f"data.box: of {dataset.input_columns[at]} {box[0, at]:g} is more than {box[1, at]:g}; turn them"
         )
-    return box
+    return period_box(box, periods)
 
 
 def told_box(dataset: Dataset) -> FloatArray | None:

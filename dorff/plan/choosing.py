@@ -9,11 +9,11 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
-from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
+from dorff.kernels import Decomposable, FloatArray, OperatorKernel
 from dorff.kernels.stretched import Stretched
 from dorff.model.weights import operator_weights
 from dorff.plan.boxes import told_box
-from dorff.plan.lattice import summable
+from dorff.plan.lattice import summable, trace_of
 from dorff.plan.lengthscale import lengthscale_words
 from dorff.plan.sampled import sample_runs
 from dorff.spec.job import Job
@@ -97,7 +97,7 @@ def kernel_distance(each: Sequence[Recipe], box: FloatArray) -> float:
         drawn, lags, terms = recipe.draw(0), _lags(recipe.kernel, sides), recipe.kernel.terms()
         sizes = operator_weights(recipe.kernel, recipe.m, drawn.density).sizes
         made = drawn.phi.transform(lags) @ (drawn.phi.transform(zero)[0] * sizes)
-        away = made - sum(weight * _trace(base, lags, zero, recipe.p) for weight, base in terms)
+        away = made - sum(weight * trace_of(base, lags, recipe.p) for weight, base in terms)
         distances.append(float(np.sqrt(np.mean(away**2))) / recipe.kernel.trace(recipe.d, recipe.p))
     return max(distances)
 
@@ -112,9 +112,3 @@ def _lags(kernel: OperatorKernel, sides: FloatArray) -> FloatArray:
         if isinstance(base.scalar, Stretched)
     ]
     return np.concatenate([anywhere, *near])
-
-
-def _trace(base: BaseKernel, X: FloatArray, Z: FloatArray, p: int) -> FloatArray:
-    if isinstance(base, Decomposable):
-        return np.asarray(base.scalar.gram(X, Z)[:, 0] * base.trace(X.shape[1], p))
-    return np.asarray(np.trace(base.gram(X, Z)[:, 0], axis1=1, axis2=2))

@@ -10,7 +10,7 @@ import numpy as np
 
 from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
-from dorff.features import Drawn, FeatureMap, Recipe
+from dorff.features import Drawn, FeatureMap, Recipe, folded, periods_of
 from dorff.features.lengthscale_search import search_size, tune_lengthscales
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
@@ -95,7 +95,12 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
         more = "" if read.weights is None else " and weighs more than 0"
         problem = f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}"
         raise InputError(f"{problem}; mend the data")
-    return used, named(read)
+    return replace(used, X=_inputs(plan, used)), named(read)
+
+
+def _inputs(plan: Plan, rows: RowBlock) -> FloatArray:
+    """The inputs (n, d) of rows, those with a period within one: distances are told by them."""
+    return folded(rows.X, periods_of(plan.spec.sampler, plan.dataset.d))
 
 
 def _most_rows(plan: Plan) -> int:
@@ -182,7 +187,7 @@ def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
     read = [dataset.block(start, stop).weighty() for start, stop in sample_runs(dataset.first, dataset.n)]
     blocks = [block[block.whole()] for block in read]
     rows, rule = RowBlock.joined(blocks), replace(spec.folds, count=plan.job.solve.folds.count, held=0)
-    x = scaled(rows.X)
+    x = scaled(_inputs(plan, rows))
     sampled = look(_chosen(plan, kernels)[0], x, rows.Y, rows.numbers, spec.seed)
     if spec.folds.run in (AS_SAMPLED, IN_BLOCKS):
         rule = replace(rule, run=run_length(sampled, dataset.rows, rule.count, always=spec.folds.run == IN_BLOCKS))
@@ -268,8 +273,8 @@ def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
     rows, name = tuning_rows(plan.dataset, plan.dataset.n)
     most, m = search_size(plan.dataset.n)
     tune = partial(
-        tune_lengthscales, X=scaled(rows.X), Y=rows.Y, n_features=min(m, spec.count), seed=spec.seed, rows=most,
-        intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
+        tune_lengthscales, X=scaled(_inputs(plan, rows)), Y=rows.Y, n_features=min(m, spec.count), seed=spec.seed,
+        rows=most, intercept=plan.job.solve.intercept, observe=plan.observe, weights=rows.weights,
     )  # fmt: skip
     configs, searches = tuned_config([*drawn, *fitted], tune)
     status, split = [None if one is None else one.status for one in searches], len(drawn)

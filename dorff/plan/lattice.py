@@ -12,8 +12,8 @@ import numpy as np
 
 from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Recipe, modes_of
-from dorff.kernels import FloatArray, OperatorKernel
+from dorff.features import FeatureMap, Recipe, modes_of, period_box, periods_of
+from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
 from dorff.moments.exponentials import TensorExponentials, exponentials
@@ -29,6 +29,7 @@ from dorff.storage.location import locate
 
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
+COPIES: Final = 4096  # of a kernel with periods, whose sum its trace is
 GROWTH: Final = 0.25  # of a side, that a box is larger by where it was too small
 #: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
 BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 1e-7, 2.6e-7, 1.8e-6)
@@ -82,6 +83,7 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     if box is None:
         stamp = dataset.stamp(dataset.first, dataset.n)
         box, why = seen_box(dataset, stamp), "the least and the largest of the rows, all of which were looked at"
+    box = period_box(box, periods_of(own.sampler, dataset.d))
     if not own.standardize and not any(own.words):
         recipe = made(box, None)
     ends = {"box": box.tolist(), "outside": job.data.outside}
@@ -114,7 +116,8 @@ def begun(
         return serving[0] if serving else None, None
     ends: FloatArray | None = None
     for frozen in serving:
-        box, ends = box_of(frozen.spec), _ends(frozen, dataset, leaves)
+        box, periods = box_of(frozen.spec), periods_of(frozen.spec.sampler, dataset.d)
+        ends = period_box(_ends(frozen, dataset, leaves), periods)
         if np.all(ends[0] >= box[0]) and np.all(ends[1] <= box[1]):
             return frozen, None
         ends = np.array([np.minimum(ends[0], box[0]), np.maximum(ends[1], box[1])])
@@ -139,6 +142,8 @@ def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: FloatAr
     if replace(spec, **free).config() != wanted.config() or spec.recipe["outside"] != job.data.outside:
         return False
     if spec.sampler["tolerance"] > wanted.sampler["tolerance"]:
+        return False
+    if spec.sampler.get("periods") != wanted.sampler["periods"]:
         return False
     box = box_of(spec)
     if given is not None and not np.array_equal(box, given):
@@ -217,13 +222,16 @@ def _covering(kernel: OperatorKernel) -> Iterator[None]:
         ) from error
 
 
-def kernel_error(kernel: OperatorKernel, density: Density, *, error: float, constant: bool) -> float:
+def kernel_error(
+    kernel: OperatorKernel, density: Density, *, error: float, constant: bool, periods: FloatArray
+) -> float:
     """How far features on a lattice may be from the kernel, whose output matrices are written out, on the box, over
     k(x, x): what its copies are asked to come to, and the weight of all frequencies that are left out. That of zero is
-    none of these where a free intercept has its place (not `constant`)."""
+    none of these where a free intercept has its place (not `constant`). `periods` (d,) of scaled inputs."""
     omega, log_density, _ = density
     weights = operator_weights(kernel, 2 * len(omega), density)
-    trace = kernel.trace(omega.shape[-1], weights.shape[2])
+    lags = _copies(periods)
+    trace = sum(weight * float(trace_of(base, lags, weights.shape[2]).sum()) for weight, base in kernel.terms())
     kept = float(weights.sizes[: len(omega)].sum())
     if not constant:
         zero = (
@@ -231,7 +239,25 @@ def kernel_error(kernel: OperatorKernel, density: Density, *, error: float, cons
         )
         alone = operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None))
         kept += float(alone.sizes[0])
-    return max(0.0, 1.0 - kept / trace) + 0.5 * error
+    return 1.0 - kept / max(trace, kept, 1e-300) + 0.5 * error
+
+
+def _copies(periods: FloatArray) -> FloatArray:
+    """Where copies of a kernel lie (n, d), along the inputs whose `periods` (d,) are finite."""
+    turns = np.flatnonzero(np.isfinite(periods))
+    far = int(COPIES ** (1.0 / max(len(turns), 1))) // 2
+    lags = np.zeros(((2 * far + 1) ** len(turns), len(periods)))
+    for axis, n in zip(turns, np.meshgrid(*[np.arange(-far, far + 1)] * len(turns)), strict=True):
+        lags[:, axis] = n.ravel() * periods[axis]
+    return lags
+
+
+def trace_of(base: BaseKernel, lags: FloatArray, p: int) -> FloatArray:
+    """tr K(x, z) (n,) for differences x - z (n, d)."""
+    zero = np.zeros((1, lags.shape[1]))
+    if isinstance(base, Decomposable):
+        return np.asarray(base.scalar.gram(lags, zero)[:, 0] * base.trace(lags.shape[1], p))
+    return np.asarray(np.trace(base.gram(lags, zero)[:, 0], axis1=1, axis2=2))
 
 
 class LatticeCosts(NamedTuple):

@@ -257,6 +257,15 @@ def box(value: object) -> tuple[tuple[float, float], ...] | None:
     return tuple((number(low), number(high)) for low, high in pairs)
 
 
+def periods(value: object) -> tuple[float | None, ...] | None:
+    """A positive number or none for each input."""
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not value:
+        raise Refusal(f"must be a number or null for each input, came {show(value)}; write such as [360, null]")
+    return tuple(None if one is None else positive(one) for one in value)
+
+
 square = partial(rows, square=True)
 _MEASURES = KnownNames(("trace", "unbounded", "defensive", "bounded", "{type: bounded, split: 0.3}"))
 

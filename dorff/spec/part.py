@@ -36,6 +36,9 @@ _PAIR: Final = {"type": "array", "items": {"type": "number"}, "minItems": 2, "ma
 _PAIRS = WithJsonSchema({"type": "array", "minItems": 1, "items": _PAIR})
 #: The least and the largest value of each input.
 Box = Annotated[tuple[tuple[float, float], ...], BeforeValidator(checks.box), _PAIRS]
+_PERIODS = WithJsonSchema({"type": "array", "minItems": 1, "items": {"anyOf": [_NUMBERS["items"], {"type": "null"}]}})
+#: The period of each input, or none.
+Periods = Annotated[tuple[float | None, ...], BeforeValidator(checks.periods), _PERIODS]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(checks.positive)]
 NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)]
 #: A number, several, or {from, to, count}.

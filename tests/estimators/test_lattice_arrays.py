@@ -12,7 +12,7 @@ from scipy.linalg import LinAlgWarning
 from sklearn.base import clone
 from sklearn.model_selection import ShuffleSplit
 
-from dorff import ORFFClassifier, ORFFRegressor, frequencies, kernels
+from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, kernels
 from dorff.errors import InputError
 from dorff.estimators import array_sums
 from dorff.moments import LatticeMoments
@@ -40,6 +40,32 @@ def flow(n: int = N, seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np
     a, b = 3 * X[:, 0], 2 * X[:, 1]
     Y = np.column_stack([2 * np.cos(a) * np.cos(b), 3 * np.sin(a) * np.sin(b)])
     return X, Y + noise * rng.standard_normal((n, 2))
+
+
+def test_rows_of_any_period_are_inside() -> None:
+    """Of estimators too, with a name for a kernel, whose length-scale is found in one period; deviations as well."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(0, 2400, N), rng.uniform(0, 1, N)])
+    Y = np.sin(2 * np.pi * X[:, 0] / 24) * (1 + X[:, 1]) + 0.05 * rng.standard_normal(N)
+    sampler = frequencies.Lattice(1e-3, periods=[24, None])
+    for kernel in ("gaussian", kernels.Gaussian([6.0, 0.8])):
+        fitted = ORFFRegressor(kernel, n_features=400, sampler=sampler, ridge=1e-4).fit(X, Y)
+        assert fitted.score(X, Y) > 0.99, kernel
+        at = np.column_stack([np.linspace(-30, 60, 50), np.full(50, 0.5)])
+        values = [fitted.predict(at + np.array([turns, 0.0]), return_std=True) for turns in (0.0, 24.0, -2400.0)]
+        for each in values[1:]:
+            np.testing.assert_allclose(each[0], values[0][0], rtol=0, atol=1e-8)
+            np.testing.assert_allclose(each[1], values[0][1], rtol=1e-4)
+    assert fitted.partial_fit(X - [5000.0, 0.0], Y) is fitted
+    with pytest.raises(InputError, match="outside of the box"):
+        fitted.partial_fit(X + np.array([0.0, 9.0]), Y)
+    features = RandomFeatures(GAUSS, n_features=60, sampler=sampler).fit(X)
+    np.testing.assert_allclose(features.transform(X + np.array([24.0, 0.0])), features.transform(X), rtol=0, atol=1e-9)
+    maps = (
+        RandomFeatures("gaussian", n_features=60, sampler=sampler, standardize=True).fit(X).feature_map_,
+        ORFFRegressor(GAUSS, n_features=60, sampler=sampler, standardize=True).fit(X, Y).model_.feature_map,
+    )
+    assert all(6.0 < each.scale[0] < 8.0 for each in maps)  # 24 / sqrt(12)
 
 
 def by_gram(estimator: Any, *rows: Any, **options: Any) -> Any:

@@ -117,6 +117,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "standardised": {"solve": {"standardize": True}},
     "tuned": {"kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "tune"}}},
     "one length-scale each": {"kernel": {**EACH, "scalar": {"type": "gaussian", "lengthscale": [0.3, 0.9]}}},
+    "periods": {"features": {"sampler": {"type": "lattice", "error": 1e-3, "periods": [1.5, None]}}},
     "constant input": {"data": {"inputs": "walk", "targets": "three"},
                        "kernel": {"type": "curl_free", "scalar": GAUSS}},
     "posterior": {"solve": {"posterior": True, "conformal": True}},
@@ -371,6 +372,89 @@ def test_a_search_is_over_the_same_sums(route: str, sea: Path) -> None:
     alone = tune(job(sea, kernel=kernels_[found.trial.kernel], solve=solve), engine=SerialEngine())
     for one, other in zip(alone.table, [row for row in found.table if row.kernel == found.trial.kernel], strict=True):
         assert one.value == pytest.approx(other.value, rel=1e-9)
+
+
+def around(n: int, seed: int, *, first: float = 0.0, last: float = 360.0) -> tuple[np.ndarray, np.ndarray]:
+    """Longitudes and heights (n, 2), and a field of them, with noise, that is the same a turn further."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform([first, 0.0], [last, 2.0], (n, 2))
+    a, b = np.radians(X[:, 0]), 2 * X[:, 1]
+    Y = np.column_stack([np.cos(a) * np.cos(b), np.sin(2 * a + 1) + np.sin(b)])
+    return X, Y + 0.05 * rng.standard_normal((n, 2))
+
+
+def test_along_a_period_there_are_no_ends(tmp_path: Path) -> None:
+    """A field around the globe: as good at the seam as elsewhere, rows of any turn, the same a turn further; rows of
+    another turn that are appended are inside, and another length-scale reads no row."""
+    write(tmp_path / "data.zarr", **dict(zip("xy", around(1536, 0), strict=True)))
+    turning = {"sampler": {"type": "lattice", "error": 1e-3, "periods": [360, None]}}
+    parts: dict[str, Any] = {"features": turning, "kernel": of_scale("decomposable", 50.0, 0.7)}
+    first = fitted(tmp_path, **parts, solve={"ridge": 1e-4})
+    X, Y = around(600, 1, first=-700.0, last=-300.0)
+    inside = np.abs(X[:, 1] - 1.0) < 0.95
+    write(tmp_path / "data.zarr", append=True, x=X[inside][:500], y=Y[inside][:500])
+    again = fitted(tmp_path, **parts, solve={"ridge": 1e-4})
+    assert again.rows_used == 2036 and again.leaves_reused == first.leaves_computed > 2
+    for kernel in (of_scale("decomposable", 70.0, 0.8), of_scale("curl_free", 45.0, 0.9)):
+        assert fitted(tmp_path, "other", **{**parts, "kernel": kernel}).reads == 0.0
+    model, (at, _) = load_model(tmp_path / "model"), around(200, 2)
+    at[:100, 0] = np.random.default_rng(4).uniform(-5.0, 5.0, 100)
+    wanted = np.column_stack([np.cos(np.radians(at[:, 0])) * np.cos(2 * at[:, 1]),
+                              np.sin(2 * np.radians(at[:, 0]) + 1) + np.sin(2 * at[:, 1])])  # fmt: skip
+    wrong = np.abs(model.predict(at) - wanted).max(axis=1)
+    assert wrong.max() < 0.05 and wrong[:100].mean() < 1.5 * wrong[100:].mean()
+    for turned in (at + np.array([360.0, 0.0]), at - [3600.0, 0.0]):
+        np.testing.assert_allclose(model.predict(turned), model.predict(at), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(model.jacobian(turned), model.jacobian(at), rtol=0, atol=1e-9)
+        assert model.repeating(turned) == 0
+    assert model.repeating(at + np.array([0.0, 9.0])) == len(at)
+    # What was summed without the period, or for another one, is of other features.
+    for number, periods in enumerate(([180, None], None)):
+        sampler = {**turning["sampler"], "periods": periods}
+        assert fitted(tmp_path, f"other {number}", **{**parts, "features": {"sampler": sampler}}).leaves_computed > 2
+
+
+def test_where_all_inputs_have_a_period_no_row_is_looked_at_for_the_box(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And length-scales are found from places in one period: rows here lie hundreds of them apart."""
+    rng = np.random.default_rng(0)
+    hours = rng.uniform(0, 24_000, (700, 1)) + 400_000
+    Y = np.sin(2 * np.pi * hours / 24 + 1) + 0.05 * rng.standard_normal((700, 1))
+    write(tmp_path / "data.zarr", x=hours, y=Y)
+    monkeypatch.setattr(lattice, "seen_box", None)
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "tune"}}
+    sampler = {"type": "lattice", "periods": [24]}
+    found = fitted(tmp_path, kernel=kernel, features={"sampler": sampler}, solve={"ridge": 1e-4})
+    assert 2.0 < found.lengthscale[0] < 24.0 and found.m < 40 and not found.warnings
+    at = np.linspace(0, 24, 50)[:, None]
+    np.testing.assert_allclose(values(tmp_path, "model", at), np.sin(2 * np.pi * at / 24 + 1), atol=0.02)
+    parts: dict[str, Any] = {"features": {"sampler": sampler}, "state": "own"}
+    median = of_scale("decomposable", 1.0)
+    median["scalar"]["lengthscale"] = "median"
+    by_median = fitted(tmp_path, kernel=median, **parts, solve={"ridge": 1e-4, "select": "kfold"})
+    assert 3.0 < by_median.lengthscale[0] < 12.0 and not any("length" in warning for warning in by_median.warnings)
+    sampled = make_plan(job(tmp_path, kernel=median, **parts, solve={"select": "kfold"})).frozen().constants.sampled
+    assert sampled is not None and sampled["linear"][0] > 0.1  # there is a slope from 0 to 24, and none over all days
+    given: dict[str, Any] = {**parts, "data": {"box": [[5, 7]]}}
+    assert fitted(tmp_path, "boxed", kernel=of_scale("decomposable", 5.0), **given).reads == 1.0
+    assert fitted(tmp_path, "boxed too", kernel=of_scale("decomposable", 6.0), **given).reads == 0.0
+
+
+def test_of_scaled_inputs_a_period_is_scaled_too(tmp_path: Path) -> None:
+    """As with length-scales in the inputs' units; what is left out is counted the same."""
+    X, Y = around(1000, 0, last=1000.0)
+    write(tmp_path / "data.zarr", x=X, y=Y)
+    turning: dict[str, Any] = {"sampler": {"type": "lattice", "error": 1e-3, "periods": [360, None]}, "count": 12}
+    kernel = of_scale("decomposable", 1.8, 0.4)
+    scaled = fitted(tmp_path, "scaled", kernel=kernel, features=turning, solve={"standardize": True})
+    s = load_model(tmp_path / "scaled").feature_map.scale
+    plain = fitted(tmp_path, "plain", kernel=of_scale("decomposable", 1.8 * s[0], 0.4 * s[1]), features=turning,
+                   solve={"standardize": False})  # fmt: skip
+    assert 90 < s[0] < 120 and plain.m == scaled.m and plain.kernel_error is not None
+    assert 0.02 < plain.kernel_error < 1 and scaled.kernel_error == pytest.approx(plain.kernel_error, rel=1e-6)
+    at, _ = around(100, 1)
+    np.testing.assert_allclose(values(tmp_path, "scaled", at), values(tmp_path, "plain", at), atol=0.02)
 
 
 def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:

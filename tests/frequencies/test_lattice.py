@@ -17,6 +17,8 @@ HEAVY = kernels.RationalQuadratic(0.4, alpha=3.0)
 SCALARS = {"gaussian": GAUSS, "matern 3/2": ROUGH, "matern 5/2": SMOOTH, "rational quadratic": HEAVY}
 A = [[2.0, 0.5], [0.5, 1.0]]
 MANY = 60_000
+FAR = 12  # copies on either side
+Periods = tuple[float | None, ...]
 
 
 def differences(d: int, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -29,14 +31,27 @@ def differences(d: int, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return X, np.clip(Z, 0, sides)
 
 
+def reached(kernel: kernels.OperatorKernel, density: Any, *, constant: bool = True, periods: Any = None) -> float:
+    """What is said of the error, where 1e-2 is asked for."""
+    turns = np.full(density[0].shape[1], np.inf) if periods is None else np.array([one or np.inf for one in periods])
+    return kernel_error(kernel, density, error=1e-2, constant=constant, periods=turns)
+
+
+def copies(kernel: kernels.OperatorKernel, X: np.ndarray, Z: np.ndarray, periods: Periods) -> np.ndarray:
+    """k(x, z) (n, p, p) of pairs of rows, of a kernel of these periods: the sum of its copies."""
+    shifts = [np.zeros(1) if one is None else one * np.arange(-FAR, FAR + 1) for one in periods]
+    lags = np.stack([axis.ravel() for axis in np.meshgrid(*shifts)], axis=1)
+    return np.stack([kernel.gram(x + lags, z[None])[:, 0].sum(axis=0) for x, z in zip(X, Z, strict=True)])
+
+
 def errors(
     kernel: kernels.OperatorKernel, d: int, p: int, error: float, sides: Any = None, *, count: int = MANY,
-    intercept: bool = False,
+    intercept: bool = False, periods: Periods | None = None,
 ) -> tuple[float, Recipe]:  # fmt: skip
     """The largest error of k(x, z), over the largest entry of k(x, x), by the error that was asked for."""
     box = np.ones(d) if sides is None else np.asarray(sides, dtype=np.float64)
     fixed = kernel.fix(d, p, np.eye(p))
-    sampler = frequencies.Lattice(error).over(box, constant=not intercept)
+    sampler = frequencies.Lattice(error, periods=periods).over(box, constant=not intercept)
     recipe = Recipe(fixed, sampler, d, p, count, intercept)
     drawn = recipe.draw(0)
     weights = operator_weights(fixed, recipe.m, drawn.density)
@@ -44,8 +59,9 @@ def errors(
     matrices = np.einsum("arp,arq->apq", weights.psi, weights.psi)
     F, G = drawn.phi.transform(X), drawn.phi.transform(Z)
     made = np.einsum("na,na,apq->npq", F, G, matrices)
-    exact = np.stack([fixed.gram(x[None], z[None])[0, 0] for x, z in zip(X, Z, strict=True)])
-    return float(np.abs(made - exact).max() / np.abs(fixed.gram(X[:1], X[:1])).max() / error), recipe
+    periods = periods or (None,) * d
+    exact, at_zero = copies(fixed, X, Z, periods), copies(fixed, X[:1], X[:1], periods)
+    return float(np.abs(made - exact).max() / np.abs(at_zero).max() / error), recipe
 
 
 @pytest.mark.parametrize("scalar", SCALARS)
@@ -115,6 +131,82 @@ def test_views_have_lattices_of_their_own() -> None:
     assert got < 2.0
 
 
+ROUND = {
+    "short": (kernels.Decomposable(kernels.Gaussian(0.1)), (2.0,)),
+    "half a period": (kernels.Decomposable(kernels.Gaussian(1.0)), (2.0,)),
+    "two periods": (kernels.Decomposable(kernels.Matern(4.0, nu=2.5)), (2.0,)),
+    "rough": (kernels.Decomposable(kernels.Matern(0.5, nu=1.5)), (2.0,)),
+    "matrix on a torus": (kernels.Decomposable(kernels.Gaussian([0.3, 0.8]), A), (2.0, 1.0)),
+    "one input": (kernels.Decomposable(kernels.Laplacian([0.4, 1.0])), (2.0, None)),
+    "curl-free": (kernels.CurlFree(GAUSS), (2.0, None)),
+    "divergence-free": (kernels.DivergenceFree(kernels.Gaussian([0.6, 0.3])), (None, 1.0)),
+    "helmholtz": (0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(kernels.Gaussian(0.5)), (None, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", ROUND)
+def test_along_a_period_the_kernel_is_the_sum_of_its_copies(name: str) -> None:
+    """On all of the period, across its seam too, whatever the length-scale beside it."""
+    kernel, periods = ROUND[name]
+    d, error = len(periods), 1e-1 if name == "one input" else 1e-2
+    sides = np.array([2.0, 1.0])[:d]
+    got, recipe = errors(kernel, d, d, error, sides, periods=periods)
+    assert got < 1.1 and recipe.m < 3000
+    phi: Any = recipe.draw(0).phi
+    X = np.random.default_rng(0).uniform(0, 1, (20, d)) * sides
+    for axis, period in enumerate(periods):
+        moved = X + 3.0 * (period or 1.0) * np.eye(d)[axis]
+        assert (np.abs(phi.transform(moved) - phi.transform(X)).max() < 1e-12) == (period is not None)
+        k = phi.omega[:, axis] * (period or 1.0) / (2 * np.pi)
+        assert period is None or np.abs(k - np.rint(k)).max() < 1e-12
+    if d == 1:  # no finer than the period asks for
+        assert recipe.lattice is not None and recipe.lattice.every == [1]
+
+
+def test_a_period_needs_no_margin_and_no_varied_rows() -> None:
+    kernel = kernels.Decomposable(kernels.Matern(0.3, nu=2.5))
+    (_, bare), (_, turned) = (errors(kernel, 1, 1, 1e-3, periods=one) for one in (None, (1.0,)))
+    assert turned.m < 0.6 * bare.m
+    flat = kernels.Decomposable(kernels.Gaussian([2.5, 0.3]))  # constant along the period: a factor, and no error
+    got, recipe = errors(flat, 2, 1, 1e-2, periods=(1.0, None))
+    assert got < 1.1 and not recipe.draw(0).phi.omega[:, 0].any()  # type: ignore[attr-defined]
+    # So long that no difference along the period is seen: the sum of copies is an integral over one of them.
+    fixed = kernels.Decomposable(kernels.Gaussian([100.0, 0.3])).fix(2, 1)
+    sampler = frequencies.Lattice(1e-2, periods=(1.0, None)).over(np.ones(2), constant=True)
+    recipe = Recipe(fixed, sampler, 2, 1, MANY, intercept=False)
+    sizes = operator_weights(fixed, recipe.m, recipe.draw(0).density).sizes[: recipe.m // 2]
+    assert np.sum(sizes) == pytest.approx(100.0 * np.sqrt(2 * np.pi), rel=1e-2)
+
+
+@pytest.mark.parametrize(("kernel", "error"), [
+    (kernels.Decomposable(kernels.Gaussian(0.28)), 1e-3),
+    (kernels.CurlFree(kernels.RationalQuadratic(0.49, alpha=3.0)), 1e-3),
+])  # fmt: skip
+def test_however_few_frequencies_a_period_has_the_error_is_what_was_asked_for(
+    kernel: kernels.OperatorKernel, error: float
+) -> None:
+    """The weight of the first that is left out is no small part of what lies beyond it."""
+    got, recipe = errors(kernel, 1, 1, error, periods=(1.0,))
+    assert got < 1.1 and recipe.m < 12
+
+
+def test_of_periods_the_error_that_is_said_counts_what_is_left_out() -> None:
+    for scalar in (kernels.Gaussian(0.4), kernels.Matern(0.4, nu=2.5)):
+        kernel, periods = kernels.Decomposable(scalar).fix(2, 1), (1.0, None)
+        for count in (8, 20, 60):
+            got, recipe = errors(kernel, 2, 1, 1e-2, count=count, periods=periods)
+            counted = reached(kernel, recipe.draw(0).density, periods=periods)
+            assert 0.9e-2 * got < counted < 1e-2 * (got + 0.6)
+
+
+def test_views_have_their_own_periods() -> None:
+    kernel = kernels.MultiView([((0, 1), kernels.Decomposable(GAUSS)), ((2,), kernels.Decomposable(ROUGH))])
+    sampler = frequencies.Lattice(1e-3, periods=(None, 1.0, 2.0)).over(np.array([1.0, 1.0, 2.0]), constant=False)
+    phi: Any = Recipe(kernel.fix(3, 2, np.eye(2)), sampler, 3, 2, MANY).draw(0).phi
+    X = np.random.default_rng(0).uniform(0, 1, (9, 3))
+    np.testing.assert_allclose(phi.transform(X + np.array([0.0, 1.0, 2.0])), phi.transform(X), rtol=0, atol=1e-12)
+
+
 def test_beside_a_free_intercept_there_is_no_frequency_of_zero() -> None:
     """What is missing is a constant: the intercept's."""
     fixed = kernels.Decomposable(GAUSS).fix(1, 1)
@@ -170,7 +262,7 @@ def test_a_lattice_of_several_kernels_serves_each_of_them_alone(
                 if alone.m < count - 2:
                     density = served.draw(0).density
                     assert density is not None
-                    assert kernel_error(kernel, density, error=1e-2, constant=not intercept) < 1.2e-2
+                    assert reached(kernel, density, constant=not intercept) < 1.2e-2
     lattice._modes_of.cache_clear()
 
 
@@ -220,8 +312,12 @@ def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
         (lambda: frequencies.Lattice(0.0), "error must"),
         (lambda: frequencies.Lattice(1.0), "error must lie between 0 and 1"),
         (lambda: frequencies.Lattice(1e-3, tolerance=1e-15), "tolerance must lie between 1e-13 and 0.001"),
+        (lambda: frequencies.Lattice(periods=(360.0, -1.0)), "periods must be a positive finite number, not -1.0"),
+        (lambda: errors(kernels.Decomposable(GAUSS), 2, 1, 1e-2, periods=(1.0,)),
+         "periods: wanted a number, or none, for each of the 2 inputs, got 1"),
         (lambda: errors(kernels.Decomposable(kernels.RationalQuadratic(1.0, alpha=1.0)), 2, 1, 1e-2),
          "the spectrum of .* is infinite at 0 in 2 dimensions"),
+        (lambda: errors(kernels.CurlFree(kernels.Cauchy(0.5)), 2, 2, 1e-2), "derivatives of Cauchy.* die off too slow"),
         (lambda: errors(kernels.Decomposable(GAUSS), 6, 1, 1e-2), "for 1 to 5 inputs that vary, here are 6"),
         (lambda: errors(kernels.Decomposable(GAUSS), 2, 1, 1e-2, [0.0, 0.0]), "inputs that vary, here are 0"),
         (lambda: frequencies.Lattice().draw(kernels.Decomposable(GAUSS).fix(2, 1), d=2, p=1, count=9, seed=0),

@@ -161,6 +161,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
 #: What shows the effect of a key that is not about fitting the rows that are there.
 ELSEWHERE = {
     "Data.outside": "test_lattice_fit.py::test_rows_outside_of_the_box_are_refused_or_counted",
+    "lattice.periods": "test_lattice.py::test_along_a_period_the_kernel_is_the_sum_of_its_copies",
     "lattice.tolerance": "test_exponentials.py::test_sums_by_a_grid_are_as_good_as_their_tolerance",
     "Data.window": "test_fit_scheduled.py::test_a_window_slides_by_leaving_leaves_out",
     "Publish.margin": "test_fit_scheduled.py::test_the_gate_keeps_what_is_worse",
@@ -661,7 +662,7 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
         frequencies.QMC: {"sequence": ("sobol", "halton"), "scramble": (True, False)},
         frequencies.GaussQuadrature: {"points": (8, 4)},
         frequencies.Lattice: {"error": (0.1, 0.01), "tolerance": (1e-12,), "sides": ((1.0,) * d, (2.0,) * d),
-                              "constant": (False, True), "grid": (None,)},
+                              "constant": (False, True), "grid": (None,), "periods": (None, (2.0, *(None,) * (d - 1)))},
         frequencies.Quadrature: {
             "degree": ((3, 3), (1, 3), (1, 1)), "mixing": ("butterfly", "haar"), "radii": ("own", "shared"),
             "centre": ("signed", "redraw", "drop"),
@@ -687,7 +688,7 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
             assert drawn not in seen, (given, seen[drawn])
             seen[drawn] = given
         assert len(seen) == {frequencies.Quadrature: 12 + 4 + 1, frequencies.ROM: 3, frequencies.QMC: 4,
-                             frequencies.GaussQuadrature: 2, frequencies.Lattice: 8}.get(sampler_type, 1)  # fmt: skip
+                             frequencies.GaussQuadrature: 2, frequencies.Lattice: 16}.get(sampler_type, 1)  # fmt: skip
 
 
 X, NOISE = np.random.default_rng(0).uniform(-1, 1, (60, 2)), 0.3 * np.random.default_rng(1).standard_normal((60, 2))
