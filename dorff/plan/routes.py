@@ -19,7 +19,7 @@ from dorff.spec.job import Job
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
 ESTIMATES: Final = ("kfold", "evidence", "gcv")  # what route cg chooses by, of sums over a lattice
-LATTICE_ITERATIONS: Final = 200  # of those on a lattice, to all digits: 20 to 600 by kernel and ridge
+LATTICE_ITERATIONS: Final = 100  # of those on a lattice: 15 to 500 by kernel and ridge
 ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 32 to 1024 by kernel and ridge
 SKETCH: Final = 512
 MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streaming
@@ -189,7 +189,7 @@ def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
     size = shape.size
     held = light.packed * size.patterns * (size.folds + 2) + shape.probe_bytes
     driver = held + 48 * light.points + heavy_bytes(size) + 96 * size.k * shape.columns + shape.beside_bytes
-    block = min(size.k, HEAVY)
+    block = min(size.k, HEAVY // 2)  # or less, as the weights and the ridge want it
     work = CHOLESKY * block**3 / means.pace.square
     each = 10.0 * light.points * log2(light.points) + 4.0 * block**2
     work += LATTICE_ITERATIONS * shape.columns * size.patterns * each / (means.pace.square / 20)
