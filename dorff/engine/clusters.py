@@ -39,7 +39,7 @@ QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target"
     "distributed.diagnostics.nvml": False,  # loads the libraries of graphics cards, where there are any
     # Dask's own let glibc give back, and get again with zeros in it, all that each block of rows needs.
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 * 2**20,
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 32 * 2**20,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 * 2**20,
 }
 #: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps them from clashing.
 PAGES: Final = "127.0.0.1:0"

@@ -13,7 +13,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.loops.exponentials import gather
 from dorff.loops.windows import fast_length, irfftn, pieces_of, transform_of, width_of
 
-FAST_FROM: Final = 256  # modes: with fewer, features and a product are as fast
+FAST_FROM: Final = (0, 16, 64, 512)  # modes, of 1, 2 or 3 inputs: with fewer, features and a product are as fast
 MOST_NUMBERS: Final = 2**26  # of a grid
 FEW_NUMBERS: Final = 2**18  # that are nothing beside a process
 TOLERANCE: Final = 1e-13
@@ -99,7 +99,8 @@ def squares(modes: Modes, Q: FloatArray) -> FloatArray:
 def fast(modes: Modes, channels: int, *, most: int = MOST_NUMBERS) -> bool:
     """Whether a polynomial is worth its grid, for so many channels, and that has no more than `most` numbers."""
     axes = np.any(modes.modes != 0, axis=0)
-    if modes.D < FAST_FROM or np.count_nonzero(axes) > 3:
+    v = np.count_nonzero(axes)
+    if v > 3 or modes.D < FAST_FROM[v]:
         return False
     reach = np.abs(modes.modes).max(axis=0) / modes.every
     numbers = float(channels) * float(np.prod(4.0 * reach[axes] + 32.0))
