@@ -757,7 +757,9 @@ def peers_table(part: dict[str, Any]) -> list[str]:
                 if (ours := best["lattice"]) is None:
                     continue
                 ran = {run["who"] for run in here}
-                cells = [_over(best[who], ours, "fit_s") if who in ran else "not run" for who in PEERS]
+                over = {run["who"]: f"more than {run['over']:.0f} s" for run in case["runs"]
+                        if "over" in run and run["how"]["threads"] == threads}  # fmt: skip
+                cells = [_over(best[who], ours, "fit_s") if who in ran else over.get(who, "not run") for who in PEERS]
                 fits.append(
                     [name, threads, f"{target:g}", f"{ours['how']['error']:g}", f"{ours['how']['m']:,}", *cells]
                 )
@@ -773,8 +775,8 @@ def peers_table(part: dict[str, Any]) -> list[str]:
         f"Peers, {part['rows']:,} rows in the unit square, length-scale 0.1 (`benchmarks/lattice_peers.py`): seconds "
         "of a fit over those of dorff's sums and solve of rows in memory, each with the fastest of its settings whose "
         "posterior mean is nowhere further off than that. job: from Zarr to a published model. A dash: none is. EFGP "
-        "is our own Python, by finufft; Gaussian with noise 1 is the setting of gp-shootout's log."
-        + (f" Not installed: {missing}." if missing else ""),
+        "is our own Python, by finufft; Gaussian with noise 1 is the setting of gp-shootout's log. On "
+        f"{part['machine']}." + (f" Not installed: {missing}." if missing else ""),
         "",
         *_table(["kernel", "threads", "off by at most", "`error`", "m", *PEERS.values()], *fits),
         "",
@@ -797,6 +799,8 @@ def _over(run: dict[str, Any] | None, ours: dict[str, Any], key: str) -> str:
     each, theirs = run[key]["each"], ours[key]["each"]
     theirs = theirs if len(each) == len(theirs) else [ours[key]["median"]] * len(each)
     ratios = [a / b for a, b in zip(each, theirs, strict=True)]
+    if len(ratios) == 1:
+        return f"{ratios[0]:.2f}"
     return _turns({"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)})
 
 
