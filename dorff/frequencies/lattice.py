@@ -33,6 +33,7 @@ brentq = lazily("scipy.optimize", "brentq")
 MOST_SIDES: Final = 5  # inputs that vary: with more of them the smallest lattice has more points than anybody draws
 MOST_SUMS: Final = 2**20  # numbers of a lattice that is made larger than it needs to be
 LARGEST_SUMS: Final = 2**31  # of any
+MOST_NODES: Final = 2**25  # of all frequencies together, along inputs that are constant
 _FAR: Final = 1e9  # length-scales, that no margin is as wide as
 _RADII: Final = np.exp(np.linspace(-12.0, 60.0, 2**14))  # in 1 / length-scales
 _NODES: Final = np.exp(np.arange(-21.0, 12.0, 0.25))  # the same, along an input that is constant
@@ -201,6 +202,11 @@ def _modes_of(
     k = k[np.all(np.abs(k) * every <= most, axis=1)]  # of several kernels, where there are too few for all
     if constant:
         k = np.concatenate([np.zeros((1, len(varied)), np.int64), k[: count - 1]])
+    if len(k) * (2.0 * len(_NODES)) ** (d - len(varied)) > MOST_NODES:
+        raise InputError(
+            f"sampler: lattice: {d - len(varied)} inputs do not vary, along which to integrate the spectrum of {len(k)} "
+            "frequencies takes too much memory; leave these inputs out, or use orthogonal or qmc"
+        )
     modes, steps, extents = np.zeros((len(k), d), np.int64), np.ones(d), np.zeros(d, np.int64)
     modes[:, varied], steps[varied], extents[varied] = k * every, given, most
     return Modes(steps, modes, extents, _beside(L, [scalar.stretch(d) for scalar, _ in laws])), step

@@ -20,13 +20,13 @@ def phi_of(d: int, sides: list[float], *, count: int = 9000, s: float = 0.1) -> 
 
 @pytest.mark.parametrize(
     ("d", "sides", "s"),
-    [(1, [1.0], 0.001), (2, [1.0, 1.5], 0.04), (3, [1.0, 0.7, 1.0], 0.15), (3, [1.0, 0.0, 1.0], 0.04),
+    [(1, [1.0], 0.001), (2, [1.0, 1.5], 0.04), (3, [1.0, 0.7, 1.0], 0.11), (3, [1.0, 0.0, 1.0], 0.04),
      (2, [0.0, 1.0], 0.001)],
 )  # fmt: skip
 def test_values_and_slopes_are_those_of_the_features(d: int, sides: list[float], s: float) -> None:
     """Inside of the box, beyond a period, and at inputs that are no numbers."""
     phi, rng = phi_of(d, sides, s=s), np.random.default_rng(d)
-    assert phi.projection.D >= FAST_FROM[2]
+    assert phi.projection.D >= FAST_FROM[np.count_nonzero(sides)]
     W = rng.standard_normal((phi.m, 2))
     x = rng.uniform(-2, 3, (400, d))
     product, slopes = phi.product(W), phi.slopes(W)
