@@ -100,7 +100,7 @@ def fast(modes: Modes, channels: int, *, most: int = MOST_NUMBERS) -> bool:
     """Whether a polynomial is worth its grid, for so many channels, and that has no more than `most` numbers."""
     axes = np.any(modes.modes != 0, axis=0)
     v = np.count_nonzero(axes)
-    if v > 3 or modes.D < FAST_FROM[v]:
+    if v > 3 or FAST_FROM[v] > modes.D:
         return False
     reach = np.abs(modes.modes).max(axis=0) / modes.every
     numbers = float(channels) * float(np.prod(4.0 * reach[axes] + 32.0))

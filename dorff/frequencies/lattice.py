@@ -204,8 +204,8 @@ def _modes_of(
         k = np.concatenate([np.zeros((1, len(varied)), np.int64), k[: count - 1]])
     if len(k) * (2.0 * len(_NODES)) ** (d - len(varied)) > MOST_NODES:
         raise InputError(
-            f"sampler: lattice: {d - len(varied)} inputs do not vary, along which to integrate the spectrum of {len(k)} "
-            "frequencies takes too much memory; leave these inputs out, or use orthogonal or qmc"
+            f"sampler: lattice: {d - len(varied)} inputs do not vary, and to integrate the spectrum of {len(k)} "
+            "frequencies along them takes too much memory; leave them out, or use orthogonal or qmc"
         )
     modes, steps, extents = np.zeros((len(k), d), np.int64), np.ones(d), np.zeros(d, np.int64)
     modes[:, varied], steps[varied], extents[varied] = k * every, given, most

@@ -124,22 +124,21 @@ def powers(E: F64) -> None:
 
 
 @line_code
-def _horner(v: Lines, coefficients: Any, length: Any, width: Any, t: Any, values: Any, at: Any) -> None:
-    """A line of values, from `at` on, of the polynomials in columns of coefficients (length, width) at the number t."""
-    x, begin = v.spread(t, v.first), v.load(coefficients, at)
+def _horner(v: Lines, coefficients: Any, length: Any, width: Any, t: Any, values: Any) -> None:
+    """A line of values of the polynomials in columns of coefficients (length, width) at the number t."""
+    x, begin = v.spread(t, v.first), v.load(coefficients, v.first)
     value = cgutils.alloca_once_value(v.b, begin)  # type: ignore[no-untyped-call]
-    with cgutils.for_range_slice(v.b, v.b.add(at, width), v.b.mul(length, width), width) as (index, _):
+    with cgutils.for_range_slice(v.b, width, v.b.mul(length, width), width) as (index, _):
         v.b.store(v.plus(v.times(v.b.load(value), x), v.load(coefficients, index)), value)
-    v.store(v.b.load(value), values, at)
+    v.store(v.b.load(value), values, v.first)
 
 
 @line_code
-def _add_lines(v: Lines, row: Any, length: Any, by: Any, number: Any, grid: Any, at: Any) -> None:
-    """Add a row of so many numbers, whole lines, to a grid from `at` on, times by[number]."""
-    factor = v.spread(by, number)
+def _add_lines(v: Lines, row: Any, length: Any, by: Any, into: Any) -> None:
+    """Add a row of so many numbers, whole lines, to others, times by[0]."""
+    factor = v.spread(by, v.first)
     with cgutils.for_range_slice(v.b, v.first, length, v.after(v.first, LANES)) as (j, _):
-        into = v.b.add(at, j)
-        v.store(v.plus(v.load(grid, into), v.times(factor, v.load(row, j))), grid, into)
+        v.store(v.plus(v.load(into, j), v.times(factor, v.load(row, j))), into, j)
 
 
 @loop
@@ -149,7 +148,7 @@ def _window(u: float, coefficients: F64, t: F64, values: F64) -> int:
     at = math.floor(u)
     t[0] = 2.0 * (u - at) - 1.0
     for j in range(0, values.size, LANES):
-        _horner(coefficients, coefficients.shape[0], values.size, t, values, j)
+        _horner(coefficients[:, j:], coefficients.shape[0], values.size, t, values[j:])
     return int(at)
 
 
@@ -186,7 +185,7 @@ def spread(Z: F64, coefficients: F64, used: int, points: I64, grid: F64, sides: 
                 for j in range(length):
                     part[j] = first[p] * row[j]
             for q in range(columns):
-                _add_lines(part, length, second, q, grid, at + p * sides[0] + q * sides[1])
+                _add_lines(part, length, second[q:], grid[at + p * sides[0] + q * sides[1] :])
 
 
 @loop

@@ -320,7 +320,7 @@ def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
         (lambda: errors(kernels.CurlFree(kernels.Cauchy(0.5)), 2, 2, 1e-2), "derivatives of Cauchy.* die off too slow"),
         (lambda: errors(kernels.Decomposable(GAUSS), 6, 1, 1e-2), "for 1 to 5 inputs that vary, here are 6"),
         (lambda: errors(kernels.Decomposable(GAUSS), 2, 1, 1e-2, [0.0, 0.0]), "inputs that vary, here are 0"),
-        (lambda: errors(kernels.Decomposable(GAUSS), 4, 1, 1e-2, [1.0, 0.0, 0.0, 0.0]), "3 inputs do not vary, along"),
+        (lambda: errors(kernels.Decomposable(GAUSS), 4, 1, 1e-2, [1.0, 0.0, 0.0, 0.0]), "3 inputs do not vary, and"),
         (lambda: frequencies.Lattice().draw(kernels.Decomposable(GAUSS).fix(2, 1), d=2, p=1, count=9, seed=0),
          "the box that the inputs lie in is not known"),
         (lambda: errors(kernels.Decomposable(kernels.Tabulated(np.ones((3, 3)), [1.0, 1.0])), 2, 1, 1e-2),
