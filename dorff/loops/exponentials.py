@@ -124,31 +124,32 @@ def powers(E: F64) -> None:
 
 
 @line_code
-def _horner(v: Lines, coefficients: Any, length: Any, width: Any, t: Any, values: Any) -> None:
-    """A line of values of the polynomials in columns of coefficients (length, width) at the number t."""
-    x, begin = v.spread(t, v.first), v.load(coefficients, v.first)
+def _horner(v: Lines, coefficients: Any, length: Any, width: Any, values: Any, at: Any) -> None:
+    """A line of values, from `at` on, of the polynomials in columns of coefficients (length, width): at the number that
+    is there."""
+    x, begin = v.spread(values, at), v.load(coefficients, at)
     value = cgutils.alloca_once_value(v.b, begin)  # type: ignore[no-untyped-call]
-    with cgutils.for_range_slice(v.b, width, v.b.mul(length, width), width) as (index, _):
+    with cgutils.for_range_slice(v.b, v.b.add(at, width), v.b.mul(length, width), width) as (index, _):
         v.b.store(v.plus(v.times(v.b.load(value), x), v.load(coefficients, index)), value)
-    v.store(v.b.load(value), values, v.first)
+    v.store(v.b.load(value), values, at)
 
 
 @line_code
-def _add_lines(v: Lines, row: Any, length: Any, by: Any, into: Any) -> None:
-    """Add a row of so many numbers, whole lines, to others, times by[0]."""
-    factor = v.spread(by, v.first)
+def _add_lines(v: Lines, row: Any, length: Any, by: Any, number: Any, grid: Any, at: Any) -> None:
+    """Add a row of so many numbers, whole lines, to a grid from `at` on, times by[number]."""
+    factor = v.spread(by, number)
     with cgutils.for_range_slice(v.b, v.first, length, v.after(v.first, LANES)) as (j, _):
-        v.store(v.plus(v.load(into, j), v.times(factor, v.load(row, j))), into, j)
+        into = v.b.add(at, j)
+        v.store(v.plus(v.load(grid, into), v.times(factor, v.load(row, j))), grid, into)
 
 
 @loop
-def _window(u: float, coefficients: F64, t: F64, values: F64) -> int:
-    """The window's values (W,) at the grid's points around u, the first of which is at the index that is returned; t
-    (1,) is scratch."""
+def _window(u: float, coefficients: F64, values: F64) -> int:
+    """The window's values (W,) at the grid's points around u, the first of which is at the index that is returned."""
     at = math.floor(u)
-    t[0] = 2.0 * (u - at) - 1.0
     for j in range(0, values.size, LANES):
-        _horner(coefficients[:, j:], coefficients.shape[0], values.size, t, values[j:])
+        values[j] = 2.0 * (u - at) - 1.0
+        _horner(coefficients, coefficients.shape[0], values.size, values, j)
     return int(at)
 
 
@@ -163,17 +164,17 @@ def spread(Z: F64, coefficients: F64, used: int, points: I64, grid: F64, sides: 
     n, d = len(Z), points.size
     W, C = coefficients.shape[1], Z.shape[1] - d
     length = -(-used * C // 8) * 8
-    t, first, second, last = np.empty(1), np.ones(W), np.ones(W), np.empty(W)
+    first, second, last = np.ones(W), np.ones(W), np.empty(W)
     row, s = np.zeros(max(W * C, length)), np.empty(C)
     part = np.zeros(row.size) if d == 3 else row
     rows, columns = used if d == 3 else 1, used if d >= 2 else 1
     for i in range(n):
         z, at = Z[i], 0
         if d == 3:
-            at += _window(_place(z[0], points[0]), coefficients, t, first) * sides[0]
+            at += _window(_place(z[0], points[0]), coefficients, first) * sides[0]
         if d >= 2:
-            at += _window(_place(z[d - 2], points[d - 2]), coefficients, t, second) * sides[1]
-        at += _window(_place(z[d - 1], points[d - 1]), coefficients, t, last) * C
+            at += _window(_place(z[d - 2], points[d - 2]), coefficients, second) * sides[1]
+        at += _window(_place(z[d - 1], points[d - 1]), coefficients, last) * C
         s[0] = z[d]
         for k in range(1, C):
             s[k] = z[d] * z[d + k]
@@ -185,7 +186,7 @@ def spread(Z: F64, coefficients: F64, used: int, points: I64, grid: F64, sides: 
                 for j in range(length):
                     part[j] = first[p] * row[j]
             for q in range(columns):
-                _add_lines(part, length, second[q:], grid[at + p * sides[0] + q * sides[1] :])
+                _add_lines(part, length, second, q, grid, at + p * sides[0] + q * sides[1])
 
 
 @loop
@@ -196,15 +197,15 @@ def gather(U: F64, coefficients: F64, used: int, grid: F64, sides: I64, out: F64
     n, d = U.shape
     W, C = coefficients.shape[1], out.shape[1]
     length = used * C
-    t, first, second, last, row = np.empty(1), np.ones(W), np.ones(W), np.empty(W), np.empty(length)
+    first, second, last, row = np.ones(W), np.ones(W), np.empty(W), np.empty(length)
     rows, columns = used if d == 3 else 1, used if d >= 2 else 1
     for i in range(n):
         u, values, at = U[i], out[i], 0
         if d == 3:
-            at += _window(u[0], coefficients, t, first) * sides[0]
+            at += _window(u[0], coefficients, first) * sides[0]
         if d >= 2:
-            at += _window(u[d - 2], coefficients, t, second) * sides[1]
-        at += _window(u[d - 1], coefficients, t, last) * C
+            at += _window(u[d - 2], coefficients, second) * sides[1]
+        at += _window(u[d - 1], coefficients, last) * C
         for j in range(length):
             row[j] = 0.0
         for p in range(rows):
