@@ -16,8 +16,9 @@ from dorff.moments.blas import FloatArray
 
 ComplexArray = npt.NDArray[np.complex128]
 Extents = tuple[int, ...]  # K_j of each angle
-#: Of 1, 2 or 3 angles the most numbers for which products are faster than a grid, as measured with three strengths.
-MOST_TENSOR: Final = (0, 800, 1500, 8000)
+#: Of 1, 2 or 3 angles the most numbers for which products are faster than a grid at 1e-12, as measured with three
+#: strengths; a grid for fewer digits is faster by its window's points.
+MOST_TENSOR: Final = (0, 0, 1500, 8000)
 TENSOR_ROWS: Final = 1024
 SORTED_FROM: Final = 2**17  # numbers of a grid, from which on rows are put in its order: it is larger than a cache
 
@@ -193,5 +194,6 @@ def exponentials(extents: Extents, q: int, tolerance: float) -> Exponentials:
     """Empty sums, made the faster way, which depends on the arguments alone; `tolerance` is relative to the strengths'
     sizes, down to 1e-13."""
     numbers = prod(4 * M + 1 for M in extents) + q * prod(2 * M + 1 for M in extents)
-    tensor = len(extents) > 3 or numbers <= MOST_TENSOR[len(extents)]
+    d, share = len(extents), width_of(tolerance) / width_of(1e-12)
+    tensor = d > 3 or numbers <= MOST_TENSOR[d] * share**d
     return TensorExponentials(extents, q) if tensor else GridExponentials(extents, q, tolerance)

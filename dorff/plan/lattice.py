@@ -32,7 +32,7 @@ _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 COPIES: Final = 4096  # of a kernel with periods, whose sum its trace is
 GROWTH: Final = 0.25  # of a side, that a box is larger by where it was too small
 #: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
-BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 1e-7, 2.6e-7, 1.8e-6)
+BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 8e-8, 2e-7, 1.5e-6)
 Made = Callable[[FloatArray, Configs | None], Recipe]  # of a box in scaled inputs, and kernels; None: the job's own
 
 
