@@ -37,10 +37,9 @@ QUIET: Final = {f"distributed.worker.memory.{name}": False for name in ("target"
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.worker.memory.monitor-interval": "500ms",
     "distributed.diagnostics.nvml": False,  # loads the libraries of graphics cards, where there are any
-    # Dask's own let glibc give back, and get again with zeros in it, all that each block of rows needs.
-    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 * 2**20,
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 * 2**20,
 }
+#: With Dask's own, glibc gives back, and gets again with zeros in it, the memory of each block of rows.
+MALLOC: Final = {"MALLOC_MMAP_THRESHOLD_": 4 * 2**20, "MALLOC_TRIM_THRESHOLD_": 16 * 2**20}
 #: Dask starts its HTTP servers even without a dashboard, and not under TLS; port 0 keeps them from clashing.
 PAGES: Final = "127.0.0.1:0"
 
@@ -109,7 +108,8 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
     """Dask workers of one thread each on this machine; `memory` bytes a worker. Scheduler, nannies and workers listen
     on `host` and let in TLS clients with this cluster's own temporary certificate alone; their HTTP servers listen on
     loopback. Each death of a worker is told to the driver."""
-    with dask.config.set(QUIET | {"distributed.scheduler.allowed-failures": 0}):
+    kept = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC.items()}
+    with dask.config.set(QUIET | kept | {"distributed.scheduler.allowed-failures": 0}):
         return LocalCluster(
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,
             security=Security.temporary(), protocol="tls://",

@@ -21,7 +21,7 @@ from distributed import Client
 from distributed.security import Security
 
 from dorff.engine.base import TRIES, stopping_on_signals
-from dorff.engine.clusters import PAGES, QUIET, check_versions, credentials, no_interface
+from dorff.engine.clusters import MALLOC, PAGES, QUIET, check_versions, credentials, no_interface
 from dorff.engine.dask import DaskEngine, count_threads
 from dorff.engine.worker import UNTIL
 from dorff.errors import DorffError, IncompleteError, InputError
@@ -101,7 +101,8 @@ def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
     memory = max(cluster.memory, cluster.memory * 95 // 100 + _NANNY)
     names = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in _SETTINGS.items()}
     life = f"$(date +%s) + {cluster.lifetime} - RANDOM % {1 + cluster.lifetime // 10}"  # not all workers at once
-    prologue = [*(f"export DASK_{name}={value}" for name, value in names.items()), f"export {UNTIL}=$(({life}))"]
+    exported = {f"DASK_{name}": value for name, value in names.items()} | MALLOC
+    prologue = [*(f"export {name}={value}" for name, value in exported.items()), f"export {UNTIL}=$(({life}))"]
     job: dict[str, Any] = {name: getattr(cluster, name) or None for name in ("queue", "account", "interface")}
     job |= {"cores": 1, "processes": 1, "memory": cluster.memory, "job_mem": f"{-(-memory // 2**20)}M"}
     job |= {"walltime": cluster.walltime, "job_name": folder.name, "log_directory": str(folder), "death_timeout": 60}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import ssl
@@ -276,6 +277,27 @@ def test_a_local_cluster_listens_on_loopback_alone() -> None:
         assert run(engine, Task(add, (1, 2))) == [3]
         assert listeners() - before, "a scheduler, a nanny, a worker, and two HTTP servers"
         assert not listening(before)
+
+
+def faults(blocks: int) -> float:
+    """Pages that the system gave this process for each block of rows, as a leaf makes and drops them."""
+    np.ones(2**17).sum()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(blocks):
+        np.ones(2**17).sum()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / blocks
+
+
+@pytest.mark.process
+def test_workers_keep_the_memory_of_their_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of 1 MiB has 256 pages, and each costs time; what the user's own environment says prevails."""
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        assert client.submit(faults, 50).result() < 10
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        assert client.submit(faults, 50).result() > 200
 
 
 @pytest.mark.process
