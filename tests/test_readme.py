@@ -49,6 +49,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_python_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     (fit,), (features, bounds) = blocks(README, "python"), blocks(KERNELS, "python")

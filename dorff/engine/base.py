@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -190,13 +191,22 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
     entry = CLUSTERS.get(cluster.type)
     if entry is None:
         raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
-    with nullcontext() if cluster.in_driver else _silent():
-        engine: Engine = entry.build(cluster, patience)
-        with closing(engine):
-            if math.isinf(cluster.memory) and 0.95 * (largest := engine.memory) < needs:
-                has = f"a worker needs {needs / 0.95 / 2**20:.0f} MiB, and the largest has {largest / 2**20:.0f} MiB"
-                raise DoesNotFitError(f"cluster: {has}; start larger ones (--memory-limit), or lower features.count")
-            yield engine
+    silent = nullcontext() if cluster.in_driver else _silent()
+    with silent, closing(_started(entry.build, cluster, patience)) as engine:
+        if math.isinf(cluster.memory) and 0.95 * (largest := engine.memory) < needs:
+            has = f"a worker needs {needs / 0.95 / 2**20:.0f} MiB, and the largest has {largest / 2**20:.0f} MiB"
+            raise DoesNotFitError(f"cluster: {has}; start larger ones (--memory-limit), or lower features.count")
+        yield engine
+
+
+def _started(start: Callable[..., Engine], cluster: ClusterSpec, patience: float) -> Engine:
+    try:
+        return start(cluster, patience)
+    except AssertionError as error:  # Dask's own, where its thread has not started after 10 s
+        if traceback.extract_tb(error.__traceback__)[-1].name != "_start_unlocked":
+            raise
+        problem = f"cluster.type {cluster.type}: no thread could be started within 10 s"
+        raise IncompleteError(f"{problem}; this machine has too much to do, run again when it has less") from error
 
 
 def _silent() -> AbstractContextManager[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ class Recipe:
         """How many frequencies are drawn; none for explicit features."""
         return 0 if self._own else self._cost.frequencies
 
-    @property
+    @cached_property
     def _cost(self) -> Cost:
         return self.sampler.cost(self.kernel, d=self.d, p=self.p, count=self._count)
 

@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, final
+from typing import Annotated, Final, final
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -22,6 +22,8 @@ from dorff.kernels.scalar import whole
 from dorff.spec.part import OneOf, Typed, within
 from dorff.spec.registry import SAMPLERS, Entry
 
+TOGETHER: Final = 2**12  # numbers of small frames that are drawn at once
+
 
 def directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
     """Independent unit vectors (count, d), uniform on the sphere."""
@@ -30,25 +32,27 @@ def directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
     return normals
 
 
-def frame(rng: np.random.Generator, rows: int, d: int) -> FloatArray:
-    """The first `rows` of a Haar-distributed orthogonal matrix, (rows, d), rows at most d."""
-    factor, upper = np.linalg.qr(rng.standard_normal((d, rows)))
+def frame(rng: np.random.Generator, rows: int, d: int, *several: int) -> FloatArray:
+    """The first `rows` of Haar-distributed orthogonal matrices, (*several, rows, d), rows at most d."""
+    factor, upper = np.linalg.qr(rng.standard_normal((*several, d, rows)))
     # QR alone is not Haar: the signs of R's diagonal must be undone (Mezzadri 2007).
-    factor *= np.sign(np.diag(upper))
-    return np.asarray(factor.T)
+    factor *= np.sign(np.diagonal(upper, axis1=-2, axis2=-1))[..., None, :]
+    return np.asarray(np.swapaxes(factor, -1, -2))
 
 
 def orthogonal_directions(rng: np.random.Generator, count: int, d: int) -> FloatArray:
     """Unit vectors (count, d) in Haar-orthogonal blocks of d, the last one cut."""
-    found = np.empty((count, d))
-    for start in range(0, count, d):
-        found[start : start + d] = frame(rng, min(d, count - start), d)
+    found, (blocks, rest), several = np.empty((count, d)), divmod(count, d), max(1, TOGETHER // d**2)
+    for start in range(0, blocks, several):
+        some = min(several, blocks - start)
+        found[start * d : (start + some) * d] = frame(rng, d, d, some).reshape(-1, d)
+    found[count - rest :] = frame(rng, rest, d)
     return found
 
 
 def frame_numbers(count: int, d: int) -> int:
     """Numbers that drawing `count` rows of frames takes beside what comes out: the normals, their factors, a copy."""
-    return 4 * d * min(d, count)
+    return 4 * max(TOGETHER, d * min(d, count))
 
 
 class IID(DenseSampler):

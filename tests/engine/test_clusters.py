@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import resource
@@ -12,6 +13,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -159,6 +161,26 @@ def test_another_service_at_the_address_is_no_bug() -> None:
             open_engine(other, patience=2.0),
         ):
             pass
+
+
+class LateLoops(asyncio.DefaultEventLoopPolicy):
+    """Event loops that start late, as on a machine that has much else to do."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        time.sleep(11)
+        return super().new_event_loop()
+
+
+@pytest.mark.slow
+def test_a_thread_that_does_not_start_is_no_bug() -> None:
+    """Dask waits 10 s for it."""
+    cluster = spec.RemoteCluster(address=f"tcp://{LOOPBACK}:1")
+    asyncio.set_event_loop_policy(LateLoops())
+    try:
+        with pytest.raises(IncompleteError, match=r"no thread could be started .* run again"), open_engine(cluster):
+            pass
+    finally:
+        asyncio.set_event_loop_policy(None)
 
 
 @pytest.mark.process

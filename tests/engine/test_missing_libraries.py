@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import write_job
 
-from dorff.engine import open_engine
+from dorff.engine import mpi, open_engine
 from dorff.engine.mpi import served
 from dorff.errors import InputError
 from dorff.spec.cluster import SlurmCluster
@@ -45,6 +45,7 @@ def test_mpi_needs_its_libraries(
     rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The first rank says so; others end as quietly as they came."""
+    monkeypatch.setattr(mpi, "_SPEAKS", 0.1)
     job = write_job(tmp_path / "job.yaml", cluster={"type": "mpi"})
     assert not served(job), "no mpirun has started this"
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))

@@ -189,13 +189,6 @@ NAMES = [*JOBS, "leaves, begun", "folds of rows, begun"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_in_anothers_place(name: str, scenes: Callable[[str], Scene], tmp_path: Path) -> None:
-    scene = scenes(name)
-    misplace(scene, tmp_path, scene.pairs(1 if name == "graphs" else 4, 1))
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)  # hundreds of fits
 @pytest.mark.parametrize("name", NAMES)
 def test_any_file_in_any_others_place(name: str, scenes: Callable[[str], Scene], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from scipy import stats
 from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.frequencies import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal, Quadrature
-from dorff.frequencies.samplers import directions, orthogonal_directions, padded
+from dorff.frequencies.samplers import directions, frame, orthogonal_directions, padded
 from dorff.kernels import Measure
 
 S = 0.4  # lengthscale
@@ -93,6 +93,13 @@ def test_orthogonal_blocks_are_haar(d):
     assert np.abs(omega[0] @ omega[d : 2 * d].T).max() < 1 - 1e-3
     blocks = np.array([orthogonal_directions(rng, d, d).ravel() for _ in range(4000)])
     assert_mean(np.einsum("bi,bj->bij", blocks, blocks), np.eye(d * d) / d)
+
+
+@pytest.mark.parametrize(("d", "count"), [(1, 9), (3, 3001), (70, 150)])
+def test_blocks_that_are_drawn_together_are_those_drawn_one_by_one(d, count):
+    rng = np.random.default_rng(0)
+    each = [frame(rng, min(d, count - start), d) for start in range(0, count, d)]
+    np.testing.assert_array_equal(orthogonal_directions(np.random.default_rng(0), count, d), np.concatenate(each))
 
 
 @samplers

@@ -191,7 +191,7 @@ def test_kernels_of_one_search_have_one_multiple_and_numbers_are_kept() -> None:
     assert [one["output"] for one in configs] == [one["output"] for one in tuned]
 
 
-@pytest.mark.parametrize("kernel", [None, {"type": "divergence_free"}, *slow("sum")], ids=str)
+@pytest.mark.parametrize("kernel", [None, *slow({"type": "divergence_free"}, "sum")], ids=str)
 def test_a_job_of_tracks_tells_other_tracks(kernel: object, tmp_path: Path) -> None:
     """Better than with the length-scales of most evidence, which folds by rows keep; and it says so."""
     X, Y, of = tracks(1)
