@@ -101,8 +101,9 @@ def _queue(cluster: spec.SlurmCluster, folder: Path) -> Iterator[Any]:
     memory = max(cluster.memory, cluster.memory * 95 // 100 + _NANNY)
     names = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in _SETTINGS.items()}
     life = f"$(date +%s) + {cluster.lifetime} - RANDOM % {1 + cluster.lifetime // 10}"  # not all workers at once
-    exported = {f"DASK_{name}": value for name, value in names.items()} | MALLOC
-    prologue = [*(f"export {name}={value}" for name, value in exported.items()), f"export {UNTIL}=$(({life}))"]
+    exported = {f"DASK_{name}": value for name, value in names.items()}
+    exported |= {name: f"${{{name}:-{value}}}" for name, value in MALLOC.items()} | {UNTIL: f"$(({life}))"}
+    prologue = [f"export {name}={value}" for name, value in exported.items()]
     job: dict[str, Any] = {name: getattr(cluster, name) or None for name in ("queue", "account", "interface")}
     job |= {"cores": 1, "processes": 1, "memory": cluster.memory, "job_mem": f"{-(-memory // 2**20)}M"}
     job |= {"walltime": cluster.walltime, "job_name": folder.name, "log_directory": str(folder), "death_timeout": 60}

@@ -52,8 +52,9 @@ class Exponentials(ABC):
         return doubled(self.extents)
 
     @abstractmethod
-    def add(self, Z: FloatArray) -> None:
-        """Add rows [theta | w | y] (n, d + 1 + q), C-contiguous: the strengths are w, and w times each target."""
+    def add(self, Z: FloatArray, into: FloatArray | None = None) -> None:
+        """Add rows [theta | w | y] (n, d + 1 + q), C-contiguous: the strengths are w, and w times each target. They may
+        be put in another order in `into` (n or more, d + 1 + q), C-contiguous."""
 
     @abstractmethod
     def held(self) -> Iterator[FloatArray]:
@@ -78,7 +79,7 @@ class TensorExponentials(Exponentials):
         self._T = np.zeros((wide[0], prod(wide[1:])))
         self._R = np.zeros((q * narrow[0], prod(narrow[1:])))
 
-    def add(self, Z: FloatArray) -> None:
+    def add(self, Z: FloatArray, into: FloatArray | None = None) -> None:
         for start in range(0, len(Z), TENSOR_ROWS):
             columns, v = np.ascontiguousarray(Z[start : start + TENSOR_ROWS].T), len(self.extents)
             self._add(columns[:v], columns[v], columns[v + 1 :])
@@ -148,15 +149,12 @@ class GridExponentials(Exponentials):
         steps = [1, 1, 1, *(prod(self._shape[axis + 1 :]) for axis in range(len(extents)))]
         self._sides = np.array(steps[-3:-1], np.int64)
         self._tiles = np.array([max(8, ceil(N / (2**16) ** (1 / len(extents)))) for N in self._points])
-        self._rows = np.empty((0, len(extents) + 1 + q))  # kept: an allocator may give memory back each time
         self._grid = np.zeros(prod(self._shape) + 8 * W * (1 + q))  # windows may reach behind the last index
 
-    def add(self, Z: FloatArray) -> None:
+    def add(self, Z: FloatArray, into: FloatArray | None = None) -> None:
         points = np.array(self._points)
         if self._grid.size > SORTED_FROM:  # rows by the tile of the grid that they are in
-            if len(self._rows) < len(Z):
-                self._rows = np.empty_like(Z)
-            tile, rows = np.empty(len(Z), np.uint16), self._rows[: len(Z)]
+            tile, rows = np.empty(len(Z), np.uint16), np.empty_like(Z) if into is None else into[: len(Z)]
             tiles(Z, points, self._tiles, tile)
             Z = np.take(Z, np.argsort(tile, kind="stable"), axis=0, out=rows, mode="clip")  # "raise" would copy
         spread(Z, self._coefficients, self._width, points, self._grid, self._sides)

@@ -140,6 +140,7 @@ class ToeplitzAdder(Adder):
         self.unit = 0.1 * self._exponentials.unit
         self._phi: FloatArray = 0.7 + 0.45 * np.arange(len(extents), dtype=np.float64)
         self._finished: tuple[int, FloatArray] | None = None
+        self.rows: FloatArray | None = None  # scratch, of a block's shape, that sums of several parts share
 
     @property
     def length(self) -> int:
@@ -150,7 +151,7 @@ class ToeplitzAdder(Adder):
             return
         v, Z = len(self._phi), np.ascontiguousarray(Z)
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
-            self._exponentials.add(Z)
+            self._exponentials.add(Z, self.rows)
         squares(Z, v, self._squares)
         self._witness(Z)
         self.n += len(Z)
@@ -165,7 +166,8 @@ class ToeplitzAdder(Adder):
             halves(rows, self._phi, most, half)
             trig_pairs(half, trig, ones)
             witness(trig, most, rows, self.probe[:q], self.witness[: 2 + q], self.witness[2 + q :], total)
-        self.witness[2 + q : 3 + 2 * q] += self._sizes * total
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.witness[2 + q : 3 + 2 * q] += self._sizes * total
 
     @property
     def _sizes(self) -> FloatArray:
@@ -194,7 +196,8 @@ class ToeplitzAdder(Adder):
 
     def moments(self) -> Toeplitz:
         if self._finished is None or self._finished[0] != self.n:
-            parts = [one.reshape(-1).view(float) for one in self._exponentials.sums()]
+            with np.errstate(over="ignore", invalid="ignore"):
+                parts = [one.reshape(-1).view(float) for one in self._exponentials.sums()]
             self._finished = self.n, np.concatenate([*parts, self._squares.reshape(-1)])
         return Toeplitz(self.m, self.q, self.n, self.y0, self._finished[1].copy(), self.observed, self.unit)
 

@@ -36,7 +36,9 @@ class LatticeSums(TargetSums):
         self._axes, self.extents = axes_of(modes), extents_of(modes)
         self._center = features.center[self._axes]
         self._step = (modes.step / features.scale)[self._axes]
-        self._Z, self._ones = np.empty((block_rows, len(self._axes) + 1 + len(y0))), np.ones(block_rows)
+        # Kept, as an allocator may give memory back each time.
+        self._Z, self._ordered = np.empty((2, block_rows, len(self._axes) + 1 + len(y0)))
+        self._ones = np.ones(block_rows)
         load(len(self._axes))  # while there is memory for it
 
     def _add_block(self, sums: moments.Adder, x: FloatArray, y: FloatArray, weight: FloatArray | None) -> None:
@@ -48,7 +50,9 @@ class LatticeSums(TargetSums):
         self.syrk_seconds += time.perf_counter() - began
 
     def empty(self, part: moments.Part) -> ToeplitzAdder:
-        return ToeplitzAdder(self.extents, len(self._y0), self._y0, tolerance=self._tolerance, observed=part[1])
+        made = ToeplitzAdder(self.extents, len(self._y0), self._y0, tolerance=self._tolerance, observed=part[1])
+        made.rows = self._ordered
+        return made
 
 
 @lru_cache

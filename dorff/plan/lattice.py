@@ -284,9 +284,9 @@ def lattice_costs(alone: Sequence[Recipe], q: int) -> LatticeCosts:
         extents = extents_of(lattices[0])
     empty = exponentials(extents, q, recipe.sampler.config()["tolerance"])  # whose memory nobody touches
     held, sums = sum(piece.size for piece in empty.held()), length_of(extents, q)
-    rows = 8 * LATTICE_ROWS * (5 * len(extents) + 4 * (1 + q))
+    rows = 8 * LATTICE_ROWS * 6 * (len(extents) + 1 + q)
     seconds = BESIDE_SUMS + (
         PRODUCT * held if isinstance(empty, TensorExponentials) else WINDOW[len(extents)] * (1 + q) / 3
     )
     points = prod(grid_of(reach))
-    return LatticeCosts(8 * sums, 8 * (held + q * q), 8 * (3 * held + 4 * sums) + rows, seconds, points)
+    return LatticeCosts(8 * sums, 8 * (held + sums + q * q), 8 * (3 * held + 4 * sums) + rows, seconds, points)

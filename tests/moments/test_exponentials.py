@@ -1,5 +1,6 @@
 """Sums of exponentials against sums over dense features; what they say of their own errors; their witness."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorff import moments
+from dorff import frequencies, kernels, moments
 from dorff.errors import InputError
+from dorff.features import FeatureMap, Recipe
 from dorff.moments import LatticeMoments, Toeplitz, ToeplitzAdder
 from dorff.moments.exponentials import GridExponentials, TensorExponentials, half_shape
+from dorff.passes.lattice import LATTICE_ROWS, LatticeSums
+from dorff.plan.lattice import lattice_costs
 from dorff.store.moments import load_sums, merge_moments, save_moments
 
 Extents = tuple[int, ...]
@@ -115,10 +119,11 @@ def test_a_number_that_memory_changed_is_seen(extents: Extents) -> None:
     # Rows in one place, where Dirichlet's kernels are largest, and none: no false alarm.
     Z[:, : len(extents)] = 0.7 + 0.45 * np.arange(len(extents))
     assert adder(extents, Z, q).intact() and adder(extents, Z[:0], q).intact()
-    huge = Z.copy()
-    huge[:, -q:] *= 1e200
-    overflowing = adder(extents, huge, q)
-    assert overflowing.intact() and overflowing.overflowed()
+    for factor in (1e200, 1e307):  # warnings are errors here
+        huge = Z.copy()
+        huge[:, -q:] *= factor
+        overflowing = adder(extents, huge, q)
+        assert overflowing.intact() and overflowing.overflowed()
 
 
 @pytest.mark.parametrize(
@@ -186,3 +191,29 @@ def test_sums_add_and_are_written_by_numbers(tmp_path: Path) -> None:
         total + other
     with pytest.raises(InputError, match="sums of kind toeplitz"):
         load_sums(tmp_path / "2.moments", moments.Moments)
+
+
+@pytest.mark.parametrize(("q", "d", "s", "patterns", "folds"), [(30, 1, 0.01, 4, 1), (2, 2, 0.1, 2, 10)])
+def test_sums_of_many_parts_take_no_more_than_is_planned(q: int, d: int, s: float, patterns: int, folds: int) -> None:
+    """Patterns of missing targets one after the other, as of instruments in turn: each has whole blocks of rows."""
+    kernel, sampler = (
+        kernels.Decomposable(kernels.Gaussian(s)),
+        frequencies.Lattice(1e-3).over(np.ones(d), constant=False),
+    )
+    recipe = Recipe(kernel.fix(d, q, np.eye(q)), sampler, d, q, 4000, intercept=True)
+    costs, rng = lattice_costs([recipe], q), np.random.default_rng(0)
+    planned = patterns * folds * costs.each + costs.once
+    X, Y = rng.uniform(0, 1, (LATTICE_ROWS, d)), rng.standard_normal((LATTICE_ROWS, q))
+    fold_of, features = rng.integers(0, folds, LATTICE_ROWS), FeatureMap(recipe.draw(0).phi, np.zeros(d), np.ones(d))
+    tracemalloc.start()
+    try:
+        sums = LatticeSums(features, np.zeros(q), block_rows=LATTICE_ROWS, tolerance=1e-12)
+        for pattern in range(patterns):
+            Y[:, :patterns], Y[:, pattern] = 0.0, np.nan
+            for fold in range(folds):
+                sums.add(X[fold_of == fold], Y[fold_of == fold], fold, partial=True)
+        assert all(adder.intact() and not adder.overflowed() for adder in sums.sums.values())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(sums.sums) == patterns * folds and 0.4 * planned < peak < planned
