@@ -328,7 +328,8 @@ def test_a_leaf_holds_what_is_said(name: str, tmp_path: Path) -> None:
     load_pass.cache_clear()
     scan(np.zeros((2, 2)), np.zeros(2), np.zeros(2))  # what it loads is the process's, whichever test comes first
     held = traced(lambda: PassSums.at(this).leaf(plan.dataset, Leaf(0, 0, len(Y))))
-    assert (0.55 if light else 0.7) * said < held <= said, (held / said, held)
+    least = {"lattice of few": 0.2}.get(name, 0.55 if light else 0.7)  # of few features rows are what is read
+    assert least * said < held <= said, (held / said, held)
 
 
 @pytest.mark.parametrize("by", [*slow("rows"), "leaves"])
