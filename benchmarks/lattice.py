@@ -842,15 +842,17 @@ def fewer_rows(options: argparse.Namespace) -> Config:
 def iterations(made: Job, repeats: int) -> Config:
     """Steps to a residual of 1e-3 and to the end, by both preconditioners; a product's seconds over a dense one's."""
     plan = make_plan(made)
-    parts = filled(plan, run_pass(plan, SerialEngine()).folds)[0]
-    setting = settings(plan)[0]
+    setting, parts = settings(plan)[0], filled(plan, run_pass(plan, SerialEngine()).folds)[0]
+    assert setting.features is not None
+    modes = modes_of(setting.features)
+    parts = [part.on(modes.modes, modes.extents) for part in parts if isinstance(part, LatticeMoments)]
     weights = setting.weights(setting.fixed(parts))
     how: Config = {"intercept": setting.intercept, "scale": setting.scaling(parts), "observe": None}
     system = make_system(*of_moments(parts), weights, **how)
-    block = heavy(system, parts)  # type: ignore[arg-type]
-    jacobi = Heavy(block._diagonal, block._at[:0], block._block[:0, :0])
-    result: Config = {"unknowns": system.size}
     ridge = float(made.solve.ridges[0])
+    block = heavy(system, parts, [ridge])
+    jacobi = Heavy(block._diagonal, block._at[:0], block._block[:0, :0], block._largest)
+    result: Config = {"unknowns": system.size, "factored": len(block._at)}
     for name, preconditioner in (("block", block), ("diagonal", jacobi)):
         began = time.perf_counter()
         done = iterate(system, ridge, preconditioner, tolerance=1e-10)
