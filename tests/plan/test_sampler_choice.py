@@ -127,6 +127,17 @@ def test_an_input_that_does_not_vary_does_not_count(tmp_path: Path) -> None:
     assert chosen["features.sampler"]["type"] == "lattice" and chosen["data.box"]["x2"] == [7.0, 7.0]
 
 
+def test_an_input_that_does_not_vary_takes_no_memory(tmp_path: Path) -> None:
+    """Of a lattice that is not known, as the length-scale is found from the rows; one more that varies does."""
+    peaks = list[int]()
+    for third in (np.empty((200, 0)), np.full((200, 1), 7.0), box(1)):
+        write(tmp_path / "data.zarr", np.column_stack([box(2), third]))
+        plan = make_plan(job(tmp_path, kernel={"type": "decomposable"}, features={"sampler": {"type": "lattice"}}))
+        assert plan.recipe.lattice is None
+        peaks.append(plan.costs.peak_bytes)
+    assert peaks[0] <= peaks[1] < 1.02 * peaks[0] and peaks[2] > 1.5 * peaks[0], peaks
+
+
 @pytest.mark.parametrize("kernel", [{}, {"kernel": {"type": "decomposable", "scalar": {**GAUSS, "lengthscale": 0.05}}}])
 def test_appended_rows_are_added_to_the_same_sums(kernel: dict[str, Any], tmp_path: Path) -> None:
     """Of a job that leaves the length-scale and the number of features to dorff, too: both stay, and what is fitted."""
