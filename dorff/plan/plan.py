@@ -341,11 +341,7 @@ def _with_lattice(resolved: Resolved, plain: _Draft) -> _Draft:
             break
     box = box_of(drafts[0][0].own)
     best, each = drafts[0] if len(drafts) == 1 else min(drafts, key=lambda one: choosing.kernel_distance(one[1], box))
-    choosing.check_better(each, plain.dataset, box, plain.recipe)
-    why = f"no more than {choosing.FEW} inputs vary"
-    if best.recipe.lattice is not None:
-        m, others = max(one.m for one in each), plain.recipe
-        why = f"{m} features, closer to the kernel than {others.m} of {others.sampler.config()['type']}"
+    why = choosing.check_better(each, plain.dataset, box, plain.recipe)
     chosen = (replace(one, why=why) if one.key == "features.sampler" else one for one in best.resolved)
     return replace(best, resolved=tuple(chosen))
 

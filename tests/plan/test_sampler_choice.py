@@ -1,6 +1,7 @@
 """`features.sampler: auto`: a lattice where its features are closer to the kernel than random ones, and what else keeps
 it from one."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -100,6 +101,9 @@ def test_the_features_that_are_closer_to_the_kernel_are_chosen(
     of_lattice, random = errors(d, scalar, m)
     assert not 0.8 < of_lattice / random < 1.25, "no limit: neither is much better"
     assert kind == ("lattice" if of_lattice < random else "orthogonal"), (why, of_lattice, random)
+    far = [float(number) for number in re.findall(r"(\S+) from the kernel, \d+ of orthogonal (\S+) \(", why)[0]]
+    assert 0.4 < far[0] / max(of_lattice, 5e-3) < 2.5 or max(far[0], of_lattice) < 5e-3, (why, of_lattice)
+    assert 0.4 < far[1] / random < 2.5 and ("neither are close" in why) == (min(far) > 0.1), (why, random)
 
 
 def test_both_are_chosen_at_the_limits() -> None:
