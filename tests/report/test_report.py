@@ -128,7 +128,7 @@ def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
     assert f"{np.sqrt(0.04 + 1e-4):.4g}" in page.text  # the best root score
 
 
-def test_a_lattice_has_no_seed_and_names_no_periods_where_it_has_none(tmp_path: Path) -> None:
+def test_features_on_a_lattice_are_not_called_random(tmp_path: Path) -> None:
     config, info = frequencies.Lattice(1e-3).config(), an_info(["a"], ["b"])
     choices = [{"key": "features.sampler", "value": config, "why": "it is closer"}]
     model = a_model(kernels.Decomposable(GAUSSIAN), 1, 1, {**info, "report": {**REPORT, "choices": choices}})
