@@ -160,6 +160,8 @@ def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int]) -> dic
         "route": costs.reason,
         "passes": f"{costs.passes:,} over the rows",
     }
+    if not planned.terms and costs.route != "streaming" and not planned.missing_rows():
+        text["passes"] = "none: the sums of all rows are in the state"
     for number, term in enumerate(planned.terms, 1):
         text[f"term {number}"] = sentences.term_text(term.manifold.config(), planned.job.data.unlabelled)
     if buckets:

@@ -14,6 +14,7 @@ from dorff.data.nodes import committed, group_attributes, kept_of, open_array, s
 from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.leaves import DONE
+from dorff.moments import Kind
 from dorff.passes import Leaf, PassSpec, leaf_bounds
 from dorff.storage.location import locate
 from dorff.store.receipts import HISTORY
@@ -101,7 +102,7 @@ def _plan(path: Path) -> dict[str, Any]:
     try:
         spec = PassSpec.from_config(json.loads(store.read_plain(path))["question"])
         rows, m = spec.rows, spec.count
-        width = m + 1 + rows["q"]
+        width = 0 if spec.sums is Kind.TOEPLITZ else m + 1 + rows["q"]
         names = rows["inputs"], Classes(*rows["targets"]) if "labels" in rows else rows["targets"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: is damaged; remove {folder} and fit again") from error

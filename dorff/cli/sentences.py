@@ -29,9 +29,9 @@ def fit_text(report: "FitReport", weights: Sequence[Sequence[float]] = (), *, cl
     )
     # Terms see more rows than those with targets, and an exact model has none.
     crowd = "" if report.manifold else crowd_text(report.m, report.rows_used)
-    before = "sums of targets" if report.graphs else "all of it"
+    before = "sums of targets done before" if report.graphs else "the sums of all rows were in the state"
     of = "of the syrk limit" if report.kernel_error is None else "of it in the sums"
-    share = f"{before} done before" if report.syrk_share is None else f"{report.syrk_share:.0%} {of}"
+    share = before if report.syrk_share is None else f"{report.syrk_share:.0%} {of}"
     winner = f", kernel[{report.kernel}]" if len({row["candidate"] for row in report.table}) > 1 else ""
     read = size(report.buckets.get("bytes_read", 0))
     asked = f"{report.buckets.get('requests', 0):,} requests of buckets, {read} read; "

@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Product, Projected, periods_of
 from dorff.frequencies import Modes
 from dorff.kernels import FloatArray, MultiView, OperatorKernel, mean_of
+from dorff.kernels.stretched import Stretched
 from dorff.model.calibration import Conformal, HeldSample, check_level
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights
@@ -26,9 +27,11 @@ BLOCK_BYTES: Final = 2**26  # of the features of a block, where these are so man
 Views = Sequence[str | int] | None
 #: What is to be said of rows that `Model.repeating` counts.
 REPEATING: Final = (
-    "so far beyond the rows fitted that a function on a lattice repeats itself, and what is predicted is of other "
-    "places; leave them out, or fit with rows (a job: data.box) that reach as far"
+    "so far beyond the rows fitted that a function on a lattice repeats itself, or off an input that was constant in "
+    "the rows fitted and that it does not see: what is predicted is of other places; leave them out, or fit with rows "
+    "(a job: data.box) that reach as far"
 )
+UNSEEN: Final = 0.1  # length-scales from the rows fitted, along an input that features on a lattice do not see
 
 
 def block_rows(m: int) -> int:
@@ -123,16 +126,21 @@ class Model:
     @cached_property
     def ends(self) -> tuple[FloatArray, FloatArray] | None:
         """Of a lattice the inputs (d,) half a period below and above the middle of the rows fitted: beyond these the
-        rows' other end is nearer, as the function repeats itself. Infinite along an input whose period is its own. None
-        of other models, and where the range of the rows is not kept."""
+        rows' other end is nearer, as the function repeats itself. Infinite along an input whose period is its own; the
+        rows' own, with a share of a length-scale, along one that was constant, which features do not see. None of other
+        models, and where the range of the rows is not kept."""
         phi, data = self.feature_map.phi, self.info.get("data", {})
         modes = phi.projection if isinstance(phi, Projected) else None
         low, high = (bounds(data.get(end), self.d) for end in ("low", "high"))
         if not isinstance(modes, Modes) or low is None or high is None:
             return None
-        ends = modes.modes.any(axis=0) & np.isinf(periods_of(self.sampler, self.d))
-        turn = np.where(ends, 2.0 * np.pi / (modes.step * modes.every), np.inf)
-        middle, half = (low + high) / 2.0, turn * self.feature_map.scale / 2.0
+        scalars = [base.scalar for _, base in self.kernel.terms()]
+        most = np.max([one.stretch(self.d) for one in scalars if isinstance(one, Stretched)], axis=0)
+        turn = 2.0 * np.pi / (modes.step * modes.every)
+        unseen = high - low + 2.0 * UNSEEN * self.feature_map.scale / most
+        wide = np.where(modes.modes.any(axis=0), turn * self.feature_map.scale, unseen)
+        half = np.where(np.isinf(periods_of(self.sampler, self.d)), wide, np.inf) / 2.0
+        middle = (low + high) / 2.0
         return middle - half, middle + half
 
     def repeating(self, X: FloatArray) -> int:

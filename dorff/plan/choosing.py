@@ -27,6 +27,7 @@ MOST_INPUTS: Final = 5  # that vary
 FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
 WIDE: Final = 20  # standard deviations, beyond which a box is that of a few rows far away
 LAGS: Final = 512
+FAR: Final = 0.1  # from the kernel: features that predict something else
 #: How refusals begin that a lattice is the reason of: no rule, or too few of its leaves, which are large.
 OF_LATTICES: Final = ("sampler: ", "solve.folds", "data.window")
 
@@ -68,24 +69,28 @@ def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
         raise NotBetter(f"a lattice{more} is for {most} inputs or fewer that vary, here are {dataset.d}")
 
 
-def check_better(each: Sequence[Recipe], dataset: Dataset, box: FloatArray, others: Recipe) -> None:
-    """NotBetter, with the reason, where features on a lattice, `each` of one kernel, for inputs in a box (2, d) are
-    not the better ones."""
+def check_better(each: Sequence[Recipe], dataset: Dataset, box: FloatArray, others: Recipe) -> str:
+    """Why features on a lattice, `each` of one kernel, for inputs in a box (2, d) are the better ones; NotBetter, with
+    the reason, where they are not."""
     sides = np.ptp(box, axis=0)
     many = int(np.count_nonzero(sides))
     if each[0].lattice is not None:
         here, there = kernel_distance(each, box), kernel_distance([others], box)
+        m, kind = max(one.m for one in each), others.sampler.config()["type"]
+        why = f"{m} features of a lattice are {here:.2g} from the kernel, {others.m} of {kind} {there:.2g}"
+        why += " (root mean square, over k(x, x))"
+        if min(here, there) > FAR:
+            why += ", so that neither are close: raise features.count"
         if here > there:
-            m, further = max(one.m for one in each), f"{here / there:.2g} times as far from the kernel"
-            others_are = f"{others.m} of {others.sampler.config()['type']}"
-            raise NotBetter(f"{m} features of a lattice are {further} as {others_are}")
-        return
+            raise NotBetter(why)
+        return why
     if many > FEW:
         raise NotBetter(f"{many} inputs vary, and the length-scale is not known yet")
     X = np.concatenate([dataset.block(*run).weighty().X for run in sample_runs(dataset.first, dataset.n)])
     spread = np.std(X[np.isfinite(X).all(axis=1)], axis=0) if len(X) else sides
     if np.any(sides > WIDE * spread):
         raise NotBetter(f"few rows reach far: the box's side is more than {WIDE} standard deviations of an input")
+    return f"no more than {FEW} inputs vary"
 
 
 def kernel_distance(each: Sequence[Recipe], box: FloatArray) -> float:

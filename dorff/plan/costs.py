@@ -115,7 +115,7 @@ def estimate(
     patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if missing else 1
     width, qr = m + 1 + q, spec.sums is Kind.TRIANGLE
     workers = job.cluster.workers
-    light = lattice_costs(each, q) if of_sums else None
+    light = lattice_costs(each, spec) if of_sums else None
     packed = 4 * width * (width + 1) if light is None else light.packed
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns, light)
     sizes = [

@@ -271,13 +271,15 @@ class LatticeCosts(NamedTuple):
     points: int
 
 
-def lattice_costs(alone: Sequence[Recipe], q: int) -> LatticeCosts:
-    """What sums need of the lattice that these recipes share; of one that is not known yet, what the largest may."""
-    recipe, each = alone[0], [one.lattice for one in alone]
+def lattice_costs(alone: Sequence[Recipe], spec: PassSpec) -> LatticeCosts:
+    """What the pass needs of the lattice that these recipes share; of one that is not known yet, what the largest may
+    whose inputs are those that vary."""
+    recipe, q, each = alone[0], spec.rows["q"], [one.lattice for one in alone]
     lattices = [modes for modes in each if modes is not None]
     if not lattices:
-        side = ceil((2.0 * recipe.frequencies) ** (1.0 / recipe.d) / 2.0)
-        extents, reach = (4 * side,) * recipe.d, (side,) * recipe.d
+        varied = max(int(np.count_nonzero(np.ptp(box_of(spec), axis=0))), 1)
+        side = ceil((2.0 * recipe.frequencies) ** (1.0 / varied) / 2.0)
+        extents, reach = (4 * side,) * varied, (side,) * varied
     else:
         furthest = np.max([(np.abs(modes.modes) // modes.every).max(axis=0) for modes in lattices], axis=0)
         reach = tuple(furthest[axes_of(lattices[0])].tolist())

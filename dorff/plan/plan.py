@@ -116,12 +116,16 @@ class Plan(_Draft):
 
     def cluster(self) -> ClusterSpec:
         """Where its pass runs: as the job says, or in the driver where little is missing; streaming has all to do."""
-        missing = math.inf if self.terms else self.costs.flops
+        missing = math.inf if self.terms else self.costs.flops * self.missing_rows() / self.dataset.rows
+        return self.job.cluster.of_work(missing / NOMINAL)
+
+    def missing_rows(self) -> int:
+        """How many rows are of leaves whose sums are not in the state."""
         if frozen_hash(self.directory) is not None:
             with suppress(InputError):  # it is damaged, and made anew
-                tree = Tree(PassSums.at(self.frozen()), self.dataset, self.leaves)
-                missing *= sum(leaf.stop - leaf.start for leaf in tree.missing()) / self.dataset.rows
-        return self.job.cluster.of_work(missing / NOMINAL)
+                missing = Tree(PassSums.at(self.frozen()), self.dataset, self.leaves).missing()
+                return sum(leaf.stop - leaf.start for leaf in missing)
+        return self.dataset.rows
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -341,11 +345,7 @@ def _with_lattice(resolved: Resolved, plain: _Draft) -> _Draft:
             break
     box = box_of(drafts[0][0].own)
     best, each = drafts[0] if len(drafts) == 1 else min(drafts, key=lambda one: choosing.kernel_distance(one[1], box))
-    choosing.check_better(each, plain.dataset, box, plain.recipe)
-    why = f"no more than {choosing.FEW} inputs vary"
-    if best.recipe.lattice is not None:
-        m, others = max(one.m for one in each), plain.recipe
-        why = f"{m} features, closer to the kernel than {others.m} of {others.sampler.config()['type']}"
+    why = choosing.check_better(each, plain.dataset, box, plain.recipe)
     chosen = (replace(one, why=why) if one.key == "features.sampler" else one for one in best.resolved)
     return replace(best, resolved=tuple(chosen))
 

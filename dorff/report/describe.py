@@ -283,13 +283,24 @@ def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:
     return f"k₀ = {SCALARS.formula(config)}{f'; {words}' if words else ''}"
 
 
+def features_text(model: Model) -> str:
+    """How many features, and of what kind."""
+    m, own = model.feature_map.m, not isinstance(model.feature_map.phi, Projected)
+    return f"{m} features on a lattice" if _on_lattice(model) else f"{m} {'' if own else 'random '}features"
+
+
 def frequencies_text(model: Model) -> str:
     if not isinstance(model.feature_map.phi, Projected):
         return f"none: {model.feature_map.phi.kind}, seed {model.seed}"
-    options = dict(mapping(model.sampler))
+    options = {key: value for key, value in mapping(model.sampler).items() if value is not None}
     entry, name = SAMPLERS.get(kind_of(options)), str(options.pop("type", "?")).replace("_", " ")
-    words = ", ".join([name, *(f"{key} {value}" for key, value in options.items()), f"seed {model.seed}"])
+    seed = [] if _on_lattice(model) else [f"seed {model.seed}"]
+    words = ", ".join([name, *(f"{key} {value}" for key, value in options.items()), *seed])
     return f"{words} ({entry.source})" if entry is not None and entry.source else words
+
+
+def _on_lattice(model: Model) -> bool:
+    return bool(kind_of(model.sampler) == "lattice")
 
 
 def number(value: object, unit: str = "") -> str:
@@ -297,7 +308,7 @@ def number(value: object, unit: str = "") -> str:
     if value is None:
         return NOT_KEPT
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {number(one)}" for name, one in value.items())
+        return ", ".join(f"{name}: {number(one)}" for name, one in value.items() if one is not None)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int):

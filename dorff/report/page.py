@@ -82,6 +82,7 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         named=partial(figures.kernel_name, model.info.get("kernels")),
         terms=describe.kernel_terms(model),
         effects=moved,
+        features=describe.features_text(model),
         frequencies=describe.frequencies_text(model),
         most={"inputs": figures.MOST_INPUTS, "outputs": figures.MOST_OUTPUTS, "lines": figures.MOST_LINES},
     )

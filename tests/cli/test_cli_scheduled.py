@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from command_line import call, contents, field, write_csv, write_job
@@ -306,3 +307,23 @@ def test_a_job_is_kept_to_its_root(place: Path, monkeypatch: pytest.MonkeyPatch)
     assert call("plan", "out.yaml").exit_code == 3 and call("plan", "job.yaml").exit_code == 0
     (place / "out.yaml").unlink()
     assert contents(place) == before
+
+
+def test_sums_of_a_lattice_serve_a_later_job_and_what_is_shown_says_so(place: Path) -> None:
+    """Its leaves are those of sums, however many features there may be."""
+    rows = field(18_000)
+    np.savez(place / "long.npz", x=rows[:, :2], y=rows[:, 2:3])
+    ingest([place / "long.npz"], place / "long.zarr", inputs=["x"], targets=["y"], shard_rows=512)
+    features = {"count": 6000, "sampler": {"type": "lattice", "error": 0.1}}
+    shared: dict[str, Any] = {"data": {"store": "long.zarr"}, "features": features, "state": "runs/long"}
+
+    def of(length: float) -> Any:
+        kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": length}}
+        return write_job(place / f"{length}.yaml", **shared, kernel=kernel, model=f"models/{length}")
+
+    assert "1 over the rows" in call("plan", of(0.5)).stdout
+    assert "the state" not in call("fit", of(0.5)).stdout
+    assert "none: the sums of all rows are in the state" in call("plan", of(0.6)).stdout
+    (plan,) = answered("inspect", "runs/long")["plans"]
+    assert (plan["leaves"], plan["receipts"], plan["missing"]) == (1, 1, 0)
+    assert "the sums of all rows were in the state; " in call("fit", of(0.6)).stdout

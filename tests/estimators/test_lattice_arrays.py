@@ -225,19 +225,21 @@ def test_targets_that_overflow_are_refused() -> None:
 
 @pytest.mark.parametrize("standardize", [False, True])
 def test_rows_where_the_function_repeats_itself_are_counted(standardize: bool, tmp_path: Any) -> None:
-    """A period further on values are the same. What lies nearer to the rows than to their copies is not, nor what lies
-    off along an input that was constant."""
+    """A period further on values are the same; off an input that was constant they are those of its value. What lies
+    nearer to the rows than to their copies, or off by next to nothing, is not counted."""
     X, Y = flow()
     X = np.column_stack([X, np.full(N, 7.0)])
     estimator = ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-5, standardize=standardize).fit(X, Y)
     ends = estimator.model_.ends
     assert ends is not None
-    period = np.array([ends[1][0] - ends[0][0], 0.0, 50.0])
+    period = np.array([ends[1][0] - ends[0][0], 0.0, 0.0])
     assert period[0] < 5.0 and np.isclose(ends[0][0] + ends[1][0], X[:, 0].min() + X[:, 0].max())
-    beside = X[:1] * [0.0, 1.0, 1.0] + [ends[1][0] - 1e-6, 0.0, 40.0]
+    beside = X[:1] * [0.0, 1.0, 1.0] + [ends[1][0] - 1e-6, 0.0, 0.0]
     assert ends[1][0] > X[:, 0].max() + 0.1 and np.isfinite(estimator.predict(np.vstack([X, beside]))).all()
     far = X.copy()
-    far[::180] = X[::180] + period
+    far[:540:180] = X[:540:180] + period
+    far[540::180, 2] = [8.0, 6.0]
+    far[1:3, 2] += [1e-3, -1e-3]
     message = f"^5 of {N} rows lie so far beyond the rows fitted that a function on a lattice repeats itself"
     with pytest.warns(UserWarning, match=message) as seen:
         again = estimator.predict(far)

@@ -322,7 +322,7 @@ def test_a_leaf_holds_what_is_said(name: str, tmp_path: Path) -> None:
         assert by_qr is not None
         plan = by_qr
     this = freeze_constants(plan)
-    light = lattice_costs([plan.recipe], 2) if name.startswith("lattice") else None
+    light = lattice_costs([plan.recipe], plan.spec) if name.startswith("lattice") else None
     patterns = 3 if name in ("patterns", "lattice of folds") else 1
     said, _ = _leaf_bytes(plan.dataset, plan.recipe, plan.spec, patterns, light)
     load_pass.cache_clear()

@@ -1,6 +1,7 @@
 """`features.sampler: auto`: a lattice where its features are closer to the kernel than random ones, and what else keeps
 it from one."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -100,6 +101,9 @@ def test_the_features_that_are_closer_to_the_kernel_are_chosen(
     of_lattice, random = errors(d, scalar, m)
     assert not 0.8 < of_lattice / random < 1.25, "no limit: neither is much better"
     assert kind == ("lattice" if of_lattice < random else "orthogonal"), (why, of_lattice, random)
+    far = [float(number) for number in re.findall(r"(\S+) from the kernel, \d+ of orthogonal (\S+) \(", why)[0]]
+    assert 0.4 < far[0] / max(of_lattice, 5e-3) < 2.5 or max(far[0], of_lattice) < 5e-3, (why, of_lattice)
+    assert 0.4 < far[1] / random < 2.5 and ("neither are close" in why) == (min(far) > 0.1), (why, random)
 
 
 def test_both_are_chosen_at_the_limits() -> None:
@@ -125,6 +129,17 @@ def test_an_input_that_does_not_vary_does_not_count(tmp_path: Path) -> None:
     report = fit(job(tmp_path, kernel={"type": "decomposable"}), engine=SerialEngine())
     chosen = {one["key"]: one["value"] for one in report.choices}
     assert chosen["features.sampler"]["type"] == "lattice" and chosen["data.box"]["x2"] == [7.0, 7.0]
+
+
+def test_an_input_that_does_not_vary_takes_no_memory(tmp_path: Path) -> None:
+    """Of a lattice that is not known, as the length-scale is found from the rows; one more that varies does."""
+    peaks = list[int]()
+    for third in (np.empty((200, 0)), np.full((200, 1), 7.0), box(1)):
+        write(tmp_path / "data.zarr", np.column_stack([box(2), third]))
+        plan = make_plan(job(tmp_path, kernel={"type": "decomposable"}, features={"sampler": {"type": "lattice"}}))
+        assert plan.recipe.lattice is None
+        peaks.append(plan.costs.peak_bytes)
+    assert peaks[0] <= peaks[1] < 1.02 * peaks[0] and peaks[2] > 1.5 * peaks[0], peaks
 
 
 @pytest.mark.parametrize("kernel", [{}, {"kernel": {"type": "decomposable", "scalar": {**GAUSS, "lengthscale": 0.05}}}])

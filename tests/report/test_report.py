@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from dorff.model import Model
 from dorff.moments import by_fold
 from dorff.passes import BlockSums
 from dorff.report import write_report
-from dorff.report.describe import Subject, rate, read_column
+from dorff.report.describe import Subject, frequencies_text, rate, read_column
 from dorff.report.fields import _scale
 from dorff.report.figures import from_info
 from dorff.solvers import Setting
@@ -125,6 +126,18 @@ def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
         assert number in page.text, number
     assert len(pictures(page)) == 3  # the field, its derivatives, the choice
     assert f"{np.sqrt(0.04 + 1e-4):.4g}" in page.text  # the best root score
+
+
+def test_features_on_a_lattice_are_not_called_random(tmp_path: Path) -> None:
+    config, info = frequencies.Lattice(1e-3).config(), an_info(["a"], ["b"])
+    choices = [{"key": "features.sampler", "value": config, "why": "it is closer"}]
+    model = a_model(kernels.Decomposable(GAUSSIAN), 1, 1, {**info, "report": {**REPORT, "choices": choices}})
+    assert "64 random features" in written(model, tmp_path / "random").text
+    text = written(replace(model, sampler=config), tmp_path / "on").text
+    assert "64 features on a lattice" in text and "lattice, error 0.001, tolerance 1e-12 (" in text
+    assert "error: 0.001, tolerance: 1e-12, type: lattice" in text
+    assert not any(word in text for word in ("random features", "seed", "periods"))
+    assert "periods [360.0, None]" in frequencies_text(replace(model, sampler={**config, "periods": [360.0, None]}))
 
 
 def test_nothing_is_fetched_and_nothing_runs(tmp_path: Path) -> None:

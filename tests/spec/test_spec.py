@@ -401,6 +401,11 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ),
         ({"kernel": 3}, "kernel must be a mapping of keys, came 3; correct it"),
         (
+            {"features": {"sampler": "lattise"}},
+            "features.sampler must be one of: orthogonal, iid, sorf, rom, fastfood, qmc, gauss_quadrature, lattice, "
+            "quadrature, auto; came 'lattise'; did you mean 'lattice'?",
+        ),
+        (
             {"kernel": {"type": "curlfree"}},
             "kernel.type must be one of: decomposable, curl_free, divergence_free, sum, multi_view; came 'curlfree'; "
             "did you mean 'curl_free'?",
