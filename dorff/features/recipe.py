@@ -16,6 +16,7 @@ from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
 from dorff.features.projected import Projected, layout
 from dorff.frequencies import IID, Arrays, Cost, Lattice, Modes, Orthogonal, Sampler, default_sampler, transform_from
+from dorff.frequencies.lattice import check_periods
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, scalar_from_config
 from dorff.kernels.scalar import FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config
@@ -226,8 +227,11 @@ class Recipe:
 
 
 def periods_of(sampler: Mapping[str, Any], d: int) -> FloatArray:
-    """The period of each input (d,), in its own unit, by a sampler's `config`; infinite where it has none."""
-    return np.array([one or np.inf for one in sampler.get("periods") or [None] * d], dtype=np.float64)
+    """The period of each input (d,), in its own unit, by a sampler's `config`; infinite where it has none. InputError
+    for those of another number of inputs."""
+    given = sampler.get("periods")
+    check_periods(given, d)
+    return np.array([one or np.inf for one in given or [None] * d], dtype=np.float64)
 
 
 def period_box(box: FloatArray, periods: FloatArray) -> FloatArray:

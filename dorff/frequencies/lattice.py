@@ -83,6 +83,9 @@ class Lattice(Sampler):
             if not least <= value <= most or value == 1:
                 raise InputError(f"{name} must lie between {least:g} and {most:g}, such as 1e-3, not {value!r}")
         if self.periods is not None:
+            if not isinstance(self.periods, list | tuple) and np.ndim(self.periods) != 1:
+                problem = f"periods must be a number, or None, for each input, not {self.periods!r}"
+                raise InputError(f"{problem}; write such as (360, None)")
             given = tuple(None if one is None else positive_number("periods", one) for one in self.periods)
             object.__setattr__(self, "periods", given)
 
@@ -94,6 +97,7 @@ class Lattice(Sampler):
         return replace(self, grid=(tuple(lattice.step.tolist()), tuple(lattice.extents.tolist())))
 
     def of_view(self, view: View) -> "Lattice":
+        check_periods(self.periods, max(len(self.periods or ()), 1 + max(view.columns)))
         sides = self.sides and tuple(self.sides[at] for at in view.columns)
         return replace(self, sides=sides, periods=self.periods and tuple(self.periods[at] for at in view.columns))
 
@@ -105,9 +109,7 @@ class Lattice(Sampler):
         return False
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
-        if self.periods is not None and len(self.periods) != d:
-            wanted = f"a number, or none, for each of the {d} inputs"
-            raise InputError(f"sampler: lattice: periods: wanted {wanted}, got {len(self.periods)}; correct it")
+        check_periods(self.periods, d)
         if not isinstance(law, Stretched):
             raise InputError(
                 f"sampler: lattice needs a kernel with a length-scale, which {type(law).__name__} has not; use iid or "
@@ -166,6 +168,13 @@ class Lattice(Sampler):
         if self.sides is None:
             raise InputError("sampler: lattice: the box that the inputs lie in is not known; give Lattice(sides=...)")
         return _modes_of(self._scalars(kernel, d, p), self, self.sides, count)
+
+
+def check_periods(periods: Sequence[float | None] | None, d: int) -> None:
+    """InputError for periods of another number of inputs than d."""
+    if periods is not None and len(periods) != d:
+        wanted = f"a number, or none, for each of the {d} inputs"
+        raise InputError(f"sampler: lattice: periods: wanted {wanted}, got {len(periods)}; correct it")
 
 
 def _node_step() -> float:

@@ -42,7 +42,7 @@ WORKER_BYTES: Final = 250 * MiB
 SHARED_BYTES: Final = 100 * MiB
 SMALL_POSTERIOR: Final = 256 * MiB  # that a model may grow by without being asked to
 TUNING_BYTES: Final = 96 * MiB  # of finding a length-scale
-EVIDENCE: Final = 25  # solves in whose time an evidence is estimated: five steps to the noise, of five each
+ESTIMATES: Final = {"gcv": 1.0, "evidence": 5.0}  # of a trial: of evidences one in each of five steps to the noise
 
 SAMPLE_BYTES: Final = 16 * MiB  # of the rows that constants are frozen from
 
@@ -147,7 +147,7 @@ def estimate(
     largest = solvers.Size(m, q, rank, any(size.coupled for size in sizes), patterns, spec.folds.count)
     shape = Shape(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
-        work, QR if qr else MIXED if spec.mixed else 1.0, iterations(job, len(fixed), spec.folds.count), light,
+        work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), spec.folds.count), light,
         solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
@@ -173,12 +173,12 @@ def estimate(
     )  # fmt: skip
 
 
-def iterations(job: Job, kernels: int, folds: int) -> float:
-    """How many systems of all features an iteration solves; one of fewer counts as it takes their square."""
+def iterations(job: Job, kernels: int, folds: int) -> tuple[float, float]:
+    """How many systems of all features are solved, and how many scores estimated; one of fewer by their square."""
     counts = np.array(job.features.counts)
     trials = len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
-    each = {"kfold": folds, "evidence": EVIDENCE * (trials > 1)}.get(job.solve.select, 0)
-    return 1.0 + each * trials
+    each = ESTIMATES.get(job.solve.select, 0.0) * (trials > 1)
+    return 1.0 + folds * trials * (job.solve.select == "kfold"), each * trials
 
 
 def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:

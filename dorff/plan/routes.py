@@ -11,15 +11,17 @@ from dorff.errors import DoesNotFitError, InputError
 from dorff.passes.blocks import product_rows
 from dorff.plan.graph_sizes import MiB
 from dorff.plan.lattice import LatticeCosts
-from dorff.plan.seconds import BESIDE, CHOLESKY, NOMINAL, Pace
+from dorff.plan.seconds import BESIDE, CHOLESKY, INVERSE, NOMINAL, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.solvers.heavy import HEAVY, heavy_bytes
+from dorff.solvers.stochastic import PROBES
 from dorff.spec.job import Job
 
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
 ESTIMATES: Final = ("kfold", "evidence", "gcv")  # what route cg chooses by, of sums over a lattice
 LATTICE_ITERATIONS: Final = 100  # of those on a lattice: 15 to 500 by kernel and ridge
+WHOLE_ITERATIONS: Final = 5  # where all of the system is factored
 ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 32 to 1024 by kernel and ridge
 SKETCH: Final = 512
 MOST_DUAL: Final = 6144  # rows by rows of the sample that preconditions streaming
@@ -40,8 +42,8 @@ class Shape:
     feature map for one row, as its recipe tells them. Of the direct way the bytes of a leaf, of the driver's solve and
     on disk, and `solve_work`, the flops of `syrk` in whose time the driver solves; of any leaf the bytes for reading,
     of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
-    features on a lattice. An iteration solves `solves` systems, and takes `probe_bytes` more of a lattice's where it
-    estimates their evidence."""
+    features on a lattice. An iteration solves `solves` systems, and of a lattice's it estimates GCV or the evidence
+    of `estimates`, which takes `probe_bytes` more."""
 
     n: int
     size: Size
@@ -56,6 +58,7 @@ class Shape:
     solve_work: float = 0.0
     times: float = 1.0
     solves: float = 1.0
+    estimates: float = 0.0
     light: LatticeCosts | None = None
     probe_bytes: int = 0
 
@@ -189,11 +192,14 @@ def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
     size = shape.size
     held = light.packed * size.patterns * (size.folds + 2) + shape.probe_bytes
     driver = held + 48 * light.points + heavy_bytes(size) + 96 * size.k * shape.columns + shape.beside_bytes
-    block = min(size.k, HEAVY // 2)  # or less, as the weights and the ridge want it
-    work = CHOLESKY * block**3 / means.pace.square
-    each = 10.0 * light.points * log2(light.points) + 4.0 * block**2
-    work += LATTICE_ITERATIONS * shape.columns * size.patterns * each / (means.pace.square / 20)
-    seconds = _gram_seconds(shape, means) + shape.solves * work
+    block, whole = min(size.k, HEAVY // 2), min(size.k, HEAVY)  # or less, as the weights and the ridge want it
+    product, few = 10.0 * light.points * log2(light.points) * size.patterns, shape.columns
+    steps = 20.0 * LATTICE_ITERATIONS * few * (product + 4.0 * block**2)
+    work = shape.solves * (CHOLESKY * block**3 + steps)
+    # All that may be is factored, and inverted; random vectors beside the columns, whose products take less of each.
+    steps = 8.0 * (WHOLE_ITERATIONS if whole == size.k else LATTICE_ITERATIONS) * (few + PROBES)
+    work += shape.estimates * ((CHOLESKY + INVERSE) * whole**3 + steps * (product + 4.0 * whole**2))
+    seconds = _gram_seconds(shape, means) + work / means.pace.square
     return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
 
 

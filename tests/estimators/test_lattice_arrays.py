@@ -42,6 +42,19 @@ def flow(n: int = N, seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np
     return X, Y + noise * rng.standard_normal((n, 2))
 
 
+@pytest.mark.parametrize("periods", [(3.0,), (3.0, None, None), ()])
+@pytest.mark.parametrize("kind", ["regressor", "views", "features"])
+def test_periods_of_another_number_of_inputs_are_refused(kind: str, periods: tuple[float | None, ...]) -> None:
+    X, Y = flow(50)
+    sampler, each = frequencies.Lattice(1e-3, periods=periods), kernels.Decomposable(GAUSS)
+    made: Any = RandomFeatures(GAUSS, 50, sampler=sampler)
+    if kind != "features":
+        kernel = kernels.MultiView([((0,), each), ((1,), each)]) if kind == "views" else GAUSS
+        made = ORFFRegressor(kernel, n_features=50, sampler=sampler)
+    with pytest.raises(InputError, match=f"periods: wanted .* for each of the 2 inputs, got {len(periods)}; correct"):
+        made.fit(X, Y)
+
+
 def test_rows_of_any_period_are_inside() -> None:
     """Of estimators too, with a name for a kernel, whose length-scale is found in one period; deviations as well."""
     rng = np.random.default_rng(0)

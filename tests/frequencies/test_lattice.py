@@ -306,6 +306,9 @@ def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
             recipe(s).on(lattice).draw(0)
 
 
+VIEWS = kernels.MultiView([((0,), kernels.Decomposable(GAUSS)), ((1,), kernels.Decomposable(GAUSS))])
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -314,6 +317,8 @@ def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
         (lambda: frequencies.Lattice(1e-3, tolerance=1e-15), "tolerance must lie between 1e-13 and 0.001"),
         (lambda: frequencies.Lattice(periods=(360.0, -1.0)), "periods must be a positive finite number, not -1.0"),
         (lambda: errors(kernels.Decomposable(GAUSS), 2, 1, 1e-2, periods=(1.0,)),
+         "periods: wanted a number, or none, for each of the 2 inputs, got 1"),
+        (lambda: frequencies.Lattice(periods=(1.0,), sides=(1.0, 1.0)).draw(VIEWS.fix(2, 2), d=2, p=2, count=9, seed=0),
          "periods: wanted a number, or none, for each of the 2 inputs, got 1"),
         (lambda: errors(kernels.Decomposable(kernels.RationalQuadratic(1.0, alpha=1.0)), 2, 1, 1e-2),
          "the spectrum of .* is infinite at 0 in 2 dimensions"),
@@ -332,3 +337,10 @@ def test_a_lattice_that_is_given_serves_other_length_scales() -> None:
 def test_what_no_lattice_is_for_is_refused(make: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         make()
+
+
+@pytest.mark.parametrize("periods", [360.0, "ab", {1: 2}, np.ones((1, 2))], ids=str)
+def test_periods_are_a_number_or_none_for_each_input(periods: Any) -> None:
+    with pytest.raises(InputError, match=f"periods must be a number, or None, for each input, not {repr(periods)[:3]}"):
+        frequencies.Lattice(periods=periods)
+    assert frequencies.Lattice(periods=np.array([3.0, 4.0])).periods == (3.0, 4.0)  # type: ignore[arg-type]

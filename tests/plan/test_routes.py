@@ -10,9 +10,11 @@ import pytest
 
 from dorff.errors import DoesNotFitError, InputError
 from dorff.plan.costs import iterations
+from dorff.plan.lattice import LatticeCosts
 from dorff.plan.routes import Means, Route, Shape, choose_route, product_rows, sample_rows
 from dorff.plan.seconds import CHOLESKY, EIGH, INVERSE, NOISE, NOMINAL, Pace, solve_work
 from dorff.solvers import Size
+from dorff.solvers.heavy import HEAVY
 from dorff.spec.job import Job
 
 GiB = 2.0**30
@@ -145,14 +147,33 @@ def test_a_grid_of_a_field_is_solved_along_its_path() -> None:
     described = job(select="kfold", ridge=grid, features={"count": [2048, 1024, 512, 256]})
     size = Size(2048, 2, 2, coupled=True, folds=5)
     work = solve_work(described, [size] * 5, 1, keeps=False)
-    field = replace(shape(n=1_000_000, r=2), size=size, solve_work=work, solves=iterations(described, 5, 5))
+    field = replace(shape(n=1_000_000, r=2), size=size, solve_work=work, solves=iterations(described, 5, 5)[0])
     assert choose_route(described, field, MEANS).name == "direct"
 
 
 def test_an_iteration_solves_every_trial_of_every_fold() -> None:
     described = job(select="kfold", ridge=[1e-6, 1e-4], features={"count": [2048, 1024]})
-    assert iterations(described, 3, 5) == 1.0 + 5 * 2 * 3 * (1.0 + 0.25)
-    assert iterations(job(ridge=[1e-6]), 1, 1) == 1.0
+    assert iterations(described, 3, 5) == (1.0 + 5 * 2 * 3 * (1.0 + 0.25), 0.0)
+    assert iterations(job(ridge=[1e-6]), 1, 1) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("m", [1000, 6000])
+def test_what_is_estimated_of_every_trial_is_planned(m: int) -> None:
+    """GCV by one estimate of each, evidence by five or so, on the way to the noise: with all of the block factored."""
+    light = LatticeCosts(packed=8 * m, each=m, once=m, seconds=1e-6, points=4 * m)
+
+    def more(**solve: Any) -> float:
+        solves, estimates = iterations(job(**solve), 1, 1)
+        of = replace(shape(m=m), light=light, solves=solves, estimates=estimates)
+        ways = [choose_route(job(route="cg", **solve), one, MEANS).way for one in (of, replace(of, estimates=0.0))]
+        return ways[0].seconds - ways[1].seconds
+
+    two, four = [1e-5, 1e-4], [1e-6, 1e-5, 1e-4, 1e-3]
+    gcv, evidence = more(select="gcv", ridge=two), more(select="evidence", ridge=two)
+    assert gcv == pytest.approx(evidence / 5) and more(select="gcv", ridge=four) == pytest.approx(2 * gcv)
+    block = 2 * (CHOLESKY + INVERSE) * min(m, HEAVY) ** 3 / MEANS.pace.square
+    assert block < gcv < (2 if m == 1000 else 20) * block + 1.0
+    assert more(select="kfold", ridge=two) == more(select="gcv", ridge=1e-5) == 0.0
 
 
 def test_folds_with_factors_of_their_own_take_these() -> None:
