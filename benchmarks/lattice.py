@@ -783,7 +783,7 @@ SOLVE_KERNEL: Config = {
     "type": "divergence_free",
     "scalar": {"type": "matern", "nu": 2.5, "lengthscale": FIELD_SCALE},
 }
-SOLVE_SAMPLER: Config = {"type": "lattice", "error": 1e-4, "tolerance": 1e-9}
+SOLVE_SAMPLER: Config = {"type": "lattice", "error": 1e-4, "tolerance": 1e-12}
 
 
 def ridge_of(rows: int) -> float:

@@ -188,7 +188,7 @@ class ORFFEstimator(Nested, ABC):
         own = w
         if inputs is not None:
             (some_x, _), own = sample(inputs, inputs[:, :0]), None
-        box, periods = None, periods_of({} if self.sampler is None else self.sampler.config(), d)
+        box, periods = None, periods_of(self.sampler.config() if isinstance(self.sampler, Lattice) else {}, d)
         some_x = folded(some_x, periods)
         if isinstance(self.sampler, Lattice):
             ends = array_sums.ends_of(X, weights) if inputs is None else array_sums.ends_of(inputs)

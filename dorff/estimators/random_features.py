@@ -59,7 +59,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
         """Draw the features for inputs X (n, d); y is not looked at. InputError for what cannot be drawn."""
         rows = with_rows(self._inputs(unwrap(X, "X"), reset=True), "X")
         d = int(rows.shape[1])
-        periods = periods_of({} if self.sampler is None else self.sampler.config(), d)
+        periods = periods_of(self.sampler.config() if isinstance(self.sampler, Lattice) else {}, d)
         some = folded(sample(rows, rows)[0], periods)
 
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[Decomposable, Recipe]:
