@@ -83,7 +83,7 @@ class Lattice(Sampler):
             if not least <= value <= most or value == 1:
                 raise InputError(f"{name} must lie between {least:g} and {most:g}, such as 1e-3, not {value!r}")
         if self.periods is not None:
-            if not isinstance(self.periods, list | tuple | np.ndarray):
+            if not isinstance(self.periods, list | tuple) and np.ndim(np.asarray(self.periods)) != 1:
                 problem = f"periods must be a number, or None, for each input, not {self.periods!r}"
                 raise InputError(f"{problem}; write such as (360, None)")
             given = tuple(None if one is None else positive_number("periods", one) for one in self.periods)

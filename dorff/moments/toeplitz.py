@@ -60,7 +60,8 @@ class Toeplitz(Sums):
 
     def absorb(self, other: Toeplitz) -> Toeplitz:
         self.check_same(other)
-        np.add(self.values, other.values, out=self.values)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(self.values, other.values, out=self.values)
         return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
     def split(self, extents: Extents) -> tuple[ComplexArray, list[ComplexArray], FloatArray]:
