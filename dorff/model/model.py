@@ -135,7 +135,7 @@ class Model:
         if not isinstance(modes, Modes) or low is None or high is None:
             return None
         scalars = [base.scalar for _, base in self.kernel.terms()]
-        most = np.max([one.stretch(self.d) for one in scalars if isinstance(one, Stretched)], axis=0)
+        most = np.max([one.stretch(self.d) for one in scalars if isinstance(one, Stretched)], axis=0, initial=1e-300)
         turn = 2.0 * np.pi / (modes.step * modes.every)
         unseen = high - low + 2.0 * UNSEEN * self.feature_map.scale / most
         wide = np.where(modes.modes.any(axis=0), turn * self.feature_map.scale, unseen)

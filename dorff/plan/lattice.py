@@ -72,6 +72,9 @@ class Settled:
 def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Made, leaves: Sequence[Leaf]) -> Settled:
     wanted = summed(own, dataset) if summable(job, recipe) else own
     earlier, grown = begun(job, dataset, wanted, made, leaves)
+    periods = periods_of(own.sampler, dataset.d)
+    of_rows = "the least and the largest of the rows"
+    of_rows += " (0 and the period of an input that has one)" if np.isfinite(periods).any() else ""
     box, why = given_box(job, dataset) if earlier is None else box_of(earlier.spec), ""
     if box is None and grown is not None:
         box, why = (
@@ -79,11 +82,11 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
             "wider than that of the sums in the state, which new rows are outside of: all are summed anew",
         )
     if box is None:
-        box, why = told_box(dataset), "the least and the largest of the rows, as the store says"
+        box, why = told_box(dataset), f"{of_rows}, as the store says"
     if box is None:
         stamp = dataset.stamp(dataset.first, dataset.n)
-        box, why = seen_box(dataset, stamp), "the least and the largest of the rows, all of which were looked at"
-    box = period_box(box, periods_of(own.sampler, dataset.d))
+        box, why = seen_box(dataset, stamp), f"{of_rows}, all of which were looked at"
+    box = period_box(box, periods)
     if not own.standardize and not any(own.words):
         recipe = made(box, None)
     ends = {"box": box.tolist(), "outside": job.data.outside}

@@ -395,6 +395,11 @@ def test_along_a_period_there_are_no_ends(tmp_path: Path) -> None:
     turning = {"sampler": {"type": "lattice", "error": 1e-3, "periods": [360, None]}}
     parts: dict[str, Any] = {"features": turning, "kernel": of_scale("decomposable", 50.0, 0.7)}
     first = fitted(tmp_path, **parts, solve={"ridge": 1e-4})
+    (ends,) = [one for one in first.choices if one["key"] == "data.box"]
+    assert (
+        ends["value"]["x0"] == [0.0, 360.0]
+        and "of the rows (0 and the period of an input that has one), " in ends["why"]
+    )
     X, Y = around(600, 1, first=-700.0, last=-300.0)
     inside = np.abs(X[:, 1] - 1.0) < 0.95
     write(tmp_path / "data.zarr", append=True, x=X[inside][:500], y=Y[inside][:500])

@@ -128,6 +128,7 @@ def test_an_input_that_does_not_vary_does_not_count(tmp_path: Path) -> None:
     ingest([tmp_path / "rows.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"])
     report = fit(job(tmp_path, kernel={"type": "decomposable"}), engine=SerialEngine())
     chosen = {one["key"]: one["value"] for one in report.choices}
+    assert "the least and the largest of the rows, as the store says" in [one["why"] for one in report.choices]
     assert chosen["features.sampler"]["type"] == "lattice" and chosen["data.box"]["x2"] == [7.0, 7.0]
 
 
