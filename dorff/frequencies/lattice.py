@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -82,11 +82,12 @@ class Lattice(Sampler):
             value = positive_number(name, getattr(self, name))
             if not least <= value <= most or value == 1:
                 raise InputError(f"{name} must lie between {least:g} and {most:g}, such as 1e-3, not {value!r}")
-        if self.periods is not None:
-            if not isinstance(self.periods, list | tuple) and np.ndim(np.asarray(self.periods)) != 1:
-                problem = f"periods must be a number, or None, for each input, not {self.periods!r}"
+        periods: Any = self.periods
+        if periods is not None:
+            if not isinstance(periods, list | tuple) and np.ndim(periods) != 1:
+                problem = f"periods must be a number, or None, for each input, not {periods!r}"
                 raise InputError(f"{problem}; write such as (360, None)")
-            given = tuple(None if one is None else positive_number("periods", one) for one in self.periods)
+            given = tuple(None if one is None else positive_number("periods", one) for one in periods)
             object.__setattr__(self, "periods", given)
 
     def over(self, sides: FloatArray, *, constant: bool) -> "Lattice":

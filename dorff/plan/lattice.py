@@ -13,6 +13,7 @@ import numpy as np
 from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe, modes_of, period_box, periods_of
+from dorff.frequencies import Lattice
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
@@ -25,11 +26,13 @@ from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of
 from dorff.passes.tree import Tree
 from dorff.plan.boxes import box_of, given_box, seen_box, told_box
 from dorff.spec.job import Job
+from dorff.spec.registry import Config
 from dorff.storage.location import locate
 
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
-COPIES: Final = 4096  # of a kernel with periods, whose sum its trace is
+#: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
+COPIES, FURTHER = 4096, 2**14
 GROWTH: Final = 0.25  # of a side, that a box is larger by where it was too small
 #: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
 BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 8e-8, 2e-7, 1.5e-6)
@@ -225,24 +228,43 @@ def _covering(kernel: OperatorKernel) -> Iterator[None]:
         ) from error
 
 
-def kernel_error(
-    kernel: OperatorKernel, density: Density, *, error: float, constant: bool, periods: FloatArray
-) -> float:
+def lattice_of(frozen: Pass, sampler: Config, *, constant: bool) -> Lattice:
+    """What a sampler's `config` is for the scaled inputs of a pass."""
+    box, scale = box_of(frozen.spec), frozen.constants.features.scale
+    periods = periods_of(sampler, len(scale)) / scale
+    of = Lattice(sampler["error"], periods=[one if np.isfinite(one) else None for one in periods])
+    return of.over(np.ptp(box, axis=0) / scale, constant=constant)
+
+
+def kernel_error(kernel: OperatorKernel, density: Density, of: Lattice) -> float:
     """How far features on a lattice may be from the kernel, whose output matrices are written out, on the box, over
     k(x, x): what its copies are asked to come to, and the weight of all frequencies that are left out. That of zero is
-    none of these where a free intercept has its place (not `constant`). `periods` (d,) of scaled inputs."""
+    none of these where a free intercept has its place (not `constant`). `of` is for scaled inputs."""
     omega, log_density, _ = density
     weights = operator_weights(kernel, 2 * len(omega), density)
-    lags = _copies(periods)
-    trace = sum(weight * float(trace_of(base, lags, weights.shape[2]).sum()) for weight, base in kernel.terms())
     kept = float(weights.sizes[: len(omega)].sum())
-    if not constant:
+    if not of.constant:
         zero = (
             np.zeros((1, *omega.shape[1:])) if omega.ndim == 2 else (omega[:1] - omega[:1].mean(axis=1, keepdims=True))
         )
         alone = operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None))
         kept += float(alone.sizes[0])
-    return 1.0 - kept / max(trace, kept, 1e-300) + 0.5 * error
+    return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * of.error
+
+
+def _trace(kernel: OperatorKernel, of: Lattice, p: int) -> float:
+    """tr K(x, x); of a kernel with periods it is the sum of its copies, and that of its spectrum over the lattice
+    (Poisson): the larger of two that end somewhere, as one is short where the other is long."""
+    periods = periods_of(of.config(), len(of.sides or ()))
+    lags = _copies(periods)
+    trace = sum(weight * float(trace_of(base, lags, p).sum()) for weight, base in kernel.terms())
+    if np.isfinite(periods).any():
+        further = replace(of, error=0.1 * of.error, constant=True, grid=None)
+        with suppress(InputError):  # that takes too much memory
+            recipe = Recipe(kernel, further, len(periods), p, 2 * FURTHER, intercept=False)
+            sizes = operator_weights(kernel, recipe.m, recipe.draw(0).density).sizes
+            trace = max(trace, float(sizes[: recipe.m // 2].sum()))
+    return trace
 
 
 def _copies(periods: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ import dorff.plan.lattice as lattice
 from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
-from dorff.features import Recipe, periods_of
+from dorff.features import Recipe
 from dorff.kernels import FloatArray
 from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, Kind
@@ -241,9 +241,8 @@ class Plan(_Draft):
         """How far features of a lattice may be from a kernel with its output matrices; None of other features."""
         if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None
-        sampler, constant = self.own.sampler, not self.job.solve.intercept
-        periods = periods_of(sampler, self.dataset.d) / self.frozen().features.scale
-        return lattice.kernel_error(kernel, density, error=sampler["error"], constant=constant, periods=periods)
+        of = lattice.lattice_of(self.frozen(), self.own.sampler, constant=not self.job.solve.intercept)
+        return lattice.kernel_error(kernel, density, of)
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""

@@ -9,6 +9,7 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.features import Recipe
 from dorff.frequencies import lattice
+from dorff.kernels import Measure
 from dorff.model.weights import operator_weights
 from dorff.plan.lattice import kernel_error
 
@@ -31,10 +32,11 @@ def differences(d: int, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return X, np.clip(Z, 0, sides)
 
 
-def reached(kernel: kernels.OperatorKernel, density: Any, *, constant: bool = True, periods: Any = None) -> float:
-    """What is said of the error, where 1e-2 is asked for."""
-    turns = np.full(density[0].shape[1], np.inf) if periods is None else np.array([one or np.inf for one in periods])
-    return kernel_error(kernel, density, error=1e-2, constant=constant, periods=turns)
+def reached(recipe: Recipe, sampler: frequencies.Lattice | None = None) -> float:
+    """What is said of the error of a recipe's features."""
+    density, of = recipe.draw(0).density, recipe.sampler if sampler is None else sampler
+    assert density is not None and isinstance(of, frequencies.Lattice)
+    return kernel_error(recipe.kernel, density, of)
 
 
 def copies(kernel: kernels.OperatorKernel, X: np.ndarray, Z: np.ndarray, periods: Periods) -> np.ndarray:
@@ -195,8 +197,34 @@ def test_of_periods_the_error_that_is_said_counts_what_is_left_out() -> None:
         kernel, periods = kernels.Decomposable(scalar).fix(2, 1), (1.0, None)
         for count in (8, 20, 60):
             got, recipe = errors(kernel, 2, 1, 1e-2, count=count, periods=periods)
-            counted = reached(kernel, recipe.draw(0).density, periods=periods)
+            counted = reached(recipe)
             assert 0.9e-2 * got < counted < 1e-2 * (got + 0.6)
+
+
+SLOW = {
+    "heavy tail": (kernels.RationalQuadratic(0.3, alpha=0.7), 1, 2),
+    "short, of many frequencies": (kernels.Gaussian(0.015), 3, 20_000),
+    "heavier": (kernels.RationalQuadratic(0.5, alpha=0.6), 1, 2),
+    "three periods": (kernels.Matern(0.6, nu=1.5), 3, 10),
+    "four": (kernels.Gaussian(0.45), 4, 20),
+    "five": (kernels.Matern(0.7, nu=2.5), 5, 20),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_however_slowly_copies_die_off_the_error_that_is_said_counts_what_is_left_out(name: str) -> None:
+    """Against sums of the spectrum over as much of the lattice as counts, and what lies beyond the largest."""
+    scalar, d, count = SLOW[name]
+    fixed, law = kernels.Decomposable(scalar).fix(d, 1), Measure.UNBOUNDED
+    sampler = frequencies.Lattice(1e-3, periods=(1.0,) * d).over(np.ones(d), constant=True)
+    recipe = Recipe(fixed, sampler, d, 1, count, intercept=False)
+    axes = [np.arange(-far, far + 1) for far in [{1: 10**5, 3: 50, 4: 8, 5: 6}[d]] * d]
+    k = 2 * np.pi * np.stack([one.ravel() for one in np.meshgrid(*axes)], axis=1)
+    every = np.exp(scalar.log_density(k, law)) * (2 * np.pi) ** d
+    kept = operator_weights(fixed, recipe.m, recipe.draw(0).density).sizes[: recipe.m // 2].sum()
+    left_out = 1.0 - kept / every.sum()
+    assert recipe.m == count and left_out > 1e-3
+    assert left_out <= reached(recipe) <= 1.02 * left_out + 0.6e-3
 
 
 def test_views_have_their_own_periods() -> None:
@@ -260,9 +288,7 @@ def test_a_lattice_of_several_kernels_serves_each_of_them_alone(
                 assert alone.m <= served.m or (number == 3 and served.m > 0.9 * alone.m)  # of two bodies
                 assert served.m <= count and served.lattice is not None and served.lattice.fits()
                 if alone.m < count - 2:
-                    density = served.draw(0).density
-                    assert density is not None
-                    assert reached(kernel, density, constant=not intercept) < 1.2e-2
+                    assert reached(served, sampler) < 1.2e-2
     lattice._modes_of.cache_clear()
 
 

@@ -75,6 +75,24 @@ def test_sums_by_a_grid_are_as_good_as_their_tolerance(extents: Extents, toleran
     assert sums.unit <= 20.001 * tolerance and (not apart or error < 0.05 * sums.unit)
 
 
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6, 1e-12])
+@pytest.mark.parametrize("extents", [(6,), (200,), (20, 17), (9, 8, 7)])
+def test_of_rows_in_one_place_moments_are_as_good_as_they_say(extents: Extents, tolerance: float) -> None:
+    """Where the largest eigenvalue of Z^T Z is that of all features together, over which their error counts; it is not
+    far below what is said either."""
+    v, n, worst = len(extents), 300, []
+    axes = [np.linspace(-M, M, 7).astype(np.int64) for M in extents]
+    k = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, v)
+    for place in (np.full(v, 0.7), np.linspace(-3.0, 2.0, v), np.full(v, 1.234)):
+        Z = np.column_stack([np.tile(place, (n, 1)), np.ones(n), np.zeros(n)])
+        made = ToeplitzAdder(extents, 1, np.zeros(1), tolerance=tolerance)
+        made.add(Z)
+        full = made.moments().gram(k, extents).full[: 2 * len(k), : 2 * len(k)]
+        F = np.hstack([np.cos(Z[:, :v] @ k.T), np.sin(Z[:, :v] @ k.T)])
+        worst.append(np.linalg.norm(full - F.T @ F, 2) / np.linalg.norm(F, 2) ** 2 / made.moments().unit)
+    assert 0.02 < max(worst) < 1.0
+
+
 def adder(extents: Extents, Z: np.ndarray, q: int, **options: str) -> ToeplitzAdder:
     made = ToeplitzAdder(extents, q, np.zeros(q), tolerance=1e-12, **options)
     made.add(Z)

@@ -159,6 +159,26 @@ def test_too_much_to_ask_ends_and_says_so() -> None:
     assert not found.solution.converged and found.iterations < 3000
 
 
+def test_a_long_plateau_is_not_given_up() -> None:
+    """G = L L^T of a bidiagonal L: each step's residual is 1.02 times the one before it, and the last one's is nothing.
+    What no step has made smaller for as long as it took to get there is given up, but for the first hundred steps."""
+    n = 2 * D
+    L = np.eye(n) + 1.02 * np.eye(n, k=-1)
+    y = np.linalg.solve(L, np.eye(n)[0])
+    _, weights, _ = case(kernels.Decomposable(kernels.Gaussian(0.7)), 2)
+    sums = Accumulator(n, 2, np.zeros(2))
+    sums.add(np.ascontiguousarray(np.column_stack([L.T, np.ones(n), y, y])))
+    found = iterate(make_system(*of_moments([sums.moments()]), weights, intercept=False), 1e-14, Plain())
+    assert found.solution.converged and found.iterations >= n and min(found.errors[:n]) == 1.0
+
+
+def test_at_rounding_it_stops_after_as_many_steps_as_it_took_to_get_there() -> None:
+    made, _ = system(dict(every_kernel(2, 2))["identity"], 2)
+    found = iterate(made, 1e-14, Plain(), tolerance=1e-16)
+    best = int(np.argmin(found.errors))
+    assert not found.solution.converged and best > 50 and found.iterations <= 2 * best + 2
+
+
 @pytest.mark.parametrize("name", ["matrix", "curl trace"])
 def test_a_setting_solves_by_conjugate_gradients(name: str) -> None:
     """`Setting.method` changes how, not what."""

@@ -103,6 +103,19 @@ def test_the_error_falls_with_more_vectors(monkeypatch: pytest.MonkeyPatch) -> N
     assert 0.1 < many[0] / few[0] < 0.6  # about a quarter
 
 
+def test_scores_are_as_far_from_what_is_exact_as_their_standard_errors_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root mean square over estimates of their own vectors each is within a third of 1, where its own standard
+    error is a seventh."""
+    monkeypatch.setattr(heavy, "HEAVY", 8)
+    parts, setting = case(KERNELS["identity"], "plain")
+    exact, of, apart = twins(parts, setting, 1e-3)[1].solution.gcv, prepared(parts, setting, []), []
+    for probes in range(12, 36):  # another number of them is another draw
+        monkeypatch.setattr(stochastic, "PROBES", probes)
+        solution = stochastic.estimated(of, 1e-3).solution
+        apart.append((solution.gcv - exact) / solution.gcv_error)
+    assert 2 / 3 < np.sqrt(np.mean(np.square(apart))) < 4 / 3
+
+
 def test_what_does_not_converge_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heavy, "HEAVY", 2)
     monkeypatch.setattr(stochastic, "MOST_STEPS", 5)
