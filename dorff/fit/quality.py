@@ -30,6 +30,7 @@ NOTHING: Final = 0.005  # of the variance: an error that need not fall
 BAND: Final = 1.959964  # deviations of a band of 95%
 COVERS: Final = 0.9  # of rows held out: three standard errors below it is too little
 FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside it the kernel is flat, or a spike
+LONG: Final = 0.5  # the same: below it a fit that does worse than a linear one wants a shorter length-scale
 LEAST_COLUMNS: Final = 64
 LEAST_ROWS: Final = 20  # held out, of which anything is said
 _INPUTS: Final = "look whether the inputs can tell it (dorff report), and give more of them or more rows"
@@ -206,8 +207,13 @@ def warnings_of(
         rows = f"held-out rows of {_names([one.target for one in lost])}"
         problem = f"a linear model has R2 {lost[0].r2_linear:.2f} on {rows}, and this fit {lost[0].r2 or 0.0:.2f}"
         why = "new rows are further from others than its length-scale reaches"
-        remedy = "list kernels of longer ones (2, 4 and 8 times), of which the best on held-out rows is taken"
-        yield f"{problem}: {why}; {remedy}"
+        other = "longer ones (2, 4 and 8 times)"
+        if distance is not None and distance < LONG:
+            why = (
+                "the kernel hardly varies from row to row, or within a period, as its length-scale is longer than that"
+            )
+            other = "shorter ones (1/2, 1/4 and 1/8)"
+        yield f"{problem}: {why}; list kernels of {other}, of which the best on held-out rows is taken"
     elif poor:
         yield f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}"
     elif over:

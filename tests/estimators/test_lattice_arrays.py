@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.model_selection import ShuffleSplit
 
 from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, kernels
-from dorff.errors import InputError
+from dorff.errors import InputError, QualityWarning
 from dorff.estimators import array_sums
 from dorff.moments import LatticeMoments
 
@@ -40,6 +40,17 @@ def flow(n: int = N, seed: int = 0, noise: float = 0.05) -> tuple[np.ndarray, np
     a, b = 3 * X[:, 0], 2 * X[:, 1]
     Y = np.column_stack([2 * np.cos(a) * np.cos(b), 3 * np.sin(a) * np.sin(b)])
     return X, Y + noise * rng.standard_normal((n, 2))
+
+
+@pytest.mark.parametrize("lengthscale", [100.0, 8.0])
+def test_a_length_scale_beyond_the_period_is_not_said_to_be_too_short(lengthscale: float) -> None:
+    X = np.random.default_rng(0).uniform(0, 10, (400, 2))
+    sampler = frequencies.Lattice(1e-3, periods=(6.3, 6.3))
+    fitted = ORFFRegressor(kernels.Gaussian(lengthscale), n_features=50, sampler=sampler, ridge=[1e-6, 1e-3, 1.0])
+    with pytest.warns(
+        QualityWarning, match="hardly varies from row to row, or within a period.* list kernels of short"
+    ):
+        fitted.fit(X, np.sin(X[:, :1]))
 
 
 @pytest.mark.parametrize("periods", [(3.0,), (3.0, None, None), ()])
