@@ -107,6 +107,12 @@ class Recipe:
         assert isinstance(self.sampler, Lattice)
         return replace(self, sampler=self.sampler.on(lattice))
 
+    def further(self, error: float, n_features: int) -> Recipe:
+        """As many frequencies of a lattice in the same box as this error needs, 0 among them."""
+        assert isinstance(self.sampler, Lattice)
+        sampler = replace(self.sampler, error=error, constant=True, grid=None)
+        return replace(self, sampler=sampler, n_features=n_features, intercept=False)
+
     @property
     def lattice(self) -> Modes | None:
         """The frequencies of a lattice, where its box is known."""

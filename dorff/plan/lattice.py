@@ -12,8 +12,7 @@ import numpy as np
 
 from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Recipe, modes_of, period_box, periods_of
-from dorff.frequencies import Lattice
+from dorff.features import FeatureMap, Recipe, modes_of, period_box, periods_of, sampler_of
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
@@ -228,40 +227,40 @@ def _covering(kernel: OperatorKernel) -> Iterator[None]:
         ) from error
 
 
-def lattice_of(frozen: Pass, sampler: Config, *, constant: bool) -> Lattice:
-    """What a sampler's `config` is for the scaled inputs of a pass."""
-    box, scale = box_of(frozen.spec), frozen.constants.features.scale
-    periods = periods_of(sampler, len(scale)) / scale
-    of = Lattice(sampler["error"], periods=[one if np.isfinite(one) else None for one in periods])
-    return of.over(np.ptp(box, axis=0) / scale, constant=constant)
+def scaled_recipe(frozen: Pass, sampler: Config, recipe: Recipe) -> Recipe:
+    """A recipe with what a sampler's `config` is for the scaled inputs of a pass."""
+    features = frozen.constants.features
+    periods = [one if np.isfinite(one) else None for one in periods_of(sampler, recipe.d) / features.scale]
+    own = replace(recipe, sampler=sampler_of({**sampler, "periods": periods}, recipe.kernel))
+    return own.over(_scaled(box_of(frozen.spec), features))
 
 
-def kernel_error(kernel: OperatorKernel, density: Density, of: Lattice) -> float:
+def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
     """How far features on a lattice may be from the kernel, whose output matrices are written out, on the box, over
     k(x, x): what its copies are asked to come to, and the weight of all frequencies that are left out. That of zero is
-    none of these where a free intercept has its place (not `constant`). `of` is for scaled inputs."""
-    omega, log_density, _ = density
+    none of these where a free intercept has its place. `of` is a recipe on that lattice, for scaled inputs."""
+    (omega, log_density, _), error = density, float(of.sampler.config()["error"])
     weights = operator_weights(kernel, 2 * len(omega), density)
     kept = float(weights.sizes[: len(omega)].sum())
-    if not of.constant:
+    if of.intercept:
         zero = (
             np.zeros((1, *omega.shape[1:])) if omega.ndim == 2 else (omega[:1] - omega[:1].mean(axis=1, keepdims=True))
         )
         alone = operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None))
         kept += float(alone.sizes[0])
-    return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * of.error
+    return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
 
 
-def _trace(kernel: OperatorKernel, of: Lattice, p: int) -> float:
+def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:
     """tr K(x, x); of a kernel with periods it is the sum of its copies, and that of its spectrum over the lattice
     (Poisson): the larger of two that end somewhere, as one is short where the other is long."""
-    periods = periods_of(of.config(), len(of.sides or ()))
+    sampler = of.sampler.config()
+    periods = periods_of(sampler, of.d)
     lags = _copies(periods)
     trace = sum(weight * float(trace_of(base, lags, p).sum()) for weight, base in kernel.terms())
     if np.isfinite(periods).any():
-        further = replace(of, error=0.1 * of.error, constant=True, grid=None)
         with suppress(InputError):  # that takes too much memory
-            recipe = Recipe(kernel, further, len(periods), p, 2 * FURTHER, intercept=False)
+            recipe = replace(of, kernel=kernel, p=p).further(0.1 * sampler["error"], 2 * FURTHER)
             sizes = operator_weights(kernel, recipe.m, recipe.draw(0).density).sizes
             trace = max(trace, float(sizes[: recipe.m // 2].sum()))
     return trace

@@ -241,7 +241,7 @@ class Plan(_Draft):
         """How far features of a lattice may be from a kernel with its output matrices; None of other features."""
         if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None
-        of = lattice.lattice_of(self.frozen(), self.own.sampler, constant=not self.job.solve.intercept)
+        of = lattice.scaled_recipe(self.frozen(), self.own.sampler, self.recipe)
         return lattice.kernel_error(kernel, density, of)
 
     def tuned(self) -> list[str | None]:

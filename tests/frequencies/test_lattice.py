@@ -1,5 +1,6 @@
 """The trapezoidal rule on a box: its error against what was asked for, for every kernel that has a density."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ def differences(d: int, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def reached(recipe: Recipe, sampler: frequencies.Lattice | None = None) -> float:
     """What is said of the error of a recipe's features."""
-    density, of = recipe.draw(0).density, recipe.sampler if sampler is None else sampler
-    assert density is not None and isinstance(of, frequencies.Lattice)
+    density, of = recipe.draw(0).density, recipe if sampler is None else replace(recipe, sampler=sampler)
+    assert density is not None
     return kernel_error(recipe.kernel, density, of)
 
 
