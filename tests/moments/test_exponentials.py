@@ -2,6 +2,8 @@
 
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,7 +221,8 @@ def test_sums_of_many_parts_take_no_more_than_is_planned(q: int, d: int, s: floa
         frequencies.Lattice(1e-3).over(np.ones(d), constant=False),
     )
     recipe = Recipe(kernel.fix(d, q, np.eye(q)), sampler, d, q, 4000, intercept=True)
-    costs, rng = lattice_costs([recipe], q), np.random.default_rng(0)
+    of_targets: Any = SimpleNamespace(rows={"q": q})  # all that is asked of the pass where the lattice is known
+    costs, rng = lattice_costs([recipe], of_targets), np.random.default_rng(0)
     planned = patterns * folds * costs.each + costs.once
     X, Y = rng.uniform(0, 1, (LATTICE_ROWS, d)), rng.standard_normal((LATTICE_ROWS, q))
     fold_of, features = rng.integers(0, folds, LATTICE_ROWS), FeatureMap(recipe.draw(0).phi, np.zeros(d), np.ones(d))
