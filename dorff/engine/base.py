@@ -1,6 +1,7 @@
 """The engine's contract; the serial engine, the oracle of the tests; the driver's signals; memory."""
 
 import errno
+import gc
 import logging
 import math
 import signal
@@ -200,6 +201,7 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
 
 
 def _started(start: Callable[..., Engine], cluster: ClusterSpec, patience: float) -> Engine:
+    gc.collect()  # Dask's thread, were it to collect a client that failed before, would wait for who waits for it
     try:
         return start(cluster, patience)
     except AssertionError as error:  # Dask's own, where its thread has not started after 10 s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import resource
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,8 @@ def test_a_client_of_tls_to_plain_tcp_is_told_so(plain: str, tls: spec.TLS) -> N
     assert caught.value.exit_code in (3, 5)  # Dask has an OSError for it, or a ValueError, as the connection is cut
 
 
-@pytest.mark.process
-def test_another_service_at_the_address_is_no_bug() -> None:
-    """What it says is taken for the length of a message: of this one more bytes than there are anywhere."""
+@contextmanager
+def another_service() -> Iterator[spec.RemoteCluster]:
     with socket.create_server((LOOPBACK, 0)) as server:
 
         def speak() -> None:
@@ -155,12 +155,37 @@ def test_another_service_at_the_address_is_no_bug() -> None:
                         one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=speak, daemon=True).start()
-        other = spec.RemoteCluster(address=f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
-        with (
-            pytest.raises(InputError, match="answers there is no such scheduler"),
-            open_engine(other, patience=2.0),
-        ):
-            pass
+        yield spec.RemoteCluster(address=f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
+
+
+@pytest.mark.process
+def test_another_service_at_the_address_is_no_bug() -> None:
+    """What it says is taken for the length of a message: of this one more bytes than there are anywhere."""
+    with (
+        another_service() as other,
+        pytest.raises(InputError, match="answers there is no such scheduler"),
+        open_engine(other, patience=2.0),
+    ):
+        pass
+
+
+class CollectingLoops(asyncio.DefaultEventLoopPolicy):
+    """Event loops whose threads collect garbage as they start, as any thread may that makes objects."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        gc.collect()
+        return super().new_event_loop()
+
+
+@pytest.mark.process
+def test_a_start_after_one_that_failed_does_not_wait_for_itself() -> None:
+    """To be collected a client takes a lock, which the start of another holds until its thread runs."""
+    asyncio.set_event_loop_policy(CollectingLoops())
+    try:
+        for _ in range(2):
+            test_another_service_at_the_address_is_no_bug()
+    finally:
+        asyncio.set_event_loop_policy(None)
 
 
 class LateLoops(asyncio.DefaultEventLoopPolicy):
