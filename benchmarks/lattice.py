@@ -768,6 +768,8 @@ def the_pass(options: argparse.Namespace) -> Config:
         for name, rows in (("small", 2**18), ("large", options.rows)):
             if not (folder / f"{name}.zarr" / "zarr.json").exists():
                 write_field(folder / f"{name}.zarr", rows, quick=True)
+            if (there := open_dataset(folder / f"{name}.zarr").n) != rows:
+                raise SystemExit(f"{folder / name}.zarr has {there} rows and not {rows}; remove it, or ask for as many")
         if "speed" in options.steps:
             result["speed"] = speed(options, folder)
             keep("pass", result)
