@@ -1,7 +1,7 @@
 """FeatureMap: a block of inputs in, a block of scalar features out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -14,6 +14,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.spec.registry import Config
 
 Product = Callable[[FloatArray], FloatArray]
+Roots = Callable[[int, int], Iterable[FloatArray]]
 
 
 class ScalarMap(ABC):
@@ -72,9 +73,10 @@ class ScalarMap(ABC):
         """A faster way to F(x) W, (b, p), for x (b, d) and W (m, p), than to make F, if there is one."""
         return None
 
-    def squares(self, forms: Callable[[int], FloatArray], count: int) -> tuple[Product, FloatArray] | None:
-        """A faster way to [F(x) | 1] Q [F(x) | 1]*, (b, count), than to make F, for the symmetric Q (m + 1, m + 1) that
-        `forms` makes of each number below `count`, and how wrong its values are at most, (count,); if there is one."""
+    def squares(self, roots: Roots, count: int) -> tuple[Product, FloatArray] | None:
+        """A faster way to the squared lengths (b, count) of [F(x) | 1] T, than to make F, for all T (m + 1, n) that
+        `roots` gives of each number below `count` and n at most, and how wrong its values are at most, (count,); if
+        there is one."""
         return None
 
     def slopes(self, W: FloatArray) -> Product | None:

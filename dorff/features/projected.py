@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.features.base import FeatureMap, Product, ScalarMap, numbers
+from dorff.features.base import FeatureMap, Product, Roots, ScalarMap, numbers
 from dorff.features.trigonometric import FEW_NUMBERS, TOLERANCE, Trigonometric, doubled, fast, squares
 from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
@@ -195,20 +195,18 @@ class Projected(ScalarMap):
     def product(self, W: FloatArray) -> Product | None:
         return self._polynomial(W)
 
-    def squares(self, forms: Callable[[int], FloatArray], count: int) -> tuple[Product, FloatArray] | None:
+    def squares(self, roots: Roots, count: int) -> tuple[Product, FloatArray] | None:
         modes = self.projection
         if not isinstance(modes, Modes) or self.phi is not None or self.centre_column:
             return None
         if not fast(twice := doubled(modes), count, most=max(4 * modes.D**2, FEW_NUMBERS)):
             return None
-        weights, columns = np.concatenate([self.weights, self.weights, [1.0]]), []
-        for at in range(count):
-            Q = forms(at)
-            Q *= weights
-            Q *= weights[:, None]
-            columns.append(squares(modes, Q))
-            del Q
-        V = np.stack(columns, axis=1)
+        weights = np.concatenate([self.weights, self.weights, [1.0]])[:, None]
+
+        def weighed(output: int) -> Callable[[int], Iterable[FloatArray]]:
+            return lambda most: (weights * T for T in roots(output, most))
+
+        V = np.stack([squares(modes, weighed(output)) for output in range(count)], axis=1)
         return Trigonometric.of(twice, V), np.asarray(TOLERANCE * np.abs(V).sum(axis=0))
 
     def slopes(self, W: FloatArray) -> Product | None:

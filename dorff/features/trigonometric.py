@@ -1,6 +1,7 @@
 """Trigonometric polynomials at many places, by one Fourier transform and a window: what features on a lattice are
 for, where there are more of them than a window has points."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import pi, prod
 from typing import Final, Self
@@ -17,7 +18,7 @@ FAST_FROM: Final = (0, 16, 64, 512)  # modes, of 1, 2 or 3 inputs: with fewer, f
 MOST_NUMBERS: Final = 2**26  # of a grid
 FEW_NUMBERS: Final = 2**18  # that are nothing beside a process
 TOLERANCE: Final = 1e-13
-ROWS: Final = 256  # of a quadratic form that are summed at a time
+SQUARES: Final = 2**20  # numbers on a grid that are squared at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +43,10 @@ class Trigonometric:
         k, width, C = modes.modes[:, axes] // every, width_of(TOLERANCE), V.shape[1]
         reach = np.abs(k).max(axis=0)
         points = tuple(fast_length(int(max(2 * (2 * K + 1), 2 * width))) for K in reach)
-        spectrum = np.zeros((*points[:-1], points[-1] // 2 + 1, C), complex)
-        D, ends = len(k), np.array(points)
-        c = 0.5 * (V[:D] - 1j * V[D:])
+        c = 0.5 * (V[: len(k)] - 1j * V[len(k) :])
         for axis, (K, N) in enumerate(zip(reach, points, strict=True)):
             c /= transform_of(width, N, int(K))[np.abs(k[:, axis]), None]
-        for sign, values in ((1, c), (-1, np.conj(c))):
-            kept = sign * k[:, -1] >= 0
-            np.add.at(spectrum, tuple((sign * k[kept] % ends).T), values[kept])
-        values = irfftn(spectrum, points, range(len(axes))) * prod(points)
+        values = irfftn(_spectrum(k, c, points), points, range(len(axes))) * prod(points)
         W, left = pieces_of(width).shape[1], width // 2 - 1
         padded = np.pad(values, [(left, W - left)] * len(axes) + [(0, 0)], mode="wrap")
         steps = [1, 1, 1, *(prod(padded.shape[axis + 1 :]) for axis in range(len(axes)))]
@@ -76,24 +72,28 @@ def doubled(modes: Modes) -> Modes:
     return Modes(modes.step * modes.every, np.stack(ends, axis=-1).reshape(-1, modes.d), reach, modes.beside)
 
 
-def squares(modes: Modes, Q: FloatArray) -> FloatArray:
-    """Coefficients (2 D',) of `doubled` modes for g* Q g, g = [cos k . x | sin k . x | 1] of modes k (D, d) and a
-    symmetric Q (2 D + 1, 2 D + 1): cos a cos b is half of cos(a - b) + cos(a + b), and so on."""
-    k, D = modes.modes // modes.every, modes.D
-    sides = 4 * np.abs(k).max(axis=0) + 1
-    steps = np.append(np.cumprod(sides[:0:-1])[::-1], 1)
-    flat, zero, size = k @ steps, int((sides // 2) @ steps), int(np.prod(sides))
-    out = np.zeros((2, size))
-    for start in range(0, D, ROWS):
-        rows = slice(start, start + ROWS)
-        CC, SS, SC = Q[:D][rows, :D], Q[D : 2 * D][rows, D : 2 * D], Q[D : 2 * D][rows, :D]
-        for sign in (1, -1):
-            at = (zero + flat[rows, None] + sign * flat).ravel()
-            out[0] += np.bincount(at, (0.5 * (CC - sign * SS)).ravel(), size)
-            out[1] += np.bincount(at, SC.ravel(), size)
-    out += [np.bincount(zero + flat, 2.0 * Q[2 * D, some], size) for some in (slice(D), slice(D, 2 * D))]
-    out[0, zero] += Q[2 * D, 2 * D]
-    return out.ravel()
+def squares(modes: Modes, roots: Callable[[int], Iterable[FloatArray]]) -> FloatArray:
+    """Coefficients (2 D',) of `doubled` modes for the sum of (g T_j)^2 over all columns of the T (2 D + 1, n) that
+    `roots` gives, n at most as asked for; g = [cos k . x | sin k . x | 1] of modes k (D, d)."""
+    k, D, axes = modes.modes // modes.every, modes.D, range(modes.d)
+    points = tuple(fast_length(4 * int(K) + 1) for K in np.abs(k).max(axis=0))
+    total, size = np.zeros(points), prod(points)
+    for T in roots(max(1, SQUARES // size)):
+        spectrum = _spectrum(k, 0.5 * (T[:D] - 1j * T[D : 2 * D]), points)
+        spectrum[(0,) * modes.d] += T[2 * D]
+        values = irfftn(spectrum, points, axes)
+        total += np.einsum("...j,...j->...", values, values)
+    c = (np.fft.fftn(total) * size)[tuple((doubled(modes).modes % np.array(points)).T)]
+    return np.concatenate([c.real, -c.imag])
+
+
+def _spectrum(k: IntArray, c: FloatArray, points: tuple[int, ...]) -> npt.NDArray[np.complex128]:
+    """The half of the Fourier coefficients (..., C) that says all, of 2 Re sum_a c_a exp(i k_a . x), on a grid."""
+    spectrum = np.zeros((*points[:-1], points[-1] // 2 + 1, c.shape[1]), complex)
+    for sign, values in ((1, c), (-1, np.conj(c))):
+        kept = sign * k[:, -1] >= 0
+        spectrum[tuple((sign * k[kept] % np.array(points)).T)] += values[kept]
+    return spectrum
 
 
 def fast(modes: Modes, channels: int, *, most: int = MOST_NUMBERS) -> bool:

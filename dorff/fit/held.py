@@ -151,11 +151,12 @@ def calibrate(plan: Plan, fitted: Fitted, passed: PassResult) -> tuple[Calibrati
 
 
 def judged(model: Model, plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
-    """The model of a fit with what held-out rows say of it, where the direct route has dealt any: a sample of them,
-    and the factors of its bands if the job asks for them. One solve without a fold answers both."""
-    if plan.costs.route != "direct":
+    """The model of a fit with what held-out rows say of it, where a route with a posterior has dealt any: a sample of
+    them, and the factors of its bands if the job asks for them. One solve without a fold answers both."""
+    sure = keeps_sure(plan, fitted)
+    if plan.costs.route != "direct" and not sure:
         return model
-    held = Held.of(plan, fitted, passed, posterior=keeps_sure(plan, fitted))
+    held = Held.of(plan, fitted, passed, posterior=sure)
     if plan.job.solve.conformal:
         model = replace(model, info={**model.info, "conformal": conformalize(held).config()})
     return model if held is None else replace(model, held=held.sample())

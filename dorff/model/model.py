@@ -116,9 +116,10 @@ class Model:
 
     @cached_property
     def _variances(self) -> tuple[Product, FloatArray] | None:
-        """A faster way to the variances of f, if there is one, and its error: worth its making for m rows or so."""
+        """A faster way to the variances of f, if there is one, and its error: worth its making for as many rows as
+        there are unknowns, or four times the samples."""
         posterior, m = self._kept_posterior(), self.feature_map.m
-        return self.feature_map.phi.squares(lambda output: posterior.form(output, m), self.p)
+        return self.feature_map.phi.squares(lambda output, most: posterior.roots(output, m, most), self.p)
 
     def _scaled(self, rows: FloatArray) -> FloatArray:
         return np.asarray((rows - self.feature_map.center) / self.feature_map.scale)
@@ -191,7 +192,8 @@ class Model:
         InputError where there is no posterior."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
-        fast = self._variances if C is None and len(np.asarray(X)) >= self.feature_map.m else None
+        worth = min(self.feature_map.m, 4 * max((block.basis.shape[1] for block in posterior.blocks), default=0))
+        fast = self._variances if C is None and len(np.asarray(X)) >= worth else None
 
         def by_features(rows: FloatArray) -> FloatArray:
             return posterior.variance(transform(rows), C)

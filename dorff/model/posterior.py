@@ -1,13 +1,12 @@
 """Posterior: how far the coefficients of a fit may lie from their mean, and what that makes of its values."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import blas
 
 from dorff.errors import InputError
 from dorff.features.base import check_array
@@ -16,7 +15,6 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
 
-STRIPE: Final = 256  # columns of a root that are made at a time
 STEP_BYTES: Final = 2**25  # working memory of an evaluation, beside its result; one row's share where that is more
 
 
@@ -195,16 +193,13 @@ class Posterior:
         """(n, p): variances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q)."""
         return self._summed(F, np.diag(self._of_intercept(C)), lambda block, F: block.variances(block.along(F, C), C))
 
-    def form(self, output: int, m: int) -> FloatArray:
-        """Q (m + 1, m + 1): the variance of an output of f is [F | 1] Q [F | 1]*."""
-        Q = np.zeros((m + 1, m + 1), order="F")
+    def roots(self, output: int, m: int, most: int) -> Iterator[FloatArray]:
+        """T (m + 1, n), n at most `most`, one by one: the variance of an output of f is the sum of the squared lengths
+        of [F | 1] T."""
         for block in self.blocks:
-            for start in range(0, block.basis.shape[1], STRIPE):
-                T = block.root(output, m, slice(start, start + STRIPE))
-                Q = blas.dsyrk(1.0, T, 1.0, Q, overwrite_c=1)
-        Q += np.triu(Q, 1).T
-        Q[m, m] += self.intercept_covariance[output, output]
-        return Q
+            for start in range(0, block.basis.shape[1], most):
+                yield block.root(output, m, slice(start, start + most))
+        yield np.append(np.zeros(m), np.sqrt(self.intercept_covariance[output, output]))[:, None]
 
     def _summed(
         self, F: FloatArray, intercept: FloatArray, added: Callable[[PosteriorBlock, FloatArray], FloatArray]

@@ -149,6 +149,7 @@ def estimate(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), spec.folds.count), light,
         solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")),
+        (1 + job.solve.conformal) * job.solve.needs_posterior,
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -178,7 +179,8 @@ def iterations(job: Job, kernels: int, folds: int) -> tuple[float, float]:
     counts = np.array(job.features.counts)
     trials = len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
     each = ESTIMATES.get(job.solve.select, 0.0) * (trials > 1)
-    return 1.0 + folds * trials * (job.solve.select == "kfold"), each * trials
+    noise = ESTIMATES["evidence"] * job.solve.needs_posterior * (1 + job.solve.conformal)
+    return 1.0 + folds * trials * (job.solve.select == "kfold"), each * trials + noise
 
 
 def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:
@@ -333,7 +335,7 @@ def keeps_posterior(job: Job, k: int) -> bool:
     """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes, and for
     bands that are conformal."""
     small = 8 * k * k <= SMALL_POSTERIOR
-    return job.solve.conformal or (small if job.solve.posterior == "auto" else bool(job.solve.posterior))
+    return job.solve.needs_posterior or (small and job.solve.posterior == "auto")
 
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:

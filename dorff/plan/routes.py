@@ -1,5 +1,6 @@
 """How the system will be solved: what each way would cost, which one is taken, and why."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log2
@@ -14,7 +15,7 @@ from dorff.plan.lattice import LatticeCosts
 from dorff.plan.seconds import BESIDE, CHOLESKY, INVERSE, NOMINAL, Pace
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.solvers.heavy import HEAVY, heavy_bytes
-from dorff.solvers.stochastic import PROBES
+from dorff.solvers.stochastic import PROBES, SAMPLES, sample_bytes
 from dorff.spec.job import Job
 
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
@@ -43,7 +44,7 @@ class Shape:
     on disk, and `solve_work`, the flops of `syrk` in whose time the driver solves; of any leaf the bytes for reading,
     of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
     features on a lattice. An iteration solves `solves` systems, and of a lattice's it estimates GCV or the evidence
-    of `estimates`, which takes `probe_bytes` more."""
+    of `estimates`, which takes `probe_bytes` more. So many `posteriors` are needed."""
 
     n: int
     size: Size
@@ -61,6 +62,7 @@ class Shape:
     estimates: float = 0.0
     light: LatticeCosts | None = None
     probe_bytes: int = 0
+    posteriors: int = 0
 
     @property
     def columns(self) -> int:
@@ -124,15 +126,23 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
             names = " or ".join(one.name for one in ways if one.name != wanted and not one.against)
             remedy = f"set solve.route: {names}, or auto" if names else "lower features.count"
             raise fault(f"solve.route: {wanted} cannot be taken: {way.against}; {remedy}")
-        return Route(way, f"{wanted}, as the job says", ways)
+        return Route(way, f"{wanted}, as the job says{_sampled(job, way)}", ways)
+    leave = math.inf if job.solve.needs_posterior else LEAVE  # that of another way is one of samples
     possible = [way for way in ways if not way.against]
     if not possible:
         return Route(ways[0], f"direct, though {ways[0].against}: nothing else can be taken", ways)
     nominal = replace(means, pace=Pace.nominal(shape.size.m, shape.map_flops))
     seconds = {way.name: way.seconds for way in (of(shape, nominal) for of in kinds)}
     fastest = min(seconds[way.name] for way in possible)
-    way = next(way for way in possible if seconds[way.name] <= LEAVE * fastest)
-    return Route(way, _reason(way, ways[: ways.index(way)]), ways)
+    way = next(way for way in possible if seconds[way.name] <= leave * fastest)
+    return Route(way, _reason(way, ways[: ways.index(way)]) + _sampled(job, way), ways)
+
+
+def _sampled(job: Job, way: Way) -> str:
+    """What to know of deviations that are not exact."""
+    error = 100.0 / math.sqrt(2.0 * SAMPLES)
+    sampled = way.name == "cg" and job.solve.needs_posterior
+    return f"; deviations are of {SAMPLES} samples, each within about {error:.0f}% of the exact one" * sampled
 
 
 def _reason(way: Way, passed: Sequence[Way]) -> str:
@@ -147,7 +157,7 @@ def _reason(way: Way, passed: Sequence[Way]) -> str:
 def _asks(job: Job, learned: bool, candidates: int, *, by: Sequence[str]) -> str:
     """What asks for a factor, "" if nothing; a choice by one of the rules `by` does not. Without any there are no
     moments."""
-    solving, folds = job.solve, "kfold" in by
+    solving, folds, estimates = job.solve, "kfold" in by, "evidence" in by
     choices = (len(solving.ridges), "ridges"), (candidates, "kernels"), (len(job.features.counts), "counts of features")
     can = solving.select in by
     rule = f" by {solving.select} (by {' or '.join(by)} it can)" if by else ""
@@ -156,8 +166,8 @@ def _asks(job: Job, learned: bool, candidates: int, *, by: Sequence[str]) -> str
         (solving.select == "kfold" and not folds, "select: kfold"),
         (solving.select == "loo", "select: loo"),
         (solving.ridge_per_output, "ridge_per_output"),
-        (solving.posterior is True, "posterior: true"),
-        (solving.conformal, "conformal: true"),
+        (solving.posterior is True and not estimates, "posterior: true"),
+        (solving.conformal and not estimates, "conformal: true"),
         (learned, "output: learned"),
         (bool(job.manifold), "manifold"),
         (not folds and not isinstance(job.data.targets, str | tuple) and solving.calibrate, "calibrate: true"),
@@ -191,7 +201,8 @@ def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
     """Conjugate gradients whose products are Fourier transforms."""
     size = shape.size
     held = light.packed * size.patterns * (size.folds + 2) + shape.probe_bytes
-    driver = held + 48 * light.points + heavy_bytes(size) + 96 * size.k * shape.columns + shape.beside_bytes
+    samples = sample_bytes(size) if shape.posteriors else 0
+    driver = held + samples + 48 * light.points + heavy_bytes(size) + 96 * size.k * shape.columns + shape.beside_bytes
     block, whole = min(size.k, HEAVY // 2), min(size.k, HEAVY)  # or less, as the weights and the ridge want it
     product, few = 10.0 * light.points * log2(light.points) * size.patterns, shape.columns
     steps = 20.0 * LATTICE_ITERATIONS * few * (product + 4.0 * block**2)
@@ -199,6 +210,9 @@ def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
     # All that may be is factored, and inverted; random vectors beside the columns, whose products take less of each.
     steps = 8.0 * (WHOLE_ITERATIONS if whole == size.k else LATTICE_ITERATIONS) * (few + PROBES)
     work += shape.estimates * ((CHOLESKY + INVERSE) * whole**3 + steps * (product + 4.0 * whole**2))
+    # Samples take two iterations for their root, and one to solve; of a system of all columns where noise ties them.
+    runs = 3.0 * SAMPLES * (1 if size.coupled else size.r)
+    work += shape.posteriors * (CHOLESKY * whole**3 + runs * steps / (few + PROBES) * (product + 4.0 * whole**2))
     seconds = _gram_seconds(shape, means) + work / means.pace.square
     return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
 

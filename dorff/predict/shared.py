@@ -131,7 +131,7 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
         raise InputError(f"{wanted}: {version} is a classifier, whose probabilities say how sure it is; leave it out")
     if model.posterior is None:
         remedy = "set solve.posterior: true in its job and fit again (sums that are kept are used again)"
-        route = "Only the route `direct` has one: set solve.route to it if the fit took another"
+        route = "Route `direct` has one, and `cg` of features on a lattice: set solve.route if the fit took another"
         raise InputError(f"{wanted}: {version} keeps no posterior; {remedy}. {route}")
 
 

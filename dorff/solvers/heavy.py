@@ -152,7 +152,7 @@ def lattice_parts(parts: Sequence[Solvable]) -> list[LatticeMoments]:
 
 
 def heavy_bytes(size: Size) -> int:
-    """The most memory of `heavy`, beside the sums: the block's moments and its own copies, or a factor of each of the
-    systems, for k unknowns."""
-    squares = max(5, 3 + (1 if size.coupled else size.r))
-    return 8 * (squares * min(size.k, HEAVY) ** 2 + 16 * size.k * max(size.q, size.r))
+    """The most memory of `heavy`, beside the sums: the block's moments, packed and as a square of each pattern, and its
+    copies, or a factor of each of the systems, for k unknowns."""
+    squares = max(5 + 1.5 * (size.patterns - 1), 3 + (1 if size.coupled else size.r))
+    return int(8 * (squares * min(size.k, HEAVY) ** 2 + 16 * size.k * max(size.q, size.r)))

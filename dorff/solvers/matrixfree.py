@@ -88,9 +88,11 @@ class System(ABC):
         columns = np.arange(len(self.a))
         return self.back(self._centred(self._pick(self._R, columns), self._pick(self._y, columns), columns))
 
-    def apply(self, x: FloatArray, columns: IntArray) -> FloatArray:
-        """G x (k, L) for vectors x (k, L) of the systems `columns` (L,)."""
+    def apply(self, x: FloatArray, columns: IntArray, noise: FloatArray | None = None) -> FloatArray:
+        """G x (k, L) for vectors x (k, L) of the systems `columns` (L,), each target times its `noise` (t,) if any."""
         U = self._summed(self._lifted(x, columns), columns)
+        if noise is not None:
+            U *= noise[:, None]
         return self.back(self._centred(U[:-1], U[-1], columns))
 
     def shares(self, u: FloatArray, x: FloatArray, columns: IntArray) -> FloatArray:

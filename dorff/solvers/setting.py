@@ -23,7 +23,7 @@ from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
 from dorff.solvers.stochastic import Preconditioned, estimated
 from dorff.solvers.system import Penalty
-from dorff.solvers.uncertainty import LeftOut, left_out, posterior
+from dorff.solvers.uncertainty import LeftOut, left_out, posterior, sampled_posterior
 from dorff.spec.registry import lazily
 
 linear_sum_assignment = lazily("scipy.optimize", "linear_sum_assignment")
@@ -68,13 +68,13 @@ class Setting:
     times a matrix. `observe` is C (q, p): targets are values of C f (Minh 2016, eq. 67), the identity if None. Used
     for all rows, and for each fold's training rows, from which alone the target scale, a covariance or a learned
     output matrix come. `method` is "direct", or "cg" for conjugate gradients on products with the moments: no system
-    is formed, so there are no scores but estimates by sums over a lattice, no posterior and one ridge for all
-    outputs. `normalize` is that of `operator_weights`. `penalties` are of all rows, and the same for every fold; with
-    them there are no scores either, and one ridge for all outputs. `free_scale`: targets are one-hot rows, and only
-    the order of f's values counts, so that held-out errors are those of s f with the best s >= 0. `r2_of` is what
-    k-fold chooses by, where other kernels that this one is compared with have a say. `sample`: rows left out.
-    `features` are its own where the moments are a lattice's sums, which serve several settings (`choose.of_first`).
-    InputError: penalties of learned outputs."""
+    is formed, so there are no scores but estimates, and a posterior of samples where it is wanted (`sampled`), by sums
+    over a lattice, and one ridge for all outputs. `normalize` is that of `operator_weights`. `penalties` are of all
+    rows, and the same for every fold; with them there are no scores either, and one ridge for all outputs.
+    `free_scale`: targets are one-hot rows, and only the order of f's values counts, so that held-out errors are those
+    of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels that this one is compared with
+    have a say. `sample`: rows left out. `features` are its own where the moments are a lattice's sums, which serve
+    several settings (`choose.of_first`). InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int
@@ -90,6 +90,7 @@ class Setting:
     free_scale: bool = False
     r2_of: select.R2 | None = None
     sample: LeftOut | None = None
+    sampled: bool = False
     features: FeatureMap | None = None
 
     def __post_init__(self) -> None:
@@ -216,17 +217,22 @@ class Setting:
         return [self.noised(parts, fit) for fit in judged]
 
     def noised(self, parts: Parts, fit: Fit, squares: FloatArray | None = None) -> Fit:
-        """The fit with each target's noise; by residuals for route cg, penalties and given scaled `squares` (q,)."""
+        """The fit with each target's noise; by residuals for route cg without a posterior, penalties and given scaled
+        `squares` (q,)."""
         if fit.noise_variance is not None:
             return fit
-        if squares is not None or self._unscored:
+        if squares is not None or (self._unscored and not self.sampled):
             squares = self._residuals(parts, fit) if squares is None else squares
             variance = select.residual_variance(fit.solution, squares, self._counts(parts))
             return replace(fit, noise_variance=select.noise_of(parts, self.scaling(parts), variance))
         if not targets_apart(fit.weights, self.observe):
             return self.judged(parts, [fit])[0]
-        problem = self._of_weights(fit.weights, parts, self.scaling(parts))
-        (again,) = solve(problem, [fit.solution.ridge], scores=True)
+        if self.method == CG:
+            of = self._preconditioned(fit.weights, parts, self.scaling(parts))
+            problem, again = of.system.problem, estimated(of, fit.solution.ridge).solution
+        else:
+            problem = self._of_weights(fit.weights, parts, self.scaling(parts))
+            (again,) = solve(problem, [fit.solution.ridge], scores=True)
         return replace(fit, noise_variance=select.noise_variance(problem, again))
 
     def reweighed(self, parts: Parts, fit: Fit) -> select.Reweighed:
@@ -258,9 +264,17 @@ class Setting:
         return np.maximum(sum(part.n * part.mask for part in parts) - self.intercept, 0.0)
 
     def posterior(self, parts: Parts, fit: Fit) -> Posterior:
-        """The posterior of the model that `fit` is of, from the same moments."""
+        """The posterior of the model that `fit` is of, from the same moments; by samples for route cg."""
         noise = self.noised(parts, fit).noise
         assert noise is not None
+        if self.method == CG:
+            weights, scale = fit.weights, self.scaling(parts)
+            of = self._preconditioned(weights, parts, scale)
+            if of.system.apart and (self.observe is not None or not select.independent(of.system.problem)):
+                # Their noise ties all columns together, or what of the intercept C leaves open does.
+                root = np.repeat(weights.root, len(weights.gain), axis=0)
+                of = self._preconditioned(replace(weights, root=root), parts, scale)
+            return sampled_posterior(of, fit.solution, noise)
         return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
 
     def check_scored(self) -> None:

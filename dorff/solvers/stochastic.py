@@ -9,13 +9,15 @@ and w* log(B) w is a Gauss quadrature by the tridiagonal matrix of Lanczos' iter
 Saad 2017, section 3), which is that of conjugate gradients for A x = L w preconditioned by P (Gardner et al. 2018,
 section 4). The signs are the same for all ridges, kernels and runs. Where P is A there is no error."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
-from dorff.moments import FloatArray
+from dorff.errors import InputError
+from dorff.moments import BoolArray, FloatArray
 from dorff.solvers.cg import ConjugateGradients, dots, iterate, tridiagonal
 from dorff.solvers.heavy import Heavy
 from dorff.solvers.matrixfree import System
@@ -23,8 +25,10 @@ from dorff.solvers.scores import BlockSolution, RidgeScores, Solution
 from dorff.solvers.system import IntArray, Size
 
 PROBES: Final = 16
+SAMPLES: Final = 64  # of a posterior: a standard deviation is known within a part of 1 / sqrt(2 SAMPLES)
 MOST_STEPS: Final = 1000
 CLOSE: Final = 1e-3  # a residual, in the preconditioner's norm: the quadrature's error is about its square
+CLOSER: Final = 1e-5  # of samples, which are then within 1e-3 but for the worst systems
 
 
 class Preconditioned(NamedTuple):
@@ -71,34 +75,110 @@ def estimated(of: Preconditioned, ridge: float) -> Estimate:
     scores = RidgeScores(system.problem, [solved])
     gcv, left = (scores.gcv if ended else np.inf), system.problem.totals.entries.sum() - scores.freedom.sum()
     gcv_error = 2.0 * gcv * counted / left if np.isfinite(gcv) else np.inf
-    return Estimate(solved, shares, error, replace(iterated.solution, gcv=gcv, gcv_error=float(gcv_error)))
+    solution = replace(iterated.solution, gcv=gcv, gcv_error=float(gcv_error), freedom=scores.freedom)
+    return Estimate(solved, shares, error, solution)
 
 
 def _traced(of: Preconditioned, z: FloatArray, at: IntArray, shift: float) -> tuple[FloatArray, FloatArray]:
     """A^-1 z (k, n), and w* log(L^-1 A L^-*) w (n,) for z = L w of vectors of signs w; inf where that takes longer."""
-    system, inverse = of
-    a = system.a[at]
-    columns = ConjugateGradients(
-        lambda p, which: system.apply(p, at[which]) * a[which] + shift * p,
-        lambda r, which: inverse.solve(r, a[which], shift),
-        z,
-    )
-    steps, first, count = [list[tuple[float, float]]() for _ in at], columns.rho.copy(), 0
-    while len(columns.at) and count < MOST_STEPS and columns.step():
-        for column, alpha, beta in zip(columns.at, columns.alpha, columns.beta, strict=True):
-            steps[column].append((alpha, beta))
-        columns.finish(columns.rho <= CLOSE**2 * first[columns.at])
-        count += 1
-    logs = np.array([len(z) * _quadrature(np.array(one)) if one else np.inf for one in steps])
-    logs[columns.at] = np.inf
-    columns.finish(np.ones(len(columns.at), dtype=bool))
-    return columns.solved, logs
+    walk = _Iteration(of, at, shift, CLOSE).run(z)
+    logs = np.array([len(z) * _quadrature(np.array(one)) if one else np.inf for one in walk.steps])
+    return walk.x, np.where(walk.ended, logs, np.inf)
+
+
+class _Walk(NamedTuple):
+    """x (k, n) of A x = z, the alpha and beta of each column's steps, and whether it came `close` (n,)."""
+
+    x: FloatArray
+    steps: list[list[tuple[float, float]]]
+    ended: BoolArray
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    """Conjugate gradients for the systems `at` (n,), or A with each target's part of G times its `noise`; until the
+    residual in the preconditioner's norm is `close` of what it was."""
+
+    of: Preconditioned
+    at: IntArray
+    shift: float
+    close: float
+    noise: FloatArray | None = None
+
+    def run(
+        self, z: FloatArray, visit: Callable[[int, ConjugateGradients], None] = lambda _step, _columns: None
+    ) -> _Walk:
+        """For z (k, n); `visit` sees each step before it is done."""
+        (system, inverse), shift, at = self.of, self.shift, self.at
+        a = system.a[at]
+        columns = ConjugateGradients(
+            lambda p, which: system.apply(p, at[which], self.noise) * a[which] + shift * p,
+            lambda r, which: inverse.solve(r, a[which], shift),
+            z,
+        )
+        steps, first, count = [list[tuple[float, float]]() for _ in at], columns.rho.copy(), 0
+        while len(columns.at) and count < MOST_STEPS:
+            visit(count, columns)
+            if not columns.step():
+                break
+            for column, alpha, beta in zip(columns.at, columns.alpha, columns.beta, strict=True):
+                steps[column].append((alpha, beta))
+            columns.finish(columns.rho <= self.close**2 * first[columns.at])
+            count += 1
+        ended = np.ones(len(at), dtype=bool)
+        ended[columns.at] = False
+        columns.finish(~ended[columns.at])
+        return _Walk(columns.solved, steps, ended)
+
+
+def samples(of: Preconditioned, ridge: float, column: int, noise: FloatArray | None = None) -> FloatArray:
+    """X (k, SAMPLES), independent Gaussian vectors of the covariance A^-1 (G_D + shift) A^-1, for the system of a
+    column; G_D is G with each target's part times its `noise` (t,), G itself if None. InputError where an iteration
+    does not end.
+
+    X = A^-1 L sqrt(L^-1 (G_D + shift) L^-*) w for normal w: the root by Lanczos' iteration, as above, whose vectors are
+    the residuals of conjugate gradients. These run twice, so that no more than one of them is held."""
+    (system, inverse), shift = of, of.system.problem.l * ridge
+    rng, X = np.random.default_rng(0), np.empty((system.size, SAMPLES))
+    for start in range(0, SAMPLES, PROBES):
+        some = slice(start, min(start + PROBES, SAMPLES))
+        z, _ = inverse.root(rng.standard_normal(X[:, some].shape), system.a[column], shift)
+        at = np.full(z.shape[1], column)
+        y, root = np.zeros_like(z), _Iteration(of, at, shift, CLOSER, noise)
+        walk = root.run(z)
+        weights = [_of_root(np.array(steps)) for steps in walk.steps]
+
+        def add(step: int, columns: ConjugateGradients, y: FloatArray = y, weights: list[FloatArray] = weights) -> None:
+            y[:, columns.at] += columns.r * [weights[one][step] for one in columns.at]
+
+        root.run(z, add)
+        solved = replace(root, noise=None).run(y)
+        if not (walk.ended & solved.ended).all():
+            problem = f"deviations need more than {MOST_STEPS} steps of conjugate gradients at the ridge {ridge:g}"
+            raise InputError(f"solve.posterior: {problem}; raise the ridge, set route: direct, or posterior: false")
+        X[:, some] = solved.x
+    return X
+
+
+def _of_root(steps: FloatArray) -> FloatArray:
+    """What the residuals of the steps are multiplied by to give L sqrt(L^-1 A L^-*) w, for z = L w."""
+    values, vectors = eigh_tridiagonal(*tridiagonal(steps))
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors[0]
+    sizes = np.sqrt(np.concatenate([[1.0], np.cumprod(steps[:-1, 1])]))  # of residuals, over the first
+    return np.asarray(root * (-1.0) ** np.arange(len(steps)) / sizes)
 
 
 def _quadrature(steps: FloatArray) -> float:
     """The mean of log(B) in a vector, by the steps of its iteration."""
     values, vectors = eigh_tridiagonal(*tridiagonal(steps))
     return float(vectors[0] ** 2 @ np.log(values))
+
+
+def sample_bytes(size: Size) -> int:
+    """The most memory of a posterior by `samples`, beside the same: itself, once more as it is written, and vectors of
+    a system of all columns."""
+    whole = replace(size, coupled=True)
+    return 3 * 8 * whole.k * SAMPLES + probe_bytes(whole)
 
 
 def probe_bytes(size: Size) -> int:

@@ -26,10 +26,12 @@ from dorff.solvers.direct import SpectralSolver, factor_of
 from dorff.solvers.problem import Parts, Problem
 from dorff.solvers.scores import Ridge, Solution
 from dorff.solvers.select import FoldErrors, Spread, about_mean, contrasts, independent, mean_weight, row_sums
+from dorff.solvers.stochastic import SAMPLES, Preconditioned, samples
 from dorff.solvers.system import Block, IntArray, Size
 
 _Kept = dict[int, tuple[FloatArray, FloatArray]]  # of each block its basis, and what rows have along it
 STRIPE: Final = 256  # rows of a matrix that are weighed at a time
+UNBOUNDED: Final = "posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0"
 
 
 class _Noise(NamedTuple):
@@ -92,6 +94,29 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, pa
     return Posterior(tuple(blocks), _intercept(problem, about), np.diag(unit) if noise is None else noise)
 
 
+def sampled_posterior(of: Preconditioned, solution: Solution, noise: FloatArray) -> Posterior:
+    """The same of systems that are known by their products, which fall apart by targets, or not at all: by SAMPLES of
+    its coefficients. A variance then has a relative standard error of sqrt(2 / SAMPLES), by chance. InputError at ridge
+    0, and where samples need too many steps."""
+    system, problem = of.system, of.system.problem
+    about, (block,), blocks = _Noise.of(problem, solution, noise), problem.blocks, list[PosteriorBlock]()
+    relative = None if about.alone is not None else about.variance / about.level
+    if not solution.ridge > 0:
+        raise InputError(UNBOUNDED)
+    for columns in system.alike():
+        X, spread = samples(of, solution.ridge, int(columns[0]), relative), np.full((SAMPLES, 1), 1.0 / SAMPLES)
+        if block.rotation is None:
+            feature, row = block.at
+            whole = _coupled(problem, X, feature, row, problem.weights.psi[feature, row])
+            blocks.append(replace(whole, spread=spread * (about.level if about.alone is None else about.alone[0])))
+            continue
+        assert about.alone is not None and block.columns is not None
+        at = np.zeros(len(columns), np.int64) if problem.directions is None else block.columns[columns]
+        some = replace(block, a=block.a[columns], columns=at, rotation=block.rotation[:, columns])
+        blocks.append(_separable(problem, some, X, spread, about.alone[at]))
+    return Posterior(tuple(blocks), _intercept(problem, about), noise)
+
+
 def _intercept(problem: Problem, about: _Noise) -> FloatArray:
     scale, p = problem.outputs, problem.weights.shape[2]
     if not problem.intercept:
@@ -115,7 +140,7 @@ def _spread(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Sequ
     factor = SpectralSolver(problem).factor(block, ridge) if spectral else factor_of(problem, block, ridge)
     basis, spread = factor.inverses()
     if about.bounded and not np.all(spread > 0):
-        raise InputError("posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
+        raise InputError(UNBOUNDED)
     return basis, spread
 
 
@@ -134,18 +159,32 @@ def _of_columns(
 
 
 def _block(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> PosteriorBlock:
-    gain, root, scale = problem.weights.gain, problem.weights.root, problem.outputs
-    assert block.rotation is not None
     basis, spread, variance = _of_columns(problem, block, ridge, about)
-    into = np.zeros((len(block.a), root.shape[1]))
-    into[:, block.at] = block.rotation.T
-    if problem.intercept and problem.observe is not None and np.linalg.matrix_rank(problem.observe) < len(scale):
+    C = problem.observe
+    if problem.intercept and C is not None and np.linalg.matrix_rank(C) < C.shape[1]:
         # The intercept takes the features' means in what C sees alone: no one centre serves all outputs.
+        gain, root, into = problem.weights.gain, problem.weights.root, _into(problem, block)
         k, r = len(gain), root.shape[1]
         turned = np.einsum("ai,ijl,jr->aril", basis, _roots(spread, variance), into, optimize=True)
         feature, row = np.repeat(np.arange(k), r), np.tile(np.arange(r), k)
         return _coupled(problem, turned.reshape(k * r, -1), feature, row, gain[feature, None] * root[0][row])
-    return SeparableBlock(basis, spread, variance, gain, gain * _centre(problem, block), into @ root[0] * scale, into)
+    return _separable(problem, block, basis, spread, variance)
+
+
+def _into(problem: Problem, block: Block) -> FloatArray:
+    """(c, r): where a block's columns go in h."""
+    assert block.rotation is not None
+    into = np.zeros((len(block.a), problem.weights.root.shape[1]))
+    into[:, block.at] = block.rotation.T
+    return into
+
+
+def _separable(
+    problem: Problem, block: Block, basis: FloatArray, spread: FloatArray, variance: FloatArray
+) -> SeparableBlock:
+    gain, into = problem.weights.gain, _into(problem, block)
+    loading = into @ problem.weights.root[0] * problem.outputs
+    return SeparableBlock(basis, spread, variance, gain, gain * _centre(problem, block), loading, into)
 
 
 def _columns(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> Iterator[CoupledBlock]:

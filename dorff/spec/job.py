@@ -126,9 +126,9 @@ class Solve(Part):
     2^15 at most), to calibrate, to be `conformal`.
 
     `ridge_per_output` chooses a ridge for each output of a kernel whose outputs fall apart. `posterior` keeps in the
-    model what deviations need (`auto`: where it is small), `conformal` how wide bands must be on held-out rows.
-    `route` is how the system is solved; `qr` allows one more pass where its condition asks for it. `class_weight` and
-    `calibrate` are for classes.
+    model what deviations need (`auto`: where it is small and exact; route cg has samples, of a lattice alone),
+    `conformal` how wide bands must be on held-out rows. `route` is how the system is solved; `qr` allows one more pass
+    where its condition asks for it. `class_weight` and `calibrate` are for classes.
 
     `observe` is C (q, p): the function has p outputs, the targets are C times them. `class_weight` given label by
     label is kept as (label, weight) pairs, labels as text."""
@@ -148,6 +148,11 @@ class Solve(Part):
     calibrate: Annotated[bool, Idle(_numbers)] = True
 
     @property
+    def needs_posterior(self) -> bool:
+        """Whether no fit will do that keeps none."""
+        return self.posterior is True or self.conformal
+
+    @property
     def ridges(self) -> tuple[float, ...]:
         """Every ridge asked for, in order; of `auto` those tried first, times k(x, x), of which streaming has one."""
         if self.ridge == "auto":
@@ -161,7 +166,8 @@ def _unscored(publish: "Publish", job: "Job") -> str:
 
 
 def _unkept(publish: "Publish", job: "Job") -> str:
-    kept = job.deals and job.classes is None and job.solve.route not in _ITERATIVE
+    has = job.solve.route not in _ITERATIVE or job.solve.needs_posterior
+    kept = job.deals and job.classes is None and has
     return "" if kept else "no model of this job keeps rows"
 
 

@@ -25,7 +25,7 @@ from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
 from dorff.plan import lattice, make_plan
 from dorff.plan.boxes import seen_box, told_box
-from dorff.solvers import heavy
+from dorff.solvers import heavy, stochastic
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -265,6 +265,50 @@ def test_route_cg_chooses_by_estimates(select: str, sea: Path, monkeypatch: pyte
     random = {"solve": {**solve, "route": "cg"}, "features": {"sampler": {"type": "orthogonal"}}}
     with pytest.raises(InputError, match=r"ridges to choose from by \w+ \(by kfold it can"):
         make_plan(job(sea, "refused", state="elsewhere", **random))
+
+
+UNSURE: dict[str, dict[str, Any]] = {
+    "field": {},
+    "weights": {"data": {"weights": "weights"}},
+    "matrix": {"kernel": MIXED, "solve": {"intercept": False}},
+    "targets apart": {"data": {"targets": "holes", "nan": "partial"}, "kernel": EACH},
+    "observations": {"solve": {"observe": [[1, 1], [0, 1]]}},
+    "one length-scale each": {"kernel": {**EACH, "scalar": {"type": "matern", "lengthscale": [0.3, 0.9]}}},
+}
+
+
+@pytest.mark.parametrize("way", ["field", *slow(*list(UNSURE)[1:])])
+def test_deviations_of_route_cg_are_those_of_samples(way: str, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right on average, as far from the exact ones as is said, and the same at each run; bands are conformal."""
+    parts = dict(UNSURE[way])
+    solve = {"ridge": 1e-4, "conformal": True, "folds": {"by": "rows"}, **parts.pop("solve", {})}
+    wanted = fitted(sea, "direct", solve=solve, **parts)
+    monkeypatch.setattr(heavy, "HEAVY", 90 if way == "field" else 60)
+    found = fitted(sea, "iterated", solve={**solve, "route": "cg"}, **parts)
+    assert (found.route, wanted.route) == ("cg", "direct") and found.m == wanted.m > 60
+    np.testing.assert_allclose(found.noise, wanted.noise, rtol=0.02)
+    X, _ = flow(2000, seed=9)
+    exact, sampled = (load_model(sea / name) for name in ("direct", "iterated"))
+    ratio = sampled.std(X) / exact.std(X)
+    assert abs(ratio.mean() - 1.0) < 0.05 and 0.05 < ratio.std() < 0.13 and np.ptp(ratio) < 1.0
+    if way == "field":
+        fitted(sea, "again", solve={**solve, "route": "cg"})
+        np.testing.assert_array_equal(sampled.std(X), load_model(sea / "again").std(X))
+    np.testing.assert_allclose(sampled.std(X[:100]), sampled.std(X)[:100], rtol=1e-6)
+    assert sampled.conformal is not None and exact.conformal is not None
+    np.testing.assert_allclose(sampled.conformal.factor(0.9), exact.conformal.factor(0.9), rtol=0.06)
+    draws = np.stack([one.predict(X[:50]) for one in sampled.sample(300)])
+    np.testing.assert_allclose(draws.std(axis=0), sampled.std(X[:50]), rtol=0.25)
+
+
+def test_a_posterior_that_takes_too_many_steps_is_refused(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stochastic, "MOST_STEPS", 3)
+    monkeypatch.setattr(heavy, "HEAVY", 20)
+    with pytest.raises(InputError, match=r"solve.posterior: deviations need more than 3 steps .* raise the ridge, set"):
+        fitted(sea, solve={"route": "cg", "posterior": True}, kernel=EACH)
+    assert not (sea / "model").exists()
+    with pytest.raises(InputError, match="at ridge 0 what the data do not see has no bounds"):
+        fitted(sea, solve={"route": "cg", "posterior": True, "ridge": 0}, kernel=EACH)
 
 
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},

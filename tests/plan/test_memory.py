@@ -27,11 +27,13 @@ from dorff.data import ingest, open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError
 from dorff.fit import fit, run_pass
-from dorff.fit.choice import solve_pass
+from dorff.fit.choice import build_model, posterior_of, solve_pass
+from dorff.fit.held import judged
 from dorff.frequencies import lattice
 from dorff.kernels import Decomposable, Gaussian, Identity, Matrix
 from dorff.kernels.scalar import FloatArray
 from dorff.loops import scan
+from dorff.model import Model
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Moments, TriangleAccumulator
 from dorff.passes import Leaf, PassSums, load_pass
@@ -366,6 +368,37 @@ def test_kernels_of_a_lattice_hold_what_their_own_features_need(
     said, together = plan.costs.peak_bytes - DRIVER_BYTES, plan.frozen().features.m
     grams = plan.spec.folds.count * 4 * together**2
     assert 0.2 * said < held <= said and plan.costs.m < together / 3 and held < grams
+
+
+SURE: Final[dict[str, dict[str, Any]]] = {
+    "field": {"kernel": {**DIV, "scalar": SHORT["scalar"]}},
+    "tied": {"kernel": {**SHORT, "output": {"matrix": [[2, 1], [1, 2]]}}},
+    "apart": {"kernel": SHORT, "data": {"nan": "partial"}, "solve": {"conformal": True, "folds": {"by": "rows"}}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SURE)
+def test_samples_of_a_posterior_hold_what_is_said(name: str, tmp_path: Path) -> None:
+    """Of one system, of one that noise makes of several, and of several."""
+    words = {**SURE[name], "features": {"count": 30_000, "sampler": {"type": "lattice", "error": 1e-2}}}
+    words["solve"] = {"ridge": 1e-2, "route": "cg", "posterior": True, **SURE[name].get("solve", {})}
+    if "conformal" in words["solve"]:
+        del words["solve"]["posterior"]
+    Y = np.random.default_rng(0).standard_normal((20_000, 2))
+    if name == "apart":
+        Y[::2, 0] = Y[1::4, 1] = np.nan
+    plan = planned(tmp_path, Y, 1024, **words)
+    run_pass(plan, SerialEngine())
+
+    def sure() -> Model:
+        passed = run_pass(plan, SerialEngine())
+        fitted = solve_pass(plan, passed)
+        model = judged(build_model(plan, fitted, passed), plan, fitted, passed)
+        return replace(model, posterior=posterior_of(plan, fitted))
+
+    held, said = traced(sure), plan.costs.peak_bytes - DRIVER_BYTES
+    assert plan.costs.m > 600 and 0.3 * said < held <= said, (held / said, said / MIB)
 
 
 LONG_CHOICES: Final = [(512, 4, 4, 6, "evidence"), (128, 30, 30, 6, "evidence")]

@@ -176,6 +176,26 @@ def test_what_is_estimated_of_every_trial_is_planned(m: int) -> None:
     assert more(select="kfold", ridge=two) == more(select="gcv", ridge=1e-5) == 0.0
 
 
+def test_samples_are_for_systems_that_cannot_be_factored() -> None:
+    """Exact deviations are taken where they can be, however long they take; samples are said to be such."""
+    m = 8192
+    light = LatticeCosts(packed=8 * m, each=m, once=m, seconds=1e-6, points=4 * m)
+    slow = replace(shape(m=m), light=light, solve_work=1e18)
+    for solve in ({"posterior": True}, {"conformal": True}):
+        assert chosen(slow).name == "cg" and chosen(slow, **solve).name == "direct"
+        found = chosen(slow, route="cg", **solve)
+        assert found.reason.endswith(
+            "cg, as the job says; deviations are of 64 samples, each within about 9% of the exact one"
+        )
+        wide = replace(slow, size=replace(slow.size, m=50_000))
+        assert chosen(wide, **solve).reason.endswith("each within about 9% of the exact one")
+        with pytest.raises(InputError, match=f"cg cannot be taken.*{next(iter(solve))}: true"):
+            chosen(replace(slow, light=None), route="cg", **solve)
+    assert "samples" not in chosen(slow, route="cg").reason
+    none, one = (chosen(replace(slow, posteriors=count), route="cg", posterior=True).way for count in (0, 1))
+    assert one.driver_bytes - none.driver_bytes > 3 * 8 * m * 64 and one.seconds > 5 * none.seconds
+
+
 def test_folds_with_factors_of_their_own_take_these() -> None:
     """And where patterns, few unknowns or a ridge of 0 leave no other way."""
     size, ridges = Size(4096, 2, 2, False, 1, 5), [10.0**-power for power in np.linspace(2, 9, 20)]

@@ -11,7 +11,7 @@ from dorff import frequencies, kernels
 from dorff.kernels import OperatorKernel
 from dorff.moments import LatticeMoments, ToeplitzAdder
 from dorff.passes.lattice import extents_of
-from dorff.solvers import Fit, Setting, heavy, stochastic
+from dorff.solvers import Fit, Setting, heavy, stochastic, uncertainty
 from dorff.solvers.cg import iterate
 from dorff.solvers.setting import CG
 
@@ -32,6 +32,7 @@ def case(kernel: OperatorKernel, way: str, *, error: float = 2e-1) -> tuple[list
     X = rng.uniform(0, 1, (N, 2)) ** 1.5
     Y = np.column_stack([np.sin(5 * X[:, 0]) * X[:, 1], 3 * np.cos(4 * X[:, 1])])
     Y += rng.standard_normal((N, 2)) * [0.1, 0.5]
+    Y = Y[:, :1] if way == "one" else Y
     w = rng.uniform(0.2, 2.0, N) if way == "weights" else np.ones(N)
     sampler = frequencies.Lattice(error).over(np.ones(2), constant=not intercept)
     drawn = sampler.draw(kernel, d=2, p=2, count=4000, seed=0)
@@ -39,14 +40,16 @@ def case(kernel: OperatorKernel, way: str, *, error: float = 2e-1) -> tuple[list
     assert isinstance(modes, frequencies.Modes)
     groups = np.arange(N) % 3 if way == "missing" else np.full(N, 2)
     for group, word in enumerate(("10", "01", "11")):
-        at, mask = groups == group, np.array([letter == "1" for letter in word])
+        at, mask = groups == group, np.array([letter == "1" for letter in word[: Y.shape[1]]])
         if at.any():
-            sums = ToeplitzAdder(extents_of(modes), 2, y0, tolerance=1e-12, observed="" if mask.all() else word)
+            sums = ToeplitzAdder(
+                extents_of(modes), Y.shape[1], y0, tolerance=1e-12, observed="" if mask.all() else word
+            )
             theta = X[at] * modes.step
             theta -= 2 * np.pi * np.round(theta / (2 * np.pi))
             sums.add(np.column_stack([theta, w[at], np.where(mask, Y[at] - y0, 0.0)]))
             parts.append(LatticeMoments.of(sums.moments()).on(modes.modes, modes.extents))
-    observe = np.array([[1.0, 1.0], [0.0, 1.0]]) if way == "observe" else None
+    observe = {"observe": np.array([[1.0, 1.0], [0.0, 1.0]]), "one": np.array([[1.0, 0.5]])}.get(way)
     density = (drawn.omega, drawn.log_density, None)
     return parts, Setting(kernel, 2, 2 * modes.D, density, False, intercept, observe, method=CG)
 
@@ -185,3 +188,52 @@ def test_it_stops_where_rounding_hides_the_rest(ridge: float, factored: int, mon
     assert early.solution.digits == pytest.approx(late.solution.digits, abs=1e-6)
     assert np.sqrt(error / energy) < most
     assert early.errors[-1] * np.sqrt(inverse.slack(system.a, shift)) <= 1.001 * most
+
+
+class Columns:
+    """Instead of normal vectors the columns of the identity, so large that their products' mean is it again."""
+
+    def __init__(self, seed: int) -> None:
+        self._normal = RANDOM(seed)
+
+    def standard_normal(self, shape: tuple[int, int]) -> np.ndarray:
+        return self._normal.standard_normal(shape) if shape[1] == 1 else np.sqrt(shape[0]) * np.eye(*shape)
+
+
+RANDOM = np.random.default_rng
+SURE = [
+    *((name, "plain", 1e-2) for name in KERNELS),
+    *(("identity", way, 1e-2) for way in (*WAYS[1:], "one")),
+    ("matrix", "missing", 1e-2),
+    ("identity", "plain", 1e-8),
+    *slow(*((name, way, 1e-3) for name in list(KERNELS)[1:] for way in WAYS[1:])),
+]
+
+
+def sure(name: str, way: str, ridge: float) -> tuple[list, Setting, Fit]:
+    """Sums, a setting that iterates, and its fit."""
+    parts, setting = case(KERNELS[name], way)
+    (fit,) = setting.solve(parts, [ridge])
+    return parts, setting, setting.noised(parts, fit)
+
+
+@pytest.mark.parametrize(("name", "way", "ridge"), SURE)
+def test_the_posterior_is_that_of_its_samples(
+    name: str, way: str, ridge: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of as many as there are unknowns, in directions across each other, nothing is left to chance."""
+    parts, setting, fit = sure(name, way, ridge)
+    direct = replace(setting, method="direct").posterior([part.gram() for part in parts], fit)
+    tied = name != "identity" or way in ("observe", "one")
+    together = np.count_nonzero(np.any(np.broadcast_to(fit.weights.root, fit.weights.shape) != 0, axis=2))
+    together = together if tied else setting.m
+    monkeypatch.setattr(heavy, "HEAVY", int((0.5 if ridge > 1e-4 else 0.9) * together))
+    monkeypatch.setattr(np.random, "default_rng", Columns)
+    for module, number in ((stochastic, "SAMPLES"), (stochastic, "PROBES"), (uncertainty, "SAMPLES")):
+        monkeypatch.setattr(module, number, together)
+    found = setting.posterior(parts, fit)
+    F = RANDOM(3).standard_normal((20, setting.m))
+    wanted = direct.covariance(F)
+    np.testing.assert_allclose(found.covariance(F), wanted, rtol=2e-4, atol=2e-4 * np.abs(wanted).max())
+    np.testing.assert_allclose(found.variance(F, setting.observe), direct.variance(F, setting.observe), rtol=2e-4)
+    np.testing.assert_allclose(found.intercept_covariance, direct.intercept_covariance, rtol=1e-9)
