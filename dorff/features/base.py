@@ -73,6 +73,10 @@ class ScalarMap(ABC):
         """A faster way to F(x) W, (b, p), for x (b, d) and W (m, p), than to make F, if there is one."""
         return None
 
+    def square_numbers(self, count: int) -> int:
+        """The numbers of a grid that `squares` makes, 0 where it gives nothing."""
+        return 0
+
     def squares(self, roots: Roots, count: int) -> tuple[Product, FloatArray] | None:
         """A faster way to the squared lengths (b, count) of [F(x) | 1] T, than to make F, for all T (m + 1, n) that
         `roots` gives of each number below `count` and n at most, and how wrong its values are at most, (count,); if

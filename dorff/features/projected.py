@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, Product, Roots, ScalarMap, numbers
-from dorff.features.trigonometric import FEW_NUMBERS, TOLERANCE, Trigonometric, doubled, fast, squares
+from dorff.features.trigonometric import FEW_NUMBERS, TOLERANCE, Trigonometric, doubled, fast, numbers_of, squares
 from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.nonstationary import FUNCTIONS
@@ -195,11 +195,16 @@ class Projected(ScalarMap):
     def product(self, W: FloatArray) -> Product | None:
         return self._polynomial(W)
 
-    def squares(self, roots: Roots, count: int) -> tuple[Product, FloatArray] | None:
+    def square_numbers(self, count: int) -> int:
         modes = self.projection
         if not isinstance(modes, Modes) or self.phi is not None or self.centre_column:
-            return None
-        if not fast(twice := doubled(modes), count, most=max(4 * modes.D**2, FEW_NUMBERS)):
+            return 0
+        worth = fast(twice := doubled(modes), count, most=max(4 * modes.D**2, FEW_NUMBERS))
+        return int(numbers_of(twice, count)) if worth else 0
+
+    def squares(self, roots: Roots, count: int) -> tuple[Product, FloatArray] | None:
+        modes = self.projection
+        if not isinstance(modes, Modes) or self.square_numbers(count) == 0:
             return None
         weights = np.concatenate([self.weights, self.weights, [1.0]])[:, None]
 
@@ -207,7 +212,7 @@ class Projected(ScalarMap):
             return lambda most: (weights * T for T in roots(output, most))
 
         V = np.stack([squares(modes, weighed(output)) for output in range(count)], axis=1)
-        return Trigonometric.of(twice, V), np.asarray(TOLERANCE * np.abs(V).sum(axis=0))
+        return Trigonometric.of(doubled(modes), V), np.asarray(TOLERANCE * np.abs(V).sum(axis=0))
 
     def slopes(self, W: FloatArray) -> Product | None:
         if not isinstance(self.projection, Modes):

@@ -98,10 +98,11 @@ def _spectrum(k: IntArray, c: FloatArray, points: tuple[int, ...]) -> npt.NDArra
 
 def fast(modes: Modes, channels: int, *, most: int = MOST_NUMBERS) -> bool:
     """Whether a polynomial is worth its grid, for so many channels, and that has no more than `most` numbers."""
-    axes = np.any(modes.modes != 0, axis=0)
-    v = np.count_nonzero(axes)
-    if v > 3 or FAST_FROM[v] > modes.D:
-        return False
+    v = int(np.count_nonzero(np.any(modes.modes != 0, axis=0)))
+    return v <= 3 and FAST_FROM[v] <= modes.D and numbers_of(modes, channels) <= min(most, MOST_NUMBERS)
+
+
+def numbers_of(modes: Modes, channels: int) -> float:
+    """The numbers of a polynomial's grid, or a few more."""
     reach = np.abs(modes.modes).max(axis=0) / modes.every
-    numbers = float(channels) * float(np.prod(4.0 * reach[axes] + 32.0))
-    return numbers <= min(most, MOST_NUMBERS)
+    return float(channels) * float(np.prod(4.0 * reach[reach > 0] + 32.0))

@@ -39,10 +39,10 @@ def block_rows(m: int) -> int:
     return min(BLOCK_ROWS, max(1, BLOCK_BYTES // (8 * m)))
 
 
-def evaluation_bytes(m: int, *, polynomial: bool = False) -> int:
+def evaluation_bytes(m: int, *, squares: int = 0) -> int:
     """The most memory of a prediction by m features, with deviations, beside the rows and what is predicted; where
-    these may be a `polynomial`, what they are made of too."""
-    return 8 * block_rows(m) * m + STEP_BYTES + 32 * (m + 1) ** 2 * polynomial
+    these come from a grid of `squares`, that and what it is made of too."""
+    return 8 * block_rows(m) * m + STEP_BYTES + 32 * squares
 
 
 @dataclass(frozen=True, eq=False, repr=False)

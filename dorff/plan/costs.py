@@ -148,8 +148,7 @@ def estimate(
     shape = Shape(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), spec.folds.count), light,
-        solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")),
-        (1 + job.solve.conformal) * job.solve.needs_posterior,
+        solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.solve.posteriors,
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -179,8 +178,8 @@ def iterations(job: Job, kernels: int, folds: int) -> tuple[float, float]:
     counts = np.array(job.features.counts)
     trials = len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
     each = ESTIMATES.get(job.solve.select, 0.0) * (trials > 1)
-    noise = ESTIMATES["evidence"] * job.solve.needs_posterior * (1 + job.solve.conformal)
-    return 1.0 + folds * trials * (job.solve.select == "kfold"), each * trials + noise
+    estimates = each * trials + ESTIMATES["evidence"] * job.solve.posteriors
+    return 1.0 + folds * trials * (job.solve.select == "kfold"), estimates
 
 
 def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:
@@ -296,7 +295,7 @@ def _solve_bytes(job: Job, kernel: OperatorKernel, size: solvers.Size, *, qr: bo
         solving += 4 * 8 * _tied(kernel, size)
         solving += kept * (job.solve.observe is not None and not size.coupled)  # it is written out once more
         if job.solve.conformal:
-            solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m, polynomial=True))
+            solving = max(solving + kept, 2 * kept + evaluation_bytes(size.m, squares=size.m**2))
     counts = size.packed * (size.folds + 1) if len(job.features.counts) > 1 else 0  # of the first features
     need = max(2 * size.folds * size.packed, size.held + counts + solving)  # twice while they are collected
     if job.solve.select == "kfold" and size.patterns == 1 and job.solve.observe is None and not job.manifold:
@@ -332,10 +331,8 @@ def leaves_out(job: Job, k: int) -> bool:
 
 
 def keeps_posterior(job: Job, k: int) -> bool:
-    """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes, and for
-    bands that are conformal."""
-    small = 8 * k * k <= SMALL_POSTERIOR
-    return job.solve.needs_posterior or (small and job.solve.posterior == "auto")
+    """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes."""
+    return job.solve.posteriors > 0 or (job.solve.posterior == "auto" and 8 * k * k <= SMALL_POSTERIOR)
 
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dorff.errors import DoesNotFitError, InputError
+from dorff.model import evaluation_bytes
 from dorff.passes.blocks import product_rows
 from dorff.plan.graph_sizes import MiB
 from dorff.plan.lattice import LatticeCosts
@@ -127,7 +128,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
             remedy = f"set solve.route: {names}, or auto" if names else "lower features.count"
             raise fault(f"solve.route: {wanted} cannot be taken: {way.against}; {remedy}")
         return Route(way, f"{wanted}, as the job says{_sampled(job, way)}", ways)
-    leave = math.inf if job.solve.needs_posterior else LEAVE  # that of another way is one of samples
+    leave = math.inf if job.solve.posteriors else LEAVE  # that of another way is one of samples
     possible = [way for way in ways if not way.against]
     if not possible:
         return Route(ways[0], f"direct, though {ways[0].against}: nothing else can be taken", ways)
@@ -141,7 +142,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
 def _sampled(job: Job, way: Way) -> str:
     """What to know of deviations that are not exact."""
     error = 100.0 / math.sqrt(2.0 * SAMPLES)
-    sampled = way.name == "cg" and job.solve.needs_posterior
+    sampled = way.name == "cg" and job.solve.posteriors > 0
     return f"; deviations are of {SAMPLES} samples, each within about {error:.0f}% of the exact one" * sampled
 
 
@@ -202,6 +203,7 @@ def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
     size = shape.size
     held = light.packed * size.patterns * (size.folds + 2) + shape.probe_bytes
     samples = sample_bytes(size) if shape.posteriors else 0
+    samples += evaluation_bytes(size.m, squares=4 * size.q * light.points) * (shape.posteriors > 1)
     driver = held + samples + 48 * light.points + heavy_bytes(size) + 96 * size.k * shape.columns + shape.beside_bytes
     block, whole = min(size.k, HEAVY // 2), min(size.k, HEAVY)  # or less, as the weights and the ridge want it
     product, few = 10.0 * light.points * log2(light.points) * size.patterns, shape.columns

@@ -81,8 +81,8 @@ def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, 
     weights = 8 * model.feature_map.m * (model.operator_weights.shape[2] + 2 * model.p)
     made = numbers * max(model.p, 1 if model.observe is None else len(model.observe))
     reading = 3 * dataset.unit_bytes() * -(-rows // dataset.unit_rows) + 8 * rows * (4 * made + 2 * model.d)
-    polynomial = model.posterior is not None and "modes" in arrays
-    evaluation = evaluation_bytes(model.feature_map.m, polynomial=polynomial)
+    squares = model.feature_map.phi.square_numbers(model.p) if model.posterior is not None else 0
+    evaluation = evaluation_bytes(model.feature_map.m, squares=squares)
     # Of an array its file and a copy are there while it is read.
     own = sum(arrays.values())
     own += max(2 * max(arrays.values()), weights + evaluation + reading)

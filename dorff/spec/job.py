@@ -148,9 +148,9 @@ class Solve(Part):
     calibrate: Annotated[bool, Idle(_numbers)] = True
 
     @property
-    def needs_posterior(self) -> bool:
-        """Whether no fit will do that keeps none."""
-        return self.posterior is True or self.conformal
+    def posteriors(self) -> int:
+        """How many a fit has to make: that of the rows that are not held out too, where bands are conformal."""
+        return 2 if self.conformal else int(self.posterior is True)
 
     @property
     def ridges(self) -> tuple[float, ...]:
@@ -166,7 +166,7 @@ def _unscored(publish: "Publish", job: "Job") -> str:
 
 
 def _unkept(publish: "Publish", job: "Job") -> str:
-    has = job.solve.route not in _ITERATIVE or job.solve.needs_posterior
+    has = job.solve.route not in _ITERATIVE or job.solve.posteriors > 0
     kept = job.deals and job.classes is None and has
     return "" if kept else "no model of this job keeps rows"
 

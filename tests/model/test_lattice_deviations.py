@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from cases import traced
 
 from dorff import ORFFRegressor, frequencies, kernels
+from dorff.features import Recipe
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
@@ -67,6 +69,15 @@ def test_small_ones_are_made_of_the_features(name: str, monkeypatch: pytest.Monk
     np.testing.assert_allclose(made.std(Z), wanted, rtol=5e-7)
     monkeypatch.setattr(models, "SURE", np.inf)
     np.testing.assert_allclose(made.std(Z), wanted, rtol=1e-11)
+
+
+def test_the_grid_of_squares_holds_what_is_said() -> None:
+    kernel = kernels.Decomposable(kernels.Gaussian(0.2)).fix(3, 3, np.eye(3))
+    recipe = Recipe(kernel, frequencies.Lattice(1e-4).over(np.ones(3), constant=False), 3, 3, 9000, True)
+    phi, T = recipe.draw(0).phi, np.random.default_rng(0).standard_normal((recipe.m + 1, 16))
+    numbers = phi.square_numbers(3)
+    held = traced(lambda: phi.squares(lambda _output, most: (T[:, at : at + most] for at in range(0, 16, most)), 3))
+    assert 8 * numbers < held < 16 * numbers and recipe.m > 1000
 
 
 def test_a_row_that_is_nowhere_has_none() -> None:
