@@ -678,18 +678,27 @@ def pass_table(part: dict[str, Any]) -> list[str]:
     text: list[str] = []
     if speeds := part.get("speed"):
         lines = [
-            [f"{one['tolerance']:g}", one["workers"], _turns(one["of_reading"], 3), _turns(one["of_sums"]),
-             _turns(one["of_finufft"]) if "of_finufft" in one else "-", _turns(one["of_one_after_other"])]
+            [f"{one['rows']:,}", f"{one['tolerance']:g}", one["workers"], _turns(one["of_reading"], 3),
+             _turns(one["of_sums"]), _turns(one["of_finufft"]) if "of_finufft" in one else "-",
+             _turns(one["of_one_after_other"])]
             for one in speeds
         ]  # fmt: skip
         first = speeds[0]
-        head = ["`tolerance`", "workers", "of bare reading", "of bare sums", "of FINUFFT's", "of reading, then sums"]
+        head = [
+            "rows",
+            "`tolerance`",
+            "workers",
+            "of bare reading",
+            "of bare sums",
+            "of FINUFFT's",
+            "of reading, then sums",
+        ]
         text += [
-            f"Rows a second of a pass over {first['rows']:,} rows x 2 -> 2 from Zarr (files in memory), m = "
-            f"{first['m']}, sums that serve {' x '.join(map(str, first['extents']))} frequencies, as a share of "
-            f"as many "
-            "processes that do nothing but read, and nothing but sum (dorff's own loops, and FINUFFT at the same "
-            f"tolerance). Median of 3 (least to most).{_where(part)}",
+            "Rows a second of a pass over rows x 2 -> 2 from Zarr (10^8 of them are files in memory, 10^9 are more "
+            f"than it holds), m = {first['m']}, sums that serve {' x '.join(map(str, first['extents']))} frequencies, "
+            "as a share of as many processes that do nothing but read, and nothing but sum (dorff's own loops, and "
+            f"FINUFFT at the same tolerance). Median of {len(first['rows_per_s'])} turns (least to most), of 10^9 one."
+            + _where(part),
             "",
             *_table(head, *lines),
             "",
