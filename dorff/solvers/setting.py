@@ -23,7 +23,7 @@ from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
 from dorff.solvers.stochastic import Preconditioned, estimated
 from dorff.solvers.system import Penalty
-from dorff.solvers.uncertainty import LeftOut, left_out, posterior, sampled_posterior
+from dorff.solvers.uncertainty import UNBOUNDED, LeftOut, left_out, posterior, sampled_posterior
 from dorff.spec.registry import lazily
 
 linear_sum_assignment = lazily("scipy.optimize", "linear_sum_assignment")
@@ -218,9 +218,11 @@ class Setting:
 
     def noised(self, parts: Parts, fit: Fit, squares: FloatArray | None = None) -> Fit:
         """The fit with each target's noise; by residuals for route cg without a posterior, penalties and given scaled
-        `squares` (q,)."""
+        `squares` (q,). InputError at ridge 0 where samples are wanted."""
         if fit.noise_variance is not None:
             return fit
+        if self.method == CG and self.sampled and not fit.solution.ridge > 0:
+            raise InputError(UNBOUNDED)
         if squares is not None or (self._unscored and not self.sampled):
             squares = self._residuals(parts, fit) if squares is None else squares
             variance = select.residual_variance(fit.solution, squares, self._counts(parts))

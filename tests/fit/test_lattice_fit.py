@@ -307,8 +307,9 @@ def test_a_posterior_that_takes_too_many_steps_is_refused(sea: Path, monkeypatch
     with pytest.raises(InputError, match=r"solve.posterior: deviations need more than 3 steps .* raise the ridge, set"):
         fitted(sea, solve={"route": "cg", "posterior": True}, kernel=EACH)
     assert not (sea / "model").exists()
-    with pytest.raises(InputError, match="at ridge 0 what the data do not see has no bounds"):
-        fitted(sea, solve={"route": "cg", "posterior": True, "ridge": 0}, kernel=EACH)
+    for kernel in (EACH, FIELD):
+        with pytest.raises(InputError, match="at ridge 0 what the data do not see has no bounds"):
+            fitted(sea, solve={"route": "cg", "posterior": True, "ridge": 0}, kernel=kernel)
 
 
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},

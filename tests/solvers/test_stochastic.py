@@ -8,6 +8,7 @@ import pytest
 from quick import slow
 
 from dorff import frequencies, kernels
+from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
 from dorff.moments import LatticeMoments, ToeplitzAdder
 from dorff.passes.lattice import extents_of
@@ -237,3 +238,13 @@ def test_the_posterior_is_that_of_its_samples(
     np.testing.assert_allclose(found.covariance(F), wanted, rtol=2e-4, atol=2e-4 * np.abs(wanted).max())
     np.testing.assert_allclose(found.variance(F, setting.observe), direct.variance(F, setting.observe), rtol=2e-4)
     np.testing.assert_allclose(found.intercept_covariance, direct.intercept_covariance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("noise", [-1.0, -0.2])
+def test_samples_of_what_is_not_positive_are_refused(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As rounding may leave a system; seen at the first step, and at the third."""
+    monkeypatch.setattr(heavy, "HEAVY", 20)
+    parts, setting = case(KERNELS["divergence-free"], "plain")
+    of = setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2))
+    with pytest.raises(InputError, match=r"deviations need more than 1000 steps .* at the ridge 0.01; raise"):
+        stochastic.samples(of, 1e-2, 0, np.array([noise, 1.0]))
