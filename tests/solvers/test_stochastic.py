@@ -248,3 +248,12 @@ def test_samples_of_what_is_not_positive_are_refused(noise: float, monkeypatch: 
     of = setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2))
     with pytest.raises(InputError, match=r"deviations need more than 1000 steps .* at the ridge 0.01; raise"):
         stochastic.samples(of, 1e-2, 0, np.array([noise, 1.0]))
+
+
+def test_samples_at_ridge_0_are_refused() -> None:
+    """Of one target, whose noise is found without them, as of others."""
+    for way in ("one", "plain"):
+        parts, setting, fit = sure("identity", way, 1e-2)
+        fit = replace(fit, solution=replace(fit.solution, ridge=0.0))
+        with pytest.raises(InputError, match="at ridge 0 what the data do not see has no bounds"):
+            setting.posterior(parts, fit)
