@@ -50,7 +50,11 @@ def case(kernel: OperatorKernel, way: str, *, error: float = 2e-1) -> tuple[list
             theta -= 2 * np.pi * np.round(theta / (2 * np.pi))
             sums.add(np.column_stack([theta, w[at], np.where(mask, Y[at] - y0, 0.0)]))
             parts.append(LatticeMoments.of(sums.moments()).on(modes.modes, modes.extents))
-    observe = {"observe": np.array([[1.0, 1.0], [0.0, 1.0]]), "one": np.array([[1.0, 0.5]])}.get(way)
+    observe = {
+        "observe": np.array([[1.0, 1.0], [0.0, 1.0]]),
+        "one": np.array([[1.0, 0.5]]),
+        "two of one": np.array([[1.0], [0.5]]),
+    }.get(way)
     density = (drawn.omega, drawn.log_density, None)
     return parts, Setting(kernel, 2, 2 * modes.D, density, False, intercept, observe, method=CG)
 
@@ -204,7 +208,7 @@ class Columns:
 RANDOM = np.random.default_rng
 SURE = [
     *((name, "plain", 1e-2) for name in KERNELS),
-    *(("identity", way, 1e-2) for way in (*WAYS[1:], "one")),
+    *(("identity", way, 1e-2) for way in (*WAYS[1:], "one", "two of one")),
     ("matrix", "missing", 1e-2),
     ("identity", "plain", 1e-8),
     *slow(*((name, way, 1e-3) for name in list(KERNELS)[1:] for way in WAYS[1:])),
@@ -225,7 +229,7 @@ def test_the_posterior_is_that_of_its_samples(
     """Of as many as there are unknowns, in directions across each other, nothing is left to chance."""
     parts, setting, fit = sure(name, way, ridge)
     direct = replace(setting, method="direct").posterior([part.gram() for part in parts], fit)
-    tied = name != "identity" or way in ("observe", "one")
+    tied = name != "identity" or way in ("observe", "one", "two of one")
     together = np.count_nonzero(np.any(np.broadcast_to(fit.weights.root, fit.weights.shape) != 0, axis=2))
     together = together if tied else setting.m
     monkeypatch.setattr(heavy, "HEAVY", int((0.5 if ridge > 1e-4 else 0.9) * together))
