@@ -270,12 +270,11 @@ class Setting:
         noise = self.noised(parts, fit).noise
         assert noise is not None
         if self.method == CG:
-            weights, scale = fit.weights, self.scaling(parts)
-            of = self._preconditioned(weights, parts, scale)
-            if of.system.apart and (self.observe is not None or not select.independent(of.system.problem)):
+            weights = fit.weights
+            if weights.separable and not targets_apart(weights, self.observe):
                 # Their noise ties all columns together, or what of the intercept C leaves open does.
-                root = np.repeat(weights.root, len(weights.gain), axis=0)
-                of = self._preconditioned(replace(weights, root=root), parts, scale)
+                weights = replace(weights, root=np.repeat(weights.root, len(weights.gain), axis=0))
+            of = self._preconditioned(weights, parts, self.scaling(parts))
             return sampled_posterior(of, fit.solution, noise)
         return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
 
