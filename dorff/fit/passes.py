@@ -80,7 +80,7 @@ class Fitted:
 
     @cached_property
     def posterior(self) -> Posterior:
-        """Of the coefficients, of a fit whose system was formed."""
+        """Of the coefficients, of a fit whose system was formed; by route cg samples of them."""
         fit = self.noised.fit  # before the sums are added again: they are held once at a time
         parts, setting = self.total()
         return setting.posterior(parts, fit)

@@ -23,7 +23,7 @@ from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
 from dorff.solvers.stochastic import Preconditioned, estimated
 from dorff.solvers.system import Penalty
-from dorff.solvers.uncertainty import LeftOut, left_out, posterior, sampled_posterior
+from dorff.solvers.uncertainty import UNBOUNDED, LeftOut, left_out, posterior, sampled_posterior
 from dorff.spec.registry import lazily
 
 linear_sum_assignment = lazily("scipy.optimize", "linear_sum_assignment")
@@ -218,9 +218,11 @@ class Setting:
 
     def noised(self, parts: Parts, fit: Fit, squares: FloatArray | None = None) -> Fit:
         """The fit with each target's noise; by residuals for route cg without a posterior, penalties and given scaled
-        `squares` (q,)."""
+        `squares` (q,). InputError at ridge 0 where samples are wanted."""
         if fit.noise_variance is not None:
             return fit
+        if self.method == CG and self.sampled and not fit.solution.ridge > 0:
+            raise InputError(UNBOUNDED)
         if squares is not None or (self._unscored and not self.sampled):
             squares = self._residuals(parts, fit) if squares is None else squares
             variance = select.residual_variance(fit.solution, squares, self._counts(parts))
@@ -268,12 +270,11 @@ class Setting:
         noise = self.noised(parts, fit).noise
         assert noise is not None
         if self.method == CG:
-            weights, scale = fit.weights, self.scaling(parts)
-            of = self._preconditioned(weights, parts, scale)
-            if of.system.apart and (self.observe is not None or not select.independent(of.system.problem)):
+            weights = fit.weights
+            if weights.separable and not targets_apart(weights, self.observe):
                 # Their noise ties all columns together, or what of the intercept C leaves open does.
-                root = np.repeat(weights.root, len(weights.gain), axis=0)
-                of = self._preconditioned(replace(weights, root=root), parts, scale)
+                weights = replace(weights, root=np.repeat(weights.root, len(weights.gain), axis=0))
+            of = self._preconditioned(weights, parts, self.scaling(parts))
             return sampled_posterior(of, fit.solution, noise)
         return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
 

@@ -145,19 +145,22 @@ def samples(of: Preconditioned, ridge: float, column: int, noise: FloatArray | N
         z, _ = inverse.root(rng.standard_normal(X[:, some].shape), system.a[column], shift)
         at = np.full(z.shape[1], column)
         y, root = np.zeros_like(z), _Iteration(of, at, shift, CLOSER, noise)
-        walk = root.run(z)
-        weights = [_of_root(np.array(steps)) for steps in walk.steps]
+        weights = [_of_root(np.array(steps)) for steps in _ended(root.run(z), ridge).steps]
 
         def add(step: int, columns: ConjugateGradients, y: FloatArray = y, weights: list[FloatArray] = weights) -> None:
             y[:, columns.at] += columns.r * [weights[one][step] for one in columns.at]
 
         root.run(z, add)
-        solved = replace(root, noise=None).run(y)
-        if not (walk.ended & solved.ended).all():
-            problem = f"deviations need more than {MOST_STEPS} steps of conjugate gradients at the ridge {ridge:g}"
-            raise InputError(f"solve.posterior: {problem}; raise the ridge, set route: direct, or posterior: false")
-        X[:, some] = solved.x
+        X[:, some] = _ended(replace(root, noise=None).run(y), ridge).x
     return X
+
+
+def _ended(walk: _Walk, ridge: float) -> _Walk:
+    if not walk.ended.all():  # or rounding has made something indefinite
+        problem = f"deviations need more than {MOST_STEPS} steps of conjugate gradients at the ridge {ridge:g}"
+        remedy = "raise the ridge, set route: direct, or leave out posterior: true and conformal: true"
+        raise InputError(f"solve.posterior: {problem}; {remedy}")
+    return walk
 
 
 def _of_root(steps: FloatArray) -> FloatArray:

@@ -108,7 +108,7 @@ def sampled_posterior(of: Preconditioned, solution: Solution, noise: FloatArray)
         if block.rotation is None:
             feature, row = block.at
             whole = _coupled(problem, X, feature, row, problem.weights.psi[feature, row])
-            blocks.append(replace(whole, spread=spread * (about.level if about.alone is None else about.alone[0])))
+            blocks.append(replace(whole, spread=spread * about.level))
             continue
         assert about.alone is not None and block.columns is not None
         at = np.zeros(len(columns), np.int64) if problem.directions is None else block.columns[columns]

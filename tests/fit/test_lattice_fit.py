@@ -301,14 +301,24 @@ def test_deviations_of_route_cg_are_those_of_samples(way: str, sea: Path, monkey
     np.testing.assert_allclose(draws.std(axis=0), sampled.std(X[:50]), rtol=0.25)
 
 
+def test_route_cg_keeps_held_out_rows_beside_a_posterior(sea: Path) -> None:
+    solve = {"ridge": [1e-4, 1e-2], "select": "kfold", "folds": {"count": 3, "by": "rows"}, "route": "cg"}
+    fitted(sea, "sure", solve={**solve, "posterior": True}, kernel=EACH)
+    fitted(sea, "unsure", solve=solve, kernel=EACH)
+    sure, unsure = (load_model(sea / name, held=True) for name in ("sure", "unsure"))
+    assert sure.held is not None and sure.held.std is not None and len(sure.held.X) > 100
+    assert unsure.held is None and unsure.posterior is None
+
+
 def test_a_posterior_that_takes_too_many_steps_is_refused(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stochastic, "MOST_STEPS", 3)
     monkeypatch.setattr(heavy, "HEAVY", 20)
     with pytest.raises(InputError, match=r"solve.posterior: deviations need more than 3 steps .* raise the ridge, set"):
         fitted(sea, solve={"route": "cg", "posterior": True}, kernel=EACH)
     assert not (sea / "model").exists()
-    with pytest.raises(InputError, match="at ridge 0 what the data do not see has no bounds"):
-        fitted(sea, solve={"route": "cg", "posterior": True, "ridge": 0}, kernel=EACH)
+    for kernel in (EACH, FIELD):
+        with pytest.raises(InputError, match="at ridge 0 what the data do not see has no bounds"):
+            fitted(sea, solve={"route": "cg", "posterior": True, "ridge": 0}, kernel=kernel)
 
 
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},

@@ -174,6 +174,8 @@ def test_what_is_estimated_of_every_trial_is_planned(m: int) -> None:
     block = 2 * (CHOLESKY + INVERSE) * min(m, HEAVY) ** 3 / MEANS.pace.square
     assert block < gcv < (2 if m == 1000 else 20) * block + 1.0
     assert more(select="kfold", ridge=two) == more(select="gcv", ridge=1e-5) == 0.0
+    sure, banded = more(ridge=1e-5, posterior=True), more(ridge=1e-5, conformal=True)  # the noise, and of a fold's rest
+    assert sure == pytest.approx(evidence / 2) and banded == pytest.approx(evidence)
 
 
 def test_samples_are_for_systems_that_cannot_be_factored() -> None:

@@ -8,6 +8,7 @@ import pytest
 from quick import slow
 
 from dorff import frequencies, kernels
+from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
 from dorff.moments import LatticeMoments, ToeplitzAdder
 from dorff.passes.lattice import extents_of
@@ -49,7 +50,11 @@ def case(kernel: OperatorKernel, way: str, *, error: float = 2e-1) -> tuple[list
             theta -= 2 * np.pi * np.round(theta / (2 * np.pi))
             sums.add(np.column_stack([theta, w[at], np.where(mask, Y[at] - y0, 0.0)]))
             parts.append(LatticeMoments.of(sums.moments()).on(modes.modes, modes.extents))
-    observe = {"observe": np.array([[1.0, 1.0], [0.0, 1.0]]), "one": np.array([[1.0, 0.5]])}.get(way)
+    observe = {
+        "observe": np.array([[1.0, 1.0], [0.0, 1.0]]),
+        "one": np.array([[1.0, 0.5]]),
+        "two of one": np.array([[1.0], [0.5]]),
+    }.get(way)
     density = (drawn.omega, drawn.log_density, None)
     return parts, Setting(kernel, 2, 2 * modes.D, density, False, intercept, observe, method=CG)
 
@@ -203,7 +208,7 @@ class Columns:
 RANDOM = np.random.default_rng
 SURE = [
     *((name, "plain", 1e-2) for name in KERNELS),
-    *(("identity", way, 1e-2) for way in (*WAYS[1:], "one")),
+    *(("identity", way, 1e-2) for way in (*WAYS[1:], "one", "two of one")),
     ("matrix", "missing", 1e-2),
     ("identity", "plain", 1e-8),
     *slow(*((name, way, 1e-3) for name in list(KERNELS)[1:] for way in WAYS[1:])),
@@ -224,7 +229,7 @@ def test_the_posterior_is_that_of_its_samples(
     """Of as many as there are unknowns, in directions across each other, nothing is left to chance."""
     parts, setting, fit = sure(name, way, ridge)
     direct = replace(setting, method="direct").posterior([part.gram() for part in parts], fit)
-    tied = name != "identity" or way in ("observe", "one")
+    tied = name != "identity" or way in ("observe", "one", "two of one")
     together = np.count_nonzero(np.any(np.broadcast_to(fit.weights.root, fit.weights.shape) != 0, axis=2))
     together = together if tied else setting.m
     monkeypatch.setattr(heavy, "HEAVY", int((0.5 if ridge > 1e-4 else 0.9) * together))
@@ -237,3 +242,22 @@ def test_the_posterior_is_that_of_its_samples(
     np.testing.assert_allclose(found.covariance(F), wanted, rtol=2e-4, atol=2e-4 * np.abs(wanted).max())
     np.testing.assert_allclose(found.variance(F, setting.observe), direct.variance(F, setting.observe), rtol=2e-4)
     np.testing.assert_allclose(found.intercept_covariance, direct.intercept_covariance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("noise", [-1.0, -0.2])
+def test_samples_of_what_is_not_positive_are_refused(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As rounding may leave a system; seen at the first step, and at the third."""
+    monkeypatch.setattr(heavy, "HEAVY", 20)
+    parts, setting = case(KERNELS["divergence-free"], "plain")
+    of = setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2))
+    with pytest.raises(InputError, match=r"deviations need more than 1000 steps .* at the ridge 0.01; raise"):
+        stochastic.samples(of, 1e-2, 0, np.array([noise, 1.0]))
+
+
+def test_samples_at_ridge_0_are_refused() -> None:
+    """Of one target, whose noise is found without them, as of others."""
+    for way in ("one", "plain"):
+        parts, setting, fit = sure("identity", way, 1e-2)
+        fit = replace(fit, solution=replace(fit.solution, ridge=0.0))
+        with pytest.raises(InputError, match="at ridge 0 what the data do not see has no bounds"):
+            setting.posterior(parts, fit)
