@@ -42,7 +42,7 @@ def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = No
             normalize=kernel.config() not in own and plan.recipe.sampler.sampled,
             penalties=penalties(plan, terms, weights), sample=sample,
             free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
-            sampled=solving.posteriors > 0, features=frozen.features if on_lattice else None,
+            sampled=plan.job.posteriors > 0, features=frozen.features if on_lattice else None,
         )
         for (number, kernel), weights in (each if only is None else each[only : only + 1])
         for frozen in (plan.alone(number),)
@@ -108,10 +108,10 @@ def keeps_sure(plan: Plan, fitted: Fitted) -> bool:
     elif weights.separable and not targets_apart(weights, plan.observe):  # with covariances of columns
         unknowns = math.isqrt(unknowns**2 + m * r**2)
     if plan.costs.route != "direct":
-        return plan.job.solve.posteriors > 0
+        return plan.job.posteriors > 0
     if not keeps_posterior(plan.job, unknowns):
         return False
-    return plan.job.solve.posteriors > 0 or fitted.fit.solution.ridge != 0  # it is unbounded
+    return plan.job.posteriors > 0 or fitted.fit.solution.ridge != 0  # it is unbounded
 
 
 def posterior_of(plan: Plan, fitted: Fitted) -> Posterior | None:

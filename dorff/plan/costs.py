@@ -148,7 +148,7 @@ def estimate(
     shape = Shape(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), spec.folds.count), light,
-        solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.solve.posteriors,
+        solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.posteriors,
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -178,7 +178,7 @@ def iterations(job: Job, kernels: int, folds: int) -> tuple[float, float]:
     counts = np.array(job.features.counts)
     trials = len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
     each = ESTIMATES.get(job.solve.select, 0.0) * (trials > 1)
-    estimates = each * trials + ESTIMATES["evidence"] * job.solve.posteriors
+    estimates = each * trials + ESTIMATES["evidence"] * job.posteriors
     return 1.0 + folds * trials * (job.solve.select == "kfold"), estimates
 
 
@@ -332,7 +332,7 @@ def leaves_out(job: Job, k: int) -> bool:
 
 def keeps_posterior(job: Job, k: int) -> bool:
     """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes."""
-    return job.solve.posteriors > 0 or (job.solve.posterior == "auto" and 8 * k * k <= SMALL_POSTERIOR)
+    return job.posteriors > 0 or (job.solve.posterior is not False and 8 * k * k <= SMALL_POSTERIOR)
 
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:

@@ -128,7 +128,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
             remedy = f"set solve.route: {names}, or auto" if names else "lower features.count"
             raise fault(f"solve.route: {wanted} cannot be taken: {way.against}; {remedy}")
         return Route(way, f"{wanted}, as the job says{_sampled(job, way)}", ways)
-    leave = math.inf if job.solve.posteriors else LEAVE  # that of another way is one of samples
+    leave = math.inf if job.posteriors else LEAVE  # that of another way is one of samples
     possible = [way for way in ways if not way.against]
     if not possible:
         return Route(ways[0], f"direct, though {ways[0].against}: nothing else can be taken", ways)
@@ -142,7 +142,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
 def _sampled(job: Job, way: Way) -> str:
     """What to know of deviations that are not exact."""
     error = 100.0 / math.sqrt(2.0 * SAMPLES)
-    sampled = way.name == "cg" and job.solve.posteriors > 0
+    sampled = way.name == "cg" and job.posteriors > 0
     return f"; deviations are of {SAMPLES} samples, each within about {error:.0f}% of the exact one" * sampled
 
 

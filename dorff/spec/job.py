@@ -148,11 +148,6 @@ class Solve(Part):
     calibrate: Annotated[bool, Idle(_numbers)] = True
 
     @property
-    def posteriors(self) -> int:
-        """How many a fit has to make: that of the rows that are not held out too, where bands are conformal."""
-        return 2 if self.conformal else int(self.posterior is True)
-
-    @property
     def ridges(self) -> tuple[float, ...]:
         """Every ridge asked for, in order; of `auto` those tried first, times k(x, x), of which streaming has one."""
         if self.ridge == "auto":
@@ -166,7 +161,7 @@ def _unscored(publish: "Publish", job: "Job") -> str:
 
 
 def _unkept(publish: "Publish", job: "Job") -> str:
-    has = job.solve.route not in _ITERATIVE or job.solve.posteriors > 0
+    has = job.solve.route not in _ITERATIVE or job.posteriors > 0
     kept = job.deals and job.classes is None and has
     return "" if kept else "no model of this job keeps rows"
 
@@ -235,6 +230,11 @@ class Job(Part):
     def deals(self) -> bool:
         """Whether rows are dealt to folds, to choose by or to hold some out."""
         return self.criterion == "kfold" or self.holds_out
+
+    @property
+    def posteriors(self) -> int:
+        """How many a fit has to make, whatever it takes: conformal bands need one without the rows held out too."""
+        return 0 if self.classes is not None else 2 if self.solve.conformal else int(self.solve.posterior is True)
 
     @model_validator(mode="after")
     def _put_in_order(self) -> Self:

@@ -194,8 +194,13 @@ def test_samples_are_for_systems_that_cannot_be_factored() -> None:
         with pytest.raises(InputError, match=f"cg cannot be taken.*{next(iter(solve))}: true"):
             chosen(replace(slow, light=None), route="cg", **solve)
     assert "samples" not in chosen(slow, route="cg").reason
-    none, one = (chosen(replace(slow, posteriors=count), route="cg", posterior=True).way for count in (0, 1))
+    sure = {"posterior": True, "targets": {"classes": "c"}}
+    assert chosen(slow, **sure).name == "cg" and "samples" not in chosen(slow, route="cg", **sure).reason
+    none, one, two = (chosen(replace(slow, posteriors=count), route="cg", posterior=True).way for count in range(3))
     assert one.driver_bytes - none.driver_bytes > 3 * 8 * m * 64 and one.seconds > 5 * none.seconds
+    assert two.driver_bytes - one.driver_bytes > 8 * 4 * m and two.seconds + none.seconds == pytest.approx(
+        2 * one.seconds
+    )
 
 
 def test_folds_with_factors_of_their_own_take_these() -> None:

@@ -560,6 +560,8 @@ FOLDLESS = "solve.folds has no effect: select is gcv, and no rows are held out (
         ({"solve": {"select": "evidence"}, "features": {"count": [24, 12]}}, []),
         ({"solve": {"route": "direct", "qr": False}}, []),
         ({"solve": {"route": "cg", "posterior": True}}, []),  # the plan refuses it
+        ({"solve": {"route": "cg", "conformal": True}, "publish": {"sample": False}, **sampler("lattice")}, []),
+        ({"solve": {"route": "cg", **KFOLD}, "publish": {"sample": False}}, ["publish.sample has no effect: no model"]),
         ({"solve": {"folds": {"count": 4}}},
          [f"{FOLDLESS} or conformal: true)"]),
         ({"solve": {"folds": {"count": 4}, "calibrate": False}, "data": CLASSES},
