@@ -67,7 +67,7 @@ def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
     folds, ridges = filled(plan, passed.folds), None if solving.ridge == AUTO else solving.ridges
     with pinned():
         choice = choose(folds, each, ridges, by=by, per_output=per_output, counts=plan.counts)
-    return Fitted(each, passed.folds, choice)
+    return Fitted(each, passed.folds, choice, plan.frozen().folds.held > 0)
 
 
 def left_out_rows(plan: Plan) -> LeftOut:

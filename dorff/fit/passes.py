@@ -42,11 +42,13 @@ def folds_with_rows(sums: Mapping[Part, S], no_rows: str, no_target: Callable[[i
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A choice among `settings`, and the `sums` of each fold and pattern of targets that it was made from: none where
-    an iteration read the rows themselves. Noise, posterior and evidence are computed when first asked for, and kept."""
+    an iteration read the rows themselves. `one_held`: fold 0 alone is held out, the other is all else. Noise,
+    posterior and evidence are computed when first asked for, and kept."""
 
     settings: Sequence[Setting]
     sums: Mapping[Part, Solvable]
     choice: Choice
+    one_held: bool = False
 
     @property
     def fit(self) -> Fit:

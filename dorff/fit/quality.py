@@ -11,7 +11,7 @@ from dorff.fit.choice import left_out_rows
 from dorff.fit.passes import Fitted
 from dorff.kernels import MultiView, Spectral
 from dorff.model.calibration import Codes, HeldSample
-from dorff.moments import FloatArray, by_fold, pinned, pooled
+from dorff.moments import FloatArray, Solvable, by_fold, pinned, pooled
 from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linear_r2
 from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
 from dorff.solvers.choose import DIRECT, LAST
@@ -120,7 +120,8 @@ def quality_of(
         spread = every = Spread.of_moments(total)
         train = squared_errors(total, choice.fit.W, choice.fit.bias, setting.observe)
         if sample is None:
-            squares, half = held_out_squares(parts, setting, ridge), _half(fitted, ridge)
+            squares, half = held_out_squares(parts, setting, ridge, first=fitted.one_held), _half(fitted, ridge)
+            spread = _of_held(fitted, parts)
         else:
             (squares,), spread = _without(fitted, [ridge], sample), sample.spread
     linear, seen = (looked.linear, _seen(looked)) if looked else _linear(sample, len(squares))
@@ -134,7 +135,8 @@ def quality_of(
         )
         for at, name in enumerate(targets)
     ]  # fmt: skip
-    r2, rows = _number(setting.r2.score(squares, spread)), sum(part.n for part in total)
+    r2 = _number(setting.r2.score(squares, spread))
+    rows = sum(part.n for fold in parts[: 1 if fitted.one_held else None] for part in fold)
     if sample is not None or by is None:
         by, folds, rows = ONE_BY_ONE, [], 0 if sample is None else len(sample.X)
     return FitQuality(by, len(folds), rows, r2, half, *seen, tuple(outputs))
@@ -179,8 +181,13 @@ def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
     if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or fitted.settings[0].method != DIRECT:
         return None
     parts, setting = of_first(by_fold(fitted.sums), fitted.settings[choice.candidate], choice.m // 2)
-    spread = Spread.of_moments([part for fold in parts for part in fold])
-    return _number(setting.r2.score(held_out_squares(parts, setting, ridge), spread))
+    squares = held_out_squares(parts, setting, ridge, first=fitted.one_held)
+    return _number(setting.r2.score(squares, _of_held(fitted, parts)))
+
+
+def _of_held(fitted: Fitted, folds: Sequence[Sequence[Solvable]]) -> Spread:
+    """How the rows that are held out spread."""
+    return Spread.of_moments([part for fold in folds[: 1 if fitted.one_held else None] for part in fold])
 
 
 def _number(value: Any) -> float | None:

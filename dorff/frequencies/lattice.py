@@ -174,7 +174,7 @@ class Lattice(Sampler):
 def check_periods(periods: Sequence[float | None] | None, d: int) -> None:
     """InputError for periods of another number of inputs than d."""
     if periods is not None and len(periods) != d:
-        wanted = f"a number, or none, for each of the {d} inputs"
+        wanted = f"a number or null for each of the {d} inputs"
         raise InputError(f"sampler: lattice: periods: wanted {wanted}, got {len(periods)}; correct it")
 
 

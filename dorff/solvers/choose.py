@@ -228,8 +228,11 @@ def _or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge) -> FloatArray:
-    """Summed squared errors (q,) on the rows of all folds at one ridge, or with one (p,) for each direction."""
+def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge, *, first: bool = False) -> FloatArray:
+    """Summed squared errors (q,) on the rows of all folds, or of the `first` alone, at one ridge, or with one (p,) for
+    each direction."""
+    if first:
+        return np.asarray(_one_by_one(folds, setting, [ridge], held=folds[:1]).squares[0])
     if np.ndim(ridge) == 0:
         return np.asarray(_fold_errors(folds, setting, [float(ridge)], Common()).squares[0])
     return np.asarray(_one_by_one(folds, setting, [ridge]).squares[0])
@@ -278,10 +281,10 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common
     return _one_by_one(folds, setting, ridges)
 
 
-def _one_by_one(folds: Folds, setting: Setting, ridges: Sequence[Ridge]) -> FoldErrors:
+def _one_by_one(folds: Folds, setting: Setting, ridges: Sequence[Ridge], held: Folds | None = None) -> FoldErrors:
     errors, C, size = FoldErrors.none([DIRECT] * len(ridges), folds[0][0].q), setting.observe, 0.0
-    for held, fold in enumerate(folds):
-        training = pooled([other for number, other in enumerate(folds) if number != held])
+    for fold in folds if held is None else held:
+        training = pooled([other for other in folds if other is not fold])
         for position, fit in enumerate(setting.solve(training, ridges)):
             W, bias = (fit.W, fit.bias) if C is None else (fit.W @ C.T, C @ fit.bias)
             if setting.free_scale:

@@ -127,6 +127,19 @@ def test_bands_and_the_sample_come_of_one_solve(store: Path, tmp_path: Path, mon
     assert np.all(np.abs(shares - 0.9) <= 2 / len(held.Y))
 
 
+@pytest.mark.parametrize("by", ["rows", "groups"])
+def test_where_one_fold_is_held_out_the_fit_is_judged_by_it_alone(by: str, store: Path, tmp_path: Path) -> None:
+    """Not by fits to that fold alone, a fifth of the rows, on all others."""
+    described = job(store, tmp_path, select="gcv", conformal=True, folds={"by": by})
+    quality = fit(described, engine=SerialEngine()).quality
+    held = sample_of(load_model(Path(described.model), held=True))
+    assert quality is not None and quality["rows"] == len(held.numbers) < N / 3
+    Y_of = Y[held.numbers]
+    rmse, of_mean = np.sqrt(np.mean(held.residuals**2, axis=0)), np.std(Y_of, axis=0)
+    assert_allclose([one["rmse"] for one in quality["outputs"]], rmse, rtol=1e-9)
+    assert_allclose([one["r2"] for one in quality["outputs"]], 1.0 - (rmse / of_mean) ** 2, rtol=1e-9)
+
+
 def test_missing_targets_are_missing(tmp_path: Path) -> None:
     partial = np.where(np.arange(2 * N).reshape(N, 2) % 5 == 0, np.nan, Y)
     np.savez(tmp_path / "rows.npz", x=X, y=partial)
