@@ -1,5 +1,6 @@
 """A whole fit: plan, run or resume the pass, choose, solve, publish."""
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +31,9 @@ from dorff.storage.location import locate
 from dorff.store import LEASE, Lease, resolve_model
 
 T = TypeVar("T")
+_log: Final = logging.getLogger(__name__)
 ROUNDS: Final = 3  # of passes in which what the terms are of changes
+LONG: Final = 60.0  # planned seconds from which on a fit says what it is at
 
 
 def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = None) -> FitReport:
@@ -140,6 +143,7 @@ def _solved(run: _FitRun) -> Solved | FitReport:
         return report
     of = made(plan)
     peak.sample()
+    _say(plan, f"all rows are summed; solving for {plan.costs.m:,} features by route {plan.costs.route}")
     fitted = solve_pass(plan, passed)
     peak.sample()
     # Of rounded features more digits would be for nothing.
@@ -193,6 +197,12 @@ def _narrowed(plan: Plan, work: Callable[[], T]) -> T:
         return work()
 
 
+def _say(plan: Plan, what: str) -> None:
+    """What a fit that takes long is at, when no rows pass that would show it."""
+    if plan.costs.seconds > LONG:
+        _log.info("fit: %s", what)
+
+
 def _share(run: _FitRun, number: int) -> Progress | None:
     """Progress of one pass of several: rows of all of them are counted."""
     if run.progress is None:
@@ -213,6 +223,8 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
     (plan, passed), fitted = solved.last, solved.fitted
     model, quality = build_model(plan, fitted, passed), None
     if plan.dataset.labels is None:
+        if plan.job.posteriors:
+            _say(plan, "solved; deviations are next")
         model = judged(model, plan, fitted, passed)  # whose posterior goes before that of all rows comes
         model = replace(model, posterior=posterior_of(plan, fitted))
         quality = quality_of(fitted, plan.dataset.target_columns, held_by(plan), looked(plan), model.held, alone)

@@ -19,7 +19,7 @@ from dorff.data import ingest, open_dataset
 from dorff.data.layout import commit
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, StoppedError
-from dorff.fit import FitReport, fit
+from dorff.fit import FitReport, fit, run
 from dorff.fit.tune import tune
 from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
@@ -308,6 +308,20 @@ def test_route_cg_keeps_held_out_rows_beside_a_posterior(sea: Path) -> None:
     sure, unsure = (load_model(sea / name, held=True) for name in ("sure", "unsure"))
     assert sure.held is not None and sure.held.std is not None and len(sure.held.X) > 100
     assert unsure.held is None and unsure.posterior is None
+
+
+@pytest.mark.parametrize("route", ["direct", "cg"])
+def test_a_long_fit_says_what_it_is_at(
+    route: str, sea: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    solve = {"posterior": True, "route": route}
+    with caplog.at_level("INFO", "dorff"):
+        m = fitted(sea, "short", solve=solve, kernel=EACH).m
+        assert not caplog.messages
+        monkeypatch.setattr(run, "LONG", 0.0)
+        fitted(sea, "long", solve=solve, kernel=EACH)
+    solving = f"fit: all rows are summed; solving for {m} features by route {route}"
+    assert caplog.messages == [solving, "fit: solved; deviations are next"]
 
 
 def test_a_posterior_that_takes_too_many_steps_is_refused(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
