@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -201,7 +202,9 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
 
 
 def _started(start: Callable[..., Engine], cluster: ClusterSpec, patience: float) -> Engine:
-    gc.collect()  # Dask's thread, were it to collect a client that failed before, would wait for who waits for it
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what such a client left open
+        gc.collect()  # Dask's thread, were it to collect a client that failed before, would wait for who waits for it
     try:
         return start(cluster, patience)
     except AssertionError as error:  # Dask's own, where its thread has not started after 10 s
