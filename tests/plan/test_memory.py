@@ -381,7 +381,7 @@ SURE: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", SURE)
 def test_samples_of_a_posterior_hold_what_is_said(name: str, tmp_path: Path) -> None:
     """Of one system, of one that noise makes of several, and of several."""
-    words = {**SURE[name], "features": {"count": 30_000, "sampler": {"type": "lattice", "error": 1e-2}}}
+    words = {**SURE[name], "features": {"count": 30_000, "sampler": {"type": "lattice", "error": 1e-1}}}
     words["solve"] = {"ridge": 1e-2, "route": "cg", "posterior": True, **SURE[name].get("solve", {})}
     if "conformal" in words["solve"]:
         del words["solve"]["posterior"]
@@ -398,7 +398,7 @@ def test_samples_of_a_posterior_hold_what_is_said(name: str, tmp_path: Path) -> 
         return replace(model, posterior=posterior_of(plan, fitted))
 
     held, said = traced(sure), plan.costs.peak_bytes - DRIVER_BYTES
-    assert plan.costs.m > 600 and 0.3 * said < held <= said, (held / said, said / MIB)
+    assert plan.costs.m > 1500 and 0.3 * said < held <= said, (held / said, said / MIB)
 
 
 LONG_CHOICES: Final = [(512, 4, 4, 6, "evidence"), (128, 30, 30, 6, "evidence")]
