@@ -223,7 +223,7 @@ class Setting:
             return fit
         if self.method == CG and self.sampled and not fit.solution.ridge > 0:
             raise InputError(UNBOUNDED)
-        if squares is not None or (self._unscored and not self.sampled):
+        if squares is not None or self.penalties or (self.method == CG and not self.sampled):
             squares = self._residuals(parts, fit) if squares is None else squares
             variance = select.residual_variance(fit.solution, squares, self._counts(parts))
             return replace(fit, noise_variance=select.noise_of(parts, self.scaling(parts), variance))

@@ -338,7 +338,11 @@ def test_a_posterior_that_takes_too_many_steps_is_refused(sea: Path, monkeypatch
 VIEWS = {"type": "multi_view", "views": [{"name": "place", "inputs": "x", "kernel": EACH},
                                          {"name": "size", "inputs": "size", "kernel": EACH}]}  # fmt: skip
 OTHERWISE: dict[str, dict[str, Any]] = {
-    "manifold": {"manifold": {"graph": {"type": "knn", "neighbours": 4}, "weight": 1e-4}, "kernel": EACH},
+    "manifold": {
+        "manifold": {"graph": {"type": "knn", "neighbours": 4}, "weight": 1e-4},
+        "kernel": MIXED,
+        "solve": {"posterior": True},
+    },
     "views": {"kernel": VIEWS},
     "mixed": {"features": {"precision": "mixed"}, "publish": {"digits": 1.0}},
     "streaming": {"solve": {"route": "streaming"}},

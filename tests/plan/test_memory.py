@@ -441,7 +441,7 @@ def test_choices_hold_what_is_said(m: int, q: int, P: int, count: int, select: s
     )  # fmt: skip
     size = Size(m, q, P, False, ridges=count)
     said = _solve_bytes(job, kernel.fix(2, P, np.eye(P)), size, qr=False) - size.held
-    assert 0.3 * said < held <= said
+    assert 0.3 * said < held <= said + 2**17
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
