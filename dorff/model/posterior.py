@@ -199,7 +199,7 @@ class Posterior:
         for block in self.blocks:
             for start in range(0, block.basis.shape[1], most):
                 yield block.root(output, m, slice(start, start + most))
-        yield np.append(np.zeros(m), np.sqrt(self.intercept_covariance[output, output]))[:, None]
+        yield np.append(np.zeros(m), np.sqrt(max(self.intercept_covariance[output, output], 0.0)))[:, None]
 
     def _summed(
         self, F: FloatArray, intercept: FloatArray, added: Callable[[PosteriorBlock, FloatArray], FloatArray]

@@ -19,7 +19,7 @@ from scipy.linalg import eigh_tridiagonal
 from dorff.errors import InputError
 from dorff.moments import BoolArray, FloatArray
 from dorff.solvers.cg import ConjugateGradients, dots, iterate, tridiagonal
-from dorff.solvers.heavy import Heavy
+from dorff.solvers.heavy import Heavy, heavy_bytes
 from dorff.solvers.matrixfree import System
 from dorff.solvers.scores import BlockSolution, RidgeScores, Solution
 from dorff.solvers.system import IntArray, Size
@@ -178,10 +178,11 @@ def _quadrature(steps: FloatArray) -> float:
 
 
 def sample_bytes(size: Size) -> int:
-    """The most memory of a posterior by `samples`, beside the same: itself, once more as it is written, and vectors of
-    a system of all columns."""
+    """The most memory of a posterior by `samples`, beside the same: itself, once more as it is written, and of a system
+    of all columns its weights, its vectors, and what more its preconditioner takes."""
     whole = replace(size, coupled=True)
-    return 3 * 8 * whole.k * SAMPLES + probe_bytes(whole)
+    more = max(0, heavy_bytes(whole) - heavy_bytes(size))
+    return 3 * 8 * whole.k * (SAMPLES + size.q) + probe_bytes(whole) + more
 
 
 def probe_bytes(size: Size) -> int:

@@ -198,6 +198,9 @@ def test_samples_are_for_systems_that_cannot_be_factored() -> None:
     assert chosen(slow, **sure).name == "cg" and "samples" not in chosen(slow, route="cg", **sure).reason
     none, one, two = (chosen(replace(slow, posteriors=count), route="cg", posterior=True).way for count in range(3))
     assert one.driver_bytes - none.driver_bytes > 3 * 8 * m * 64 and one.seconds > 5 * none.seconds
+    pair = replace(slow, size=replace(slow.size, m=m // 8, r=2))  # which noise may tie to one system, of as many more
+    none_of, one_of = (chosen(replace(pair, posteriors=count), route="cg", posterior=True).way for count in (0, 1))
+    assert one_of.driver_bytes - none_of.driver_bytes > 5 * 8 * ((2 * m // 8) ** 2 - (m // 8) ** 2)
     assert two.driver_bytes - one.driver_bytes > 8 * 4 * m and two.seconds + none.seconds == pytest.approx(
         2 * one.seconds
     )
