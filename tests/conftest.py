@@ -1,8 +1,11 @@
 """Settings that every test shares."""
 
 import os
+from collections.abc import Iterator
 
+import dask
 import numpy  # noqa: F401 - loads its BLAS, whose threads are limited below
+import pytest
 import scipy.linalg  # noqa: F401 - and SciPy's own
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
@@ -23,3 +26,10 @@ def _not_synced(handle: int) -> None:
 
 
 os.fsync = _not_synced
+
+
+@pytest.fixture(autouse=True)
+def _dask_as_it_was() -> Iterator[None]:
+    """A client that stays Dask's default would compute the arrays of the tests after it, or refuse to."""
+    yield
+    assert dask.config.get("scheduler", None) is None

@@ -137,7 +137,7 @@ def _started(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
     with ExitStack() as undo:
         with stopping_on_signals(), _killing_when_stopped(), starting_without_interrupts():
             local = undo.enter_context(local_cluster(cluster.workers, memory=cluster.memory, host=cluster.host))
-            client = undo.enter_context(Client(local))
+            client = undo.enter_context(Client(local, set_as_default=False))
         undo.pop_all()
     return DaskEngine(client, patience=patience, on_close=local.close)
 
@@ -183,7 +183,7 @@ def _connected(address: str, security: Security | None, patience: float, ours: b
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VersionMismatchWarning)  # it is an error, below
-            client = Client(address, timeout=patience, security=security)
+            client = Client(address, timeout=patience, security=security, set_as_default=False)
     except OSError as error:
         why = f"no scheduler answers there ({str(error) or type(error).__name__})"
         remedy = "" if ours else "check that it runs, that it uses tcp:// or tls:// as here, and cluster.tls; then "

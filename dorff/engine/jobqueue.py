@@ -54,7 +54,7 @@ def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
         with stopping_on_signals() as stop:
             folder = undo.enter_context(_folder(cluster.folder))
             queue = undo.enter_context(_queue(cluster, folder))
-            client = undo.enter_context(Client(queue))
+            client = undo.enter_context(Client(queue, set_as_default=False))
             jobs = Jobs(queue.job_script(), folder, cluster)
             undo.callback(jobs.cancel)
             jobs.submit(cluster.workers)
