@@ -32,4 +32,4 @@ os.fsync = _not_synced
 def _dask_as_it_was() -> Iterator[None]:
     """A client that stays Dask's default would compute the arrays of the tests after it, or refuse to."""
     yield
-    assert dask.config.get("scheduler", None) is None
+    assert dask.config.config.pop("scheduler", None) is None
