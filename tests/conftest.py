@@ -7,7 +7,6 @@ import dask
 import numpy  # noqa: F401 - loads its BLAS, whose threads are limited below
 import pytest
 import scipy.linalg  # noqa: F401 - and SciPy's own
-from distributed import Client
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
@@ -34,4 +33,6 @@ def _dask_as_it_was() -> Iterator[None]:
     """A client that is closed and still Dask's default would fail the tests after it that compute arrays."""
     yield
     if dask.config.get("scheduler", None) is not None:
+        from distributed import Client  # here alone: at the start it hides from caplog what dorff logs
+
         Client.current()
