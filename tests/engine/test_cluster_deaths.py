@@ -53,7 +53,7 @@ def test_an_engine_is_closed_whatever_its_client_does(tmp_path: Path, monkeypatc
     closed = list[float]()
     with scheduler(tmp_path) as (started, address):
         os.kill(started.pid, signal.SIGCONT)
-        engine = DaskEngine(Client(address, set_as_default=False), on_close=lambda: closed.append(time.monotonic()))
+        engine = DaskEngine(Client(address), on_close=lambda: closed.append(time.monotonic()))
         os.kill(started.pid, signal.SIGSTOP)
         began = time.monotonic()
         engine.close()

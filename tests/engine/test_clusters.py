@@ -335,13 +335,13 @@ def test_a_local_cluster_listens_on_loopback_alone() -> None:
 
 @pytest.mark.process
 def test_what_its_user_computes_by_dask_stays_where_it_was(plain: str, tmp_path: Path) -> None:
-    with worker(plain, tmp_path, "--no-nanny"), Client(plain) as client:
+    with worker(plain, tmp_path, "--no-nanny"):
         for cluster in (spec.RemoteCluster(address=plain), spec.LocalCluster(workers=1)):
-            with open_engine(cluster) as engine:
+            with open_engine(cluster), pytest.raises(ValueError):
+                Client.current()
+            with Client(plain) as client, open_engine(cluster) as engine:
                 assert run(engine, Task(add, (1, 2))) == [3]
                 assert Client.current() is client
-    with open_engine(spec.LocalCluster(workers=1)), pytest.raises(ValueError):
-        Client.current()
 
 
 def faults(blocks: int) -> float:
