@@ -178,15 +178,15 @@ def test_without_mpirun_there_is_no_fit(place: Path) -> None:
 
 
 WORKER = """
-from distributed import get_client
+from distributed import Client
 from dorff.engine import mpi, open_engine
 from dorff.spec.reader import load_job
 from pathlib import Path
 
 job = Path("job.yaml")
 if not mpi.served(job):
-    with open_engine(load_job(job).cluster) as engine:
-        info = get_client().scheduler_info()["workers"]
+    with open_engine(load_job(job).cluster), Client() as client:
+        info = client.scheduler_info()["workers"]
         print([(one["memory_limit"], one["nthreads"], one["host"]) for one in info.values()])
 """
 
