@@ -138,7 +138,7 @@ def plan(
     if costs.exact_is_cheaper and not terms:  # the exact model has no terms
         smaller = f"an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, no more there)"
         text["advice"] = f"so few rows that {smaller}: see dorff.exact.ExactRidge, or lower features.count"
-    warnings, unusable = planned.warnings, planned.dataset.unusable
+    warnings, unusable = [*planned.warnings, *planned.foreseen()], planned.dataset.unusable
     if unusable and planned.job.data.nan == "refuse":
         came = f"{unusable:,} rows came with NaN or infinity in some column: a fit refuses such inputs and targets"
         warnings.append(f"{came}; set data.nan: drop, which leaves these rows out")

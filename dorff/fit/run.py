@@ -240,13 +240,7 @@ def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | Non
     solve = plan.job.solve
     how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
     more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
-    most = 2 * plan.own.sampler.get("error", 0.5)
-    most = max(most, fitted.choice.m**-0.5) if plan.chose("features.sampler") else most  # what others have, about
-    reached = plan.kernel_error(fitted.fit.kernel, fitted.settings[fitted.choice.candidate].density)
-    if reached is not None and reached > most:
-        or_random = ", or set features.sampler: {type: orthogonal}" if plan.chose("features.sampler") else ""
-        wanted = f"{plan.own.sampler['error']:g} was wanted; raise features.count{or_random}"
-        more.append(f"the lattice's {fitted.choice.m} features may be off the kernel by {reached:.1g}, {wanted}")
+    more += plan.lattice_error(fitted.fit.kernel, fitted.settings[fitted.choice.candidate].density)[1]
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 
@@ -301,7 +295,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
-        kernel_error=plan.kernel_error(choice.fit.kernel, solved.fitted.settings[choice.candidate].density),
+        kernel_error=plan.lattice_error(choice.fit.kernel, solved.fitted.settings[choice.candidate].density)[0],
     )
 
 

@@ -32,6 +32,7 @@ from dorff.storage.location import locate
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14
+MOST_WANTED: Final = 2**15  # features that a lattice is said to need
 GROWTH: Final = 0.25  # of a side, that a box is larger by where it was too small
 #: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
 BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 8e-8, 2e-7, 1.5e-6)
@@ -249,6 +250,23 @@ def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
         alone = operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None))
         kept += float(alone.sizes[0])
     return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
+
+
+def shortfall(kernel: OperatorKernel, density: Density, of: Recipe, *, auto: bool) -> tuple[float, list[str]]:
+    """The error as above, and a sentence where it is more than was wanted. Where the sampler was left to dorff (`auto`)
+    one that others have about as well is none to speak of."""
+    reached, error, m = kernel_error(kernel, density, of), of.sampler.config()["error"], 2 * len(density[0])
+    if reached <= max(2.0 * error, m**-0.5 * auto):
+        return reached, []
+    enough = replace(of, kernel=kernel).further(error, 2 * m)
+    while enough.cut and enough.n_features < MOST_WANTED:
+        enough = replace(enough, n_features=2 * enough.n_features)
+    takes = f"more than {MOST_WANTED:,}" if enough.cut else f"about {enough.m:,}"
+    few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}"
+    return reached, [
+        f"{few}, {error:g} was wanted, which takes {takes}; raise features.count"
+        + ", or set features.sampler: {type: orthogonal}" * auto
+    ]
 
 
 def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:

@@ -233,16 +233,22 @@ class Plan(_Draft):
                 lattice.check_covered(self.frozen(), self.configs(), self.made)
             return [None] * len(targets)
         sources = self.sources()
-        recipe = make_recipe(sources, self.dataset, self.job, self.observe)
-        density = self.frozen().constants.density
+        recipe, density = make_recipe(sources, self.dataset, self.job, self.observe), self.frozen().constants.density
         return check_targets(targets, sources, recipe=recipe, density=density, seed=self.spec.seed)
 
-    def kernel_error(self, kernel: kernels.OperatorKernel, density: Density | None) -> float | None:
-        """How far features of a lattice may be from a kernel with its output matrices; None of other features."""
+    def lattice_error(self, kernel: kernels.OperatorKernel, density: Density | None) -> tuple[float | None, list[str]]:
+        """How far features of a lattice may be from a kernel, None of others; and what there is to say of it."""
         if not self.recipe.on_lattice or density is None or density[2] is not None:
-            return None
+            return None, []
         of = lattice.scaled_recipe(self.frozen(), self.own.sampler, self.recipe)
-        return lattice.kernel_error(kernel, density, of)
+        return lattice.shortfall(kernel, density, of, auto=self.chose("features.sampler"))
+
+    def foreseen(self) -> list[str]:
+        """The same for the kernel that it is worst for, where no row is needed to tell."""
+        if not self.recipe.on_lattice or self.candidates[0].V > 1 or self.own.standardize or any(self.own.words):
+            return []
+        each, auto = lattice.own_recipes(self.recipe, self.candidates), self.chose("features.sampler")
+        return max(lattice.shortfall(one.kernel, one.draw(0).density, one, auto=auto) for one in each)[1]
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""

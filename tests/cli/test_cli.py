@@ -373,3 +373,12 @@ def test_what_a_library_makes_of_a_signal_is_a_stop(
         with pytest.raises(typer.Exit) as end:
             command()
         assert end.value.exit_code == code and words in capsys.readouterr().err
+
+
+def test_plan_says_that_a_lattice_has_too_few_features(fitted: Path) -> None:
+    few = {"sampler": {"type": "lattice"}, "count": 10}
+    write_job(fitted / "few.yaml", state="few/state", model="few/model", features=few)
+    planned = call("plan", "few.yaml", "--json")
+    assert "the lattice's 10 features may be off the kernel by" in planned.stderr
+    assert "which takes about" in planned.stderr and planned.stderr.strip().endswith("raise features.count")
+    assert len(json.loads(planned.stdout)["warnings"]) == 1

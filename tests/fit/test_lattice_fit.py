@@ -638,7 +638,13 @@ def test_the_error_of_the_kernel_is_reported(sea: Path) -> None:
     assert enough.kernel_error is not None and 3e-4 < enough.kernel_error < 1.3e-3
     assert not any("lattice" in one for one in enough.warnings)
     assert fewer.m == 60 and fewer.kernel_error is not None and fewer.kernel_error > 5e-3
-    assert [one for one in fewer.warnings if "the lattice's 60 features may be off the kernel by" in one]
+    (warning,) = (one for one in fewer.warnings if "the lattice's 60 features may be off the kernel by" in one)
+    assert fewer.kernel_error < 1 and f"by {fewer.kernel_error:.1g}, 0.001 was wanted" in warning
+    planned = make_plan(job(sea, "planned", features={"count": 60}, state="plan")).foreseen()
+    takes = int(warning.partition("takes about ")[2].partition(";")[0].replace(",", ""))
+    assert planned == [warning] and 100 < takes < 1000
+    assert make_plan(job(sea, "of more", features={"count": takes}, state="more")).foreseen() == []
+    assert make_plan(job(sea, "of some", features={"count": takes // 2}, state="some")).foreseen() != []
     other = fitted(sea, "other", features={"sampler": {"type": "orthogonal"}})
     assert other.kernel_error is None
     # The frequency of zero is no error beside an intercept, however heavy.
