@@ -156,6 +156,7 @@ def score(
     the weights that the model was fitted by, where the data set has an array of that name (--json: `weights`).
 
     --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them."""
+    from dorff.model import REPEATING
     from dorff.predict import COVERAGE_LEVELS, ROWS
     from dorff.predict import score as run
     from dorff.solvers import R2
@@ -169,6 +170,8 @@ def score(
             model, store, engine=engine, inputs=arrays, targets=options.names("--targets", targets) or None,
             coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of, progress=progress,
         )  # fmt: skip
+    if far := scores.rows_repeating:
+        say(f"dorff: {store}: {far:,} of {scores.rows:,} rows lie {REPEATING}", "warning")
     figures = {name: value for name, value in asdict(scores).items() if value is not None or name == "weights"}
     show(figures, score_text(scores), as_json=as_json)
 

@@ -37,7 +37,8 @@ class Scores:
     `accuracy` is the share of rows whose likeliest class is the true one, `log_loss` the mean of -log of the true
     class's probability; None for other models. In all of these rows count by the column `weights`, once where it is
     None. `coverage` has an entry for each level that was asked for, by the level as text, and counts rows.
-    `rows_dropped` weigh nothing, or were left out as the model's `data.nan` says."""
+    `rows_dropped` weigh nothing, or were left out as the model's `data.nan` says; `rows_repeating` were scored, though
+    they lie beyond the model's `ends`."""
 
     rows: int
     r2: float
@@ -49,15 +50,17 @@ class Scores:
     log_loss: float | None = None
     coverage: dict[str, Coverage] | None = None
     rows_dropped: int = 0
+    rows_repeating: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
-    """Of a run of rows: how many; of each target `sums` (5, q) as in `row_sums`; of a classifier `hits`, by the rows'
-    weights: [those whose likeliest class is the true one, -log of its probability, all]; `inside` (2, L, q), how often
-    it is within the plain and the conformal band of each level."""
+    """Of a run of rows: how many, and how many lie beyond the model's `ends`; of each target `sums` (5, q) as in
+    `row_sums`; of a classifier `hits`, by the rows' weights: [those whose likeliest class is the true one, -log of its
+    probability, all]; `inside` (2, L, q), how often it is within the plain and the conformal band of each level."""
 
     rows: int
+    repeating: int
     sums: FloatArray
     hits: FloatArray
     inside: FloatArray
@@ -118,7 +121,8 @@ def score(
     scores = _merged(fitted, dataset, levels, sight, in_order, of)
     if np.isnan(scores.r2):
         raise InputError(f"{store}: no target is in two rows, which R2 needs; name more rows to score")
-    return replace(scores, rows_dropped=dataset.rows - scored)
+    repeating = sum(part.repeating for part in parts.values())
+    return replace(scores, rows_dropped=dataset.rows - scored, rows_repeating=repeating)
 
 
 def r2_of_model(model: Model) -> R2:
@@ -164,7 +168,7 @@ def score_rows(
     inside = np.zeros((2, len(levels), Y.shape[1]))
     if levels:
         inside = _inside(fitted, levels, sight, np.abs(Y - values), fitted.std(X, noise=True, views=views))
-    return ScoreSums(len(Y), row_sums(Y, values, weights), hits, inside)
+    return ScoreSums(len(Y), fitted.repeating(X), row_sums(Y, values, weights), hits, inside)
 
 
 def _inside(

@@ -240,7 +240,7 @@ def test_predict_says_how_many_rows_it_cannot_predict(place: Path) -> None:
     assert json.loads(result.stdout)["nan_rows"] == 0 and "NaN" not in result.stderr
 
 
-def test_predict_says_where_a_function_on_a_lattice_repeats_itself(place: Path) -> None:
+def test_predict_and_score_say_where_a_function_on_a_lattice_repeats_itself(place: Path) -> None:
     sampler, gauss = {"type": "lattice", "error": 1e-2}, {"type": "gaussian", "lengthscale": 1.0}
     features, kernel = {"count": 400, "sampler": sampler}, {"type": "decomposable", "scalar": gauss}
     write_job(place / "job.yaml", data={"store": "sea.zarr", "nan": "drop"}, features=features, kernel=kernel)
@@ -260,6 +260,9 @@ def test_predict_says_where_a_function_on_a_lattice_repeats_itself(place: Path) 
         assert ("5 of 50 rows lie so far beyond" in result.stderr) == (count is not None)
         kept = json.loads(Path(out, "zarr.json").read_text())["attributes"]["dorff"]
         assert kept.get("repeating_rows") == count
+        result = call("score", "models/sea", store, "--json", "--workers", 1)
+        assert ("5 of 50 rows lie so far beyond" in result.stderr) == (count is not None)
+        assert json.loads(result.stdout)["rows_repeating"] == (count or 0)
 
 
 def test_shards_of_an_earlier_run_are_counted_too(place: Path) -> None:
