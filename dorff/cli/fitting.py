@@ -129,7 +129,8 @@ def plan(
     )  # fmt: skip
     buckets = asked_of_buckets(planned.job, planned.dataset, costs)
     text = _costs_text(planned, costs, buckets)
-    result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver}
+    result = {key: getattr(costs, key) for key in keys}
+    result |= {"in_driver": planned.cluster().in_driver, "missing_rows": planned.missing_rows()}
     result |= ({"manifold": terms} if terms else {}) | buckets
     if planned.crowded:
         text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
@@ -160,8 +161,10 @@ def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int]) -> dic
         "route": costs.reason,
         "passes": f"{costs.passes:,} over the rows",
     }
-    if not planned.terms and costs.route != "streaming" and not planned.missing_rows():
-        text["passes"] = "none: the sums of all rows are in the state"
+    missing, rows = planned.missing_rows(), planned.dataset.rows
+    if not planned.terms and costs.route != "streaming" and missing < rows:
+        here = f"the sums of {rows - missing:,} of {rows:,} rows are in the state"
+        text["passes"] = f"{costs.passes:,}; {here}" if missing else "none: the sums of all rows are in the state"
     for number, term in enumerate(planned.terms, 1):
         text[f"term {number}"] = sentences.term_text(term.manifold.config(), planned.job.data.unlabelled)
     if buckets:

@@ -247,8 +247,9 @@ class Plan(_Draft):
         """The same for the kernel that it is worst for, where no row is needed to tell."""
         if not self.recipe.on_lattice or self.candidates[0].V > 1 or self.own.standardize or any(self.own.words):
             return []
-        each, auto = lattice.own_recipes(self.recipe, self.candidates), self.chose("features.sampler")
-        return max(lattice.shortfall(one.kernel, one.draw(0).density, one, auto=auto) for one in each)[1]
+        auto, each = self.chose("features.sampler"), lattice.own_recipes(self.recipe, self.candidates)
+        made = ((one, density) for one in each if (density := one.draw(0).density) is not None)
+        return max(lattice.shortfall(one.kernel, density, one, auto=auto) for one, density in made)[1]
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""

@@ -148,7 +148,8 @@ def test_plan_says_what_a_fit_will_need_and_writes_nothing(fitted: Path) -> None
     assert result.exit_code == 0 and contents(fitted) == before and not result.stderr
     plan = json.loads(result.stdout)
     figures = {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes"}
-    assert set(plan) == figures | {"exact_is_cheaper", "route", "reason", "passes", "in_driver", "choices", "warnings"}
+    more = {"exact_is_cheaper", "route", "reason", "passes", "in_driver", "missing_rows", "choices", "warnings"}
+    assert set(plan) == figures | more and plan["missing_rows"] == 3000
     assert plan["leaves"] == 1 and plan["m"] == 64 and 0 < plan["worker_bytes"] <= plan["peak_bytes"]
     text = call("plan", "new.yaml").stdout
     assert "MiB at the peak" in text and "1 over the rows" in text

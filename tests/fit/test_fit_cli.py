@@ -50,7 +50,8 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     assert call("ingest", "later.csv", "later.zarr", *columns).exit_code == 0
     plan = json.loads(call("plan", "job.yaml", "--json").stdout)
     figures = {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes"}
-    assert set(plan) == figures | {"exact_is_cheaper", "route", "reason", "passes", "in_driver", "choices", "warnings"}
+    more = {"exact_is_cheaper", "route", "reason", "passes", "in_driver", "missing_rows", "choices", "warnings"}
+    assert set(plan) == figures | more
 
     fitted = run("fit", "job.yaml", "--json")
     assert fitted.returncode == 0, fitted.stderr

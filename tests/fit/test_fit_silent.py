@@ -265,6 +265,22 @@ def test_predict_and_score_say_where_a_function_on_a_lattice_repeats_itself(plac
         assert json.loads(result.stdout)["rows_repeating"] == (count or 0)
 
 
+def test_plan_says_how_many_rows_are_in_the_state(place: Path) -> None:
+    """Of a fit that was cut off: all leaves but one."""
+    write_csv(place / "long.csv", field(2000))
+    call("ingest", "long.csv", "long.zarr", "--inputs", "a,b", "--targets", "u,v", "--shard-rows", SHARD)
+    write_job(place / "job.yaml", data={"store": "long.zarr"})
+    assert "1 over the rows" in call("plan", "job.yaml").stdout
+    fit(load_job(place / "job.yaml"))
+    assert json.loads(call("plan", "job.yaml", "--json").stdout)["missing_rows"] == 0
+    (*before, last) = make_plan(load_job(place / "job.yaml")).leaves
+    (receipt,) = place.glob(f"runs/sea/*/receipts/{len(before):06}.json")
+    receipt.unlink()
+    missing = last.stop - last.start
+    assert json.loads(call("plan", "job.yaml", "--json").stdout)["missing_rows"] == missing
+    assert f"1; the sums of {2000 - missing:,} of 2,000 rows are in the state" in call("plan", "job.yaml").stdout
+
+
 def test_shards_of_an_earlier_run_are_counted_too(place: Path) -> None:
     """The prediction is cut in its second shard, and goes on."""
     rows = field(9000)
