@@ -269,6 +269,12 @@ def shortfall(kernel: OperatorKernel, density: Density, of: Recipe, *, auto: boo
     ]
 
 
+def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, auto: bool) -> list[str]:
+    """The sentence for that of the kernels, which share a lattice, whose features are the furthest from it."""
+    drawn = ((one, one.draw(0).density) for one in own_recipes(recipe, kernels))
+    return max(shortfall(one.kernel, law, one, auto=auto) for one, law in drawn if law is not None)[1]
+
+
 def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:
     """tr K(x, x); of a kernel with periods it is the sum of its copies, and that of its spectrum over the lattice
     (Poisson): the larger of two that end somewhere, as one is short where the other is long."""

@@ -232,8 +232,8 @@ class Plan(_Draft):
             if self.drawn_configs is not self.kernel_configs:
                 lattice.check_covered(self.frozen(), self.configs(), self.made)
             return [None] * len(targets)
-        sources = self.sources()
-        recipe, density = make_recipe(sources, self.dataset, self.job, self.observe), self.frozen().constants.density
+        sources, density = self.sources(), self.frozen().constants.density
+        recipe = make_recipe(sources, self.dataset, self.job, self.observe)
         return check_targets(targets, sources, recipe=recipe, density=density, seed=self.spec.seed)
 
     def lattice_error(self, kernel: kernels.OperatorKernel, density: Density | None) -> tuple[float | None, list[str]]:
@@ -247,9 +247,7 @@ class Plan(_Draft):
         """The same for the kernel that it is worst for, where no row is needed to tell."""
         if not self.recipe.on_lattice or self.candidates[0].V > 1 or self.own.standardize or any(self.own.words):
             return []
-        auto, each = self.chose("features.sampler"), lattice.own_recipes(self.recipe, self.candidates)
-        made = ((one, density) for one in each if (density := one.draw(0).density) is not None)
-        return max(lattice.shortfall(one.kernel, density, one, auto=auto) for one, density in made)[1]
+        return lattice.worst(self.recipe, self.candidates, auto=self.chose("features.sampler"))
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
