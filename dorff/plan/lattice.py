@@ -254,14 +254,18 @@ def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
 
 def shortfall(kernel: OperatorKernel, density: Density, of: Recipe, *, auto: bool) -> tuple[float, list[str]]:
     """The error as above, and a sentence where it is more than was wanted. Where the sampler was left to dorff (`auto`)
-    one that others have about as well is none to speak of."""
+    one that others have about as well is none to speak of. `of` is what all kernels share."""
     reached, error, m = kernel_error(kernel, density, of), of.sampler.config()["error"], 2 * len(density[0])
     if reached <= max(2.0 * error, m**-0.5 * auto):
         return reached, []
-    enough = replace(of, kernel=kernel).further(error, 2 * m)
-    while enough.cut and enough.n_features < MOST_WANTED:
-        enough = replace(enough, n_features=2 * enough.n_features)
-    takes = f"more than {MOST_WANTED:,}" if enough.cut else f"about {enough.m:,}"
+    takes, needed = f"more than {MOST_WANTED:,}", 2 * m
+    while needed <= MOST_WANTED:
+        (more,) = own_recipes(of.further(error, needed), [kernel])
+        law = more.draw(0).density
+        if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
+            takes = f"about {more.m:,}"
+            break
+        needed *= 2
     few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}"
     return reached, [
         f"{few}, {error:g} was wanted, which takes {takes}; raise features.count"
@@ -272,7 +276,7 @@ def shortfall(kernel: OperatorKernel, density: Density, of: Recipe, *, auto: boo
 def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, auto: bool) -> list[str]:
     """The sentence for that of the kernels, which share a lattice, whose features are the furthest from it."""
     drawn = ((one, one.draw(0).density) for one in own_recipes(recipe, kernels))
-    return max(shortfall(one.kernel, law, one, auto=auto) for one, law in drawn if law is not None)[1]
+    return max(shortfall(one.kernel, law, recipe, auto=auto) for one, law in drawn if law is not None)[1]
 
 
 def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:

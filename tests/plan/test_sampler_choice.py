@@ -112,6 +112,44 @@ def test_both_are_chosen_at_the_limits() -> None:
     assert 4 <= sum(sides) <= len(sides) - 4
 
 
+@pytest.mark.parametrize(
+    ("d", "name", "length", "m", "auto", "wanted"),
+    [
+        (2, "matern52", 0.1, 2048, False, None), (2, "matern52", 0.1, 1024, False, "about 1,934; raise features.count"),
+        (2, "matern52", 0.1, 1024, True, None), (3, "matern52", 0.2, 4096, True, None),
+        (3, "matern52", 0.2, 4096, False, "about 16,384; raise features.count"),
+        (3, "matern32", 0.5, 2048, False, "more than 32,768; raise features.count"),
+        (3, "matern32", 0.5, 2048, True, "raise features.count, or set features.sampler: {type: orthogonal}"),
+    ],
+)  # fmt: skip
+def test_a_plan_says_what_a_lattice_takes(
+    d: int, name: str, length: float, m: int, auto: bool, wanted: str | None, tmp_path: Path
+) -> None:
+    """Of several kernels for the one that needs most; where rows must be read to tell, nothing."""
+    write(tmp_path / "data.zarr", box(d))
+    each = [
+        {"type": "decomposable", "scalar": KERNELS[name](of).config()} for of in (2.0 * length, length, 4.0 * length)
+    ]
+    features: dict[str, Any] = {"count": m} | ({} if auto else {"sampler": {"type": "lattice"}})
+    several, one = (make_plan(job(tmp_path, kernel=kernel, features=features)) for kernel in (each, each[1]))
+    said = one.foreseen()
+    if wanted is None:
+        assert said == []
+    else:
+        assert len(said) == 1 and said[0].startswith(f"the lattice's {m:,} features") and said[0].endswith(wanted)
+    if not auto:  # else several may have another sampler
+        assert len(several.foreseen()) == len(said)
+        for planned, kernel in ((several, each), (one, each[1])):  # who does so has enough
+            for number in re.findall("takes about ([0-9,]+);", " ".join(planned.foreseen())):
+                enough = int(number.replace(",", ""))
+                for count in (enough, enough // 3):  # of which twice as many are looked at a time
+                    more = make_plan(job(tmp_path, kernel=kernel, features=features | {"count": count}))
+                    assert (more.foreseen() == []) == (count == enough), (count, more.foreseen())
+    words = {"type": "decomposable", "scalar": {**each[1]["scalar"], "lengthscale": "median"}}
+    assert make_plan(job(tmp_path, kernel=words, features=features)).foreseen() == []
+    assert make_plan(job(tmp_path, kernel=each[1], features=features, solve={"standardize": True})).foreseen() == []
+
+
 @pytest.mark.parametrize(("d", "wanted"), [(1, "lattice"), (2, "lattice"), (3, "orthogonal"), (4, "orthogonal")])
 def test_of_length_scales_that_rows_tell_inputs_decide(d: int, wanted: str, tmp_path: Path) -> None:
     write(tmp_path / "data.zarr", box(d))
