@@ -187,10 +187,8 @@ class ArraySums:
             rows = rows[some]
         rows = rows if self.box is None else rows.weighty()
         if self.box is not None and (np.any(self.box[0] > rows.X) or np.any(self.box[1] < rows.X)):
-            raise InputError(
-                "X: rows lie outside of the box that the sampler's lattice was made for, that of the first rows; fit "
-                "all rows together, or use another sampler"
-            )
+            problem = "X: rows lie outside of the box that the sampler's lattice was made for, that of the first rows"
+            raise InputError(f"{problem}; fit all rows together, or use another sampler")
         fold_of = None if self.folds.count == 1 else self.folds.of_rows(rows.numbers)
         for fold in range(self.folds.count):
             dealt = rows if fold_of is None else rows[fold_of == fold]

@@ -131,9 +131,8 @@ def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) 
     wrong = np.isinf(values) if partial else ~np.isfinite(values)
     if wrong.any():
         row, column = (int(at) for at in np.argwhere(wrong)[0])
-        came = f"{values[row, column]} (NaN or infinity)"
-        where = f"{name}, row {first + row}, column {column}"
-        raise InputError(f"{where}: expected a finite number, got {came}; mend the data or drop the row")
+        problem = f"{name}, row {first + row}, column {column}: expected a finite number"
+        raise InputError(f"{problem}, got {values[row, column]} (NaN or infinity); mend the data or drop the row")
     return values
 
 

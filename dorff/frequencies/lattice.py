@@ -20,10 +20,10 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler
-from dorff.frequencies.transforms import Cost, Frequencies, IntArray, Modes
+from dorff.frequencies.transforms import Cost, Frequencies, Modes
 from dorff.kernels import Isotropic, Measure, MultiView, OperatorKernel, Spectral, View, scalar_from_config
 from dorff.kernels.operator import VectorField
-from dorff.kernels.scalar import BoolArray, FloatArray, positive_number
+from dorff.kernels.scalar import BoolArray, FloatArray, IntArray, positive_number
 from dorff.kernels.stretched import Stretched
 from dorff.spec.part import Periods, Share, Tolerance, Typed
 from dorff.spec.registry import Config, lazily
@@ -112,15 +112,11 @@ class Lattice(Sampler):
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         check_periods(self.periods, d)
         if not isinstance(law, Stretched):
-            raise InputError(
-                f"sampler: lattice needs a kernel with a length-scale, which {type(law).__name__} has not; use iid or "
-                "qmc"
-            )
+            problem = f"sampler: lattice needs a kernel with a length-scale, which {type(law).__name__} has not"
+            raise InputError(f"{problem}; use iid or qmc")
         if law.infinite_at_zero(d):
-            raise InputError(
-                f"sampler: lattice: the spectrum of {law!r} is infinite at 0 in {d} dimensions, as the kernel dies off "
-                "too slowly; use a larger alpha, or iid or orthogonal"
-            )
+            problem = f"sampler: lattice: the spectrum of {law!r} is infinite at 0 in {d} dimensions"
+            raise InputError(f"{problem}, as the kernel dies off too slowly; use a larger alpha, or iid or orthogonal")
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         raise AssertionError("a lattice is made for all laws together")
@@ -131,8 +127,8 @@ class Lattice(Sampler):
         log_density = np.full(modes.D, -math.log(2.0 * np.prod(step)))
         log_density[~np.any(modes.modes, axis=1)] += math.log(2.0)  # 0 is its own negative
         if len(modes.beside) > 1:
-            nodes = np.abs(modes.beside[:, modes.extents == 0])
-            log_density = log_density[:, None] - np.sum(np.log(_node_step() * nodes), axis=1)
+            nodes, apart = np.abs(modes.beside[:, modes.extents == 0]), np.log(_NODES[1] / _NODES[0])
+            log_density = log_density[:, None] - np.sum(np.log(apart * nodes), axis=1)
         return Frequencies(modes, np.ones(modes.D), log_density=log_density)
 
     def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
@@ -153,10 +149,8 @@ class Lattice(Sampler):
         laws = set[tuple[Stretched, bool]]()
         for base in (base for weight, base in kernel.terms() if weight > 0):
             if not isinstance(base.scalar, Stretched):
-                raise InputError(
-                    f"sampler: lattice needs a shift-invariant kernel, which {type(base.scalar).__name__} is not; use "
-                    "orthogonal"
-                )
+                problem = f"sampler: lattice needs a shift-invariant kernel, which {type(base.scalar).__name__} is not"
+                raise InputError(f"{problem}; use orthogonal")
             laws.add((base.scalar, isinstance(base, VectorField)))
         return tuple(sorted(laws, key=repr))
 
@@ -178,10 +172,6 @@ def check_periods(periods: Sequence[float | None] | None, d: int) -> None:
         raise InputError(f"sampler: lattice: periods: wanted {wanted}, got {len(periods)}; correct it")
 
 
-def _node_step() -> float:
-    return float(np.log(_NODES[1] / _NODES[0]))
-
-
 @lru_cache(maxsize=16)
 def _modes_of(
     laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tuple[float, ...], count: int
@@ -193,9 +183,8 @@ def _modes_of(
         serves, L = not np.any(L[np.equal(grid[1], 0)]), np.where(np.greater(grid[1], 0), sides, 0.0)
     varied = np.flatnonzero(L > 0)
     if len(varied) > MOST_SIDES or not len(varied):
-        raise InputError(
-            f"sampler: lattice is for 1 to {MOST_SIDES} inputs that vary, here are {len(varied)}; use orthogonal or qmc"
-        )
+        problem = f"sampler: lattice is for 1 to {MOST_SIDES} inputs that vary, here are {len(varied)}"
+        raise InputError(f"{problem}; use orthogonal or qmc")
     some = max(count - constant, 1)
     rules = [(_rule(scalar, of.error, len(varied), field), 1.0 / scalar.stretch(d)[varied]) for scalar, field in laws]
     bodies = [_Body.of(rule, s, L[varied], turns[varied]) for rule, s in rules]
@@ -213,10 +202,9 @@ def _modes_of(
     if constant:
         k = np.concatenate([np.zeros((1, len(varied)), np.int64), k[: count - 1]])
     if len(k) * (2.0 * len(_NODES)) ** (d - len(varied)) > MOST_NODES:
-        raise InputError(
-            f"sampler: lattice: {d - len(varied)} inputs do not vary, and to integrate the spectrum of {len(k)} "
-            "frequencies along them takes too much memory; leave them out, or use orthogonal or qmc"
-        )
+        problem = f"{d - len(varied)} inputs do not vary, and to integrate the spectrum of {len(k)} frequencies"
+        remedy = "leave them out, or use orthogonal or qmc"
+        raise InputError(f"sampler: lattice: {problem} along them takes too much memory; {remedy}")
     modes, steps, extents = np.zeros((len(k), d), np.int64), np.ones(d), np.zeros(d, np.int64)
     modes[:, varied], steps[varied], extents[varied] = k * every, given, most
     return Modes(steps, modes, extents, _beside(L, [scalar.stretch(d) for scalar, _ in laws])), step
@@ -277,10 +265,8 @@ def _generous(bodies: Sequence[_Body], finest: FloatArray, turns: BoolArray, cou
             return step, extents
     extents = _reach(bodies, finest, count)
     if np.prod(4.0 * extents + 1.0) > LARGEST_SUMS:
-        raise InputError(
-            "sampler: lattice: the kernels' length-scales lie too far apart for one lattice, which would have "
-            f"{np.prod(4.0 * extents + 1.0):.1g} points; fit them in jobs of their own"
-        )
+        problem = f"which would have {np.prod(4.0 * extents + 1.0):.1g} points; fit them in jobs of their own"
+        raise InputError(f"sampler: lattice: the kernels' length-scales lie too far apart for one lattice, {problem}")
     return finest, extents
 
 
@@ -336,9 +322,8 @@ def _rule(scalar: Stretched, error: float, d: int, field: bool) -> _Rule:
     while left(far) > 0:
         far *= 2.0
         if far > _FAR:
-            raise InputError(
-                f"sampler: lattice: derivatives of {scalar!r} die off too slowly; use another kernel, or iid or qmc"
-            )
+            problem = f"sampler: lattice: derivatives of {scalar!r} die off too slowly"
+            raise InputError(f"{problem}; use another kernel, or iid or qmc")
     margin = float(brentq(left, 1.0 if field else 0.0, far))
     if isinstance(scalar, Isotropic):
         return _Rule(margin, _cutoff(unit, d, error / 2, field), 2.0)
