@@ -9,8 +9,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from dorff.frequencies.transforms import IntArray, Modes
-from dorff.kernels.scalar import FloatArray
+from dorff.frequencies.transforms import Modes
+from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.loops.exponentials import gather
 from dorff.loops.windows import fast_length, irfftn, pieces_of, transform_of, width_of
 

@@ -16,9 +16,9 @@ from numpy.polynomial.hermite_e import hermegauss
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.lattice import Lattice, LatticeSpec
-from dorff.frequencies.transforms import HADAMARD_FROM, Dense, Frequencies, HadamardChain, IntArray, settled, uniform
+from dorff.frequencies.transforms import HADAMARD_FROM, Dense, Frequencies, HadamardChain, settled, uniform
 from dorff.kernels import FloatArray, Gaussian, Isotropic, Measure, Spectral
-from dorff.kernels.scalar import whole
+from dorff.kernels.scalar import IntArray, whole
 from dorff.spec.part import OneOf, Typed, within
 from dorff.spec.registry import SAMPLERS, Entry
 

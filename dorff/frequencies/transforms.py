@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.kernels import FloatArray, MultiView
-from dorff.kernels.scalar import BoolArray
+from dorff.kernels.scalar import BoolArray, IntArray
 from dorff.loops import butterfly_rules, hadamard_chain
 
-IntArray = npt.NDArray[np.integer[Any]]
 Arrays = dict[str, npt.NDArray[Any]]
 
 # A product with omega itself is faster below these d (measured for 256 and 2048 frequencies); decided by d alone, so
