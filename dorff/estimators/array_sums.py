@@ -149,7 +149,7 @@ class ArraySums:
             sums = self.empty(part_runs[-1][1] - part_runs[0][0])
             inputs, targets = readers or opened()
             for start, stop in part_runs:
-                rows = inputs.read(start, stop), targets.read(start, stop), part(weights, start, stop)
+                rows = inputs.read(start, stop), targets.read(start, stop), weights_of(weights, [(start, stop)])
                 self._add(sums, first + start, *rows)
             return self._total(sums)
 
@@ -208,7 +208,7 @@ class ArraySums:
         shared = delayed(self)
         task, merge = delayed(ArraySums.of_chunk), delayed(_merged)
         nodes = [
-            task(shared, before + first, x, y, part(weights, first, first + count))
+            task(shared, before + first, x, y, weights_of(weights, [(first, first + count)]))
             for first, count, x, y in chunks(X, Y)
         ]
         while len(nodes) > 1:
@@ -238,10 +238,6 @@ class Stream:
         if self.summing.tolerance is None or self.rows > X.shape[0] or self.rows <= FEW_ROWS:
             return None
         return replace(self, summing=replace(self.summing, tolerance=None), sums={}, rows=0).added(X, Y, weights, jobs)
-
-
-def part(weights: FloatArray | None, start: int, stop: int) -> FloatArray | None:
-    return None if weights is None else weights[start:stop]
 
 
 def pin_worker() -> None:
