@@ -185,15 +185,11 @@ class Projected(ScalarMap):
             slopes = (slopes - split.slope) / split.gain
         return slopes * (self.weights * w[:D])
 
-    def _polynomial(self, W: FloatArray) -> Trigonometric | None:
-        """Of features on a lattice, for coefficients W (m, C)."""
+    def product(self, W: FloatArray) -> Product | None:
         modes, plain = self.projection, self.phi is None and not self.centre_column
         if not isinstance(modes, Modes) or not plain or not fast(modes, W.shape[1]):
             return None
         return Trigonometric.of(modes, np.concatenate([self.weights, self.weights])[:, None] * W)
-
-    def product(self, W: FloatArray) -> Product | None:
-        return self._polynomial(W)
 
     def square_numbers(self, count: int) -> int:
         modes = self.projection
@@ -219,8 +215,8 @@ class Projected(ScalarMap):
             return None
         D, (m, p) = self.projection.D, W.shape
         each = [np.concatenate([W[D:], -W[:D]]) * np.concatenate([w, w])[:, None] for w in self.omega.T]
-        polynomial = self._polynomial(np.stack(each, axis=2).reshape(m, p * self.d))
-        return None if polynomial is None else lambda x: polynomial(x).reshape(len(x), p, self.d)
+        product = self.product(np.stack(each, axis=2).reshape(m, p * self.d))
+        return None if product is None else lambda x: product(x).reshape(len(x), p, self.d)
 
     def config(self) -> Config:
         phi = self.phi.config() if self.phi else None
