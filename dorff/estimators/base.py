@@ -97,7 +97,7 @@ class ORFFEstimator(Nested, ABC):
         count = self.n_features
         if not is_auto(count) and (not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 2):
             raise InputError(f"n_features must be a whole number of 2 or more, or 'auto', got {count!r}")
-        if self.kernel is not None and not isinstance(self._given, OperatorKernel | ScalarKernel):
+        if not isinstance(self._given(), OperatorKernel | ScalarKernel):
             raise InputError(f"kernel must be one of dorff.kernels, not {self.kernel!r}")
         if self.sampler is not None and not isinstance(self.sampler, Sampler):
             raise InputError(f"sampler must be one of dorff.frequencies, not {self.sampler!r}")
@@ -171,7 +171,7 @@ class ORFFEstimator(Nested, ABC):
         folds of a rule. `observe` is C (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
         seed, d, p = seed_of(self.random_state), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
-        given = self._given
+        given = self._given()
         if isinstance(given, OperatorKernel):
             given.fix(d, p, covariance)  # what cannot be is refused before a row is read
         self._rows = n = int(X.shape[0])
@@ -202,7 +202,8 @@ class ORFFEstimator(Nested, ABC):
             def seen(some: FloatArray) -> FloatArray:
                 return scaled(folded(some, periods))
 
-            kernel, looked, run = self._operator_kernel(scaled(some_x), own), None, 1
+            chosen, looked, run = self._given(scaled(some_x), own), None, 1
+            kernel = chosen if isinstance(chosen, OperatorKernel) else self._of_scalar(chosen)
             if self._unsaid:
                 kernel = tuned(kernel, read, seen, n=n, seed=seed, observe=observe, weights=weights)
             if looks:
@@ -220,7 +221,7 @@ class ORFFEstimator(Nested, ABC):
 
         tied = (given.tied(d) if isinstance(given, OperatorKernel) else ()) if self._scales else None
         scalars = [base.scalar for _, base in given.terms()] if isinstance(given, OperatorKernel) else [given]
-        invariant = all(scalar is None or scalar.shift_invariant for scalar in scalars)  # the default one is
+        invariant = all(scalar.shift_invariant for scalar in scalars)
         (kernel, looked, deal), recipe, drawn, features = draw_features(
             some_x, own, described, seed, tied=tied, shift_invariant=invariant
         )
@@ -229,18 +230,11 @@ class ORFFEstimator(Nested, ABC):
         setting = setting_of(kernel, features.m, drawn.density)
         return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked, box)
 
-    @property
-    def _given(self) -> OperatorKernel | ScalarKernel | None:
-        """The kernel; of a name one whose length-scale is 1."""
-        return named_kernel(self.kernel) if isinstance(self.kernel, str) else self.kernel
-
-    def _operator_kernel(self, scaled: FloatArray, weights: FloatArray | None) -> OperatorKernel:
-        given = named_kernel(self.kernel, scaled, weights) if isinstance(self.kernel, str) else self.kernel
-        if isinstance(given, OperatorKernel):
-            return given
-        if given is not None:
-            return self._of_scalar(given)
-        return self._of_scalar(Gaussian(median_lengthscale(scaled, weights=weights)))
+    def _given(self, X: FloatArray | None = None, weights: FloatArray | None = None) -> OperatorKernel | ScalarKernel:
+        """The kernel; of a name the one for scaled inputs X (n, d) and their weights, of length-scale 1 without X."""
+        if self.kernel is None:
+            return Gaussian(1.0 if X is None else median_lengthscale(X, weights=weights))
+        return named_kernel(self.kernel, X, weights) if isinstance(self.kernel, str) else self.kernel
 
     def _begun(self) -> Stream | None:
         """The rows of earlier calls. InputError where those of `partial_fit` cannot be added to them."""

@@ -204,7 +204,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super()._ignored(idle)
-        if self.coding != "simplex" and isinstance(self._given, OperatorKernel):
+        if self.coding != "simplex" and isinstance(self._given(), OperatorKernel):
             yield "coding", "it is what a scalar kernel stands for, and kernel is an operator kernel"
 
     def _weights(self, counts: npt.NDArray[Any]) -> FloatArray:
