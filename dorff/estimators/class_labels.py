@@ -89,10 +89,8 @@ def unwrap_labels(y: Any) -> Any:
 
 def _fixed_text(values: Labels) -> Labels:
     """Text of any length, or of bytes, as NumPy's own text; scikit-learn knows no other."""
-    if values.dtype.kind == "T":
-        values = values.astype(object)
-        return values.astype(np.str_)
-    return values.astype(np.str_) if values.dtype.kind == "S" else values
+    text = values.astype(object) if values.dtype.kind == "T" else values
+    return text.astype(np.str_) if values.dtype.kind in "ST" else values
 
 
 def in_memory(labels: Labels) -> tuple[Labels, npt.NDArray[np.int64], npt.NDArray[np.int64]]:

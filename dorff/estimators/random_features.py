@@ -72,7 +72,6 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
 
         with one_thread():
             seed, invariant = seed_of(self.random_state), self._scalar(some[:1]).shift_invariant
-
             options: Any = {"tied": () if self.standardize else None, "shift_invariant": invariant}
             kernel, recipe, drawn, features = draw_features(some, None, described, seed, **options)
             if recipe.on_lattice:  # features without the kernel: psi has it, of one scalar kernel a number each
