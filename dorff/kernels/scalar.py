@@ -65,7 +65,7 @@ class Measure:
         if isinstance(value, str):
             return cls(value)
         if isinstance(value, Mapping) and "type" in value and set(value) <= {"type", "split"}:
-            return cls(**{"name" if key == "type" else key: part for key, part in value.items()})
+            return cls(value["type"], value.get("split"))
         raise InputError(f"measure must be {', '.join(_NAMES)} or {{type: bounded, split: 0.5}}, not {value!r}")
 
     def config(self) -> str | Config:

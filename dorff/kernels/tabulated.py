@@ -57,7 +57,6 @@ class Tabulated(Spectral):
         return self._derivative(X, Z, (0,) * X.shape[1])
 
     def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        """The second derivatives of k0 by delta, (n, k, d, d)."""
         d = X.shape[1]
         found = np.empty((len(X), len(Z), d, d))
         for i in range(d):
