@@ -3,14 +3,13 @@
 import math
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dorff.features.base import ScalarMap, numbers
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import FloatArray, Mercer, Polynomial
+from dorff.kernels.scalar import IntArray
 from dorff.spec.registry import Config
 
 
@@ -20,10 +19,10 @@ def series(kernel: Polynomial) -> list[float]:
     return [math.comb(degree, n) * scale**n * offset ** (degree - n) for n in range(degree + 1)]
 
 
-def _deal(degree: int, of: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.int64]:
+def _deal(degree: int, of: IntArray, count: int) -> IntArray:
     """`count` columns among the degrees `of`, in shares binomial(degree, n); what is left over goes to the last."""
     shares = np.array([math.comb(degree, n) for n in of.tolist()], dtype=np.float64)
-    dealt: npt.NDArray[np.int64] = np.floor(shares / shares.sum() * count).astype(np.int64)
+    dealt: IntArray = np.floor(shares / shares.sum() * count).astype(np.int64)
     dealt[-1] += count - dealt.sum()
     return dealt
 
@@ -53,7 +52,7 @@ class Monomials(OwnFeatures):
     product of the inputs `factors[j]` (degree of them; d stands for 1)."""
 
     inputs: int
-    factors: npt.NDArray[np.integer[Any]]
+    factors: IntArray
     weights: FloatArray
     kind = "monomials"
     differentiable = True
@@ -112,7 +111,7 @@ class Maclaurin(OwnFeatures):
     (sum of n over the columns, d) lies column by column, degrees (m,) ascending."""
 
     signs: FloatArray
-    degrees: npt.NDArray[np.integer[Any]]
+    degrees: IntArray
     weights: FloatArray
     kind = "maclaurin"
 
@@ -173,7 +172,7 @@ class Eigenfunctions(OwnFeatures):
 
     kernel: Mercer
     inputs: int
-    indices: npt.NDArray[np.integer[Any]]
+    indices: IntArray
     weights: FloatArray
     kind = "eigenfunctions"
 

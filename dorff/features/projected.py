@@ -10,7 +10,6 @@ from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, Product, Roots, ScalarMap, numbers
@@ -19,13 +18,13 @@ from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.nonstationary import FUNCTIONS
 from dorff.kernels.operator import CurlFree, DivergenceFree
-from dorff.kernels.scalar import FloatArray
+from dorff.kernels.scalar import BoolArray, FloatArray
 from dorff.kernels.stretched import Stretched
 from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
 from dorff.spec.registry import Config
 
 #: Frequencies (D, d), their log density (D,), and which terms (T, D) of the kernel they serve.
-Law = tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None]
+Law = tuple[FloatArray, FloatArray, BoolArray | None]
 
 #: What a loop is for: by activation, and whether its points are reflected.
 _PIECES: Final = {

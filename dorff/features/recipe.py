@@ -14,11 +14,11 @@ from dorff import frequencies
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
-from dorff.features.projected import Projected, layout
+from dorff.features.projected import Law, Projected, layout
 from dorff.frequencies import IID, Arrays, Cost, Lattice, Modes, Orthogonal, Sampler, default_sampler, transform_from
 from dorff.frequencies.lattice import check_periods
 from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, scalar_from_config
-from dorff.kernels.scalar import FloatArray, ScalarKernel, whole
+from dorff.kernels.scalar import BoolArray, FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config
 
 
@@ -28,10 +28,10 @@ class Drawn:
 
     phi: ScalarMap
     log_density: FloatArray | None
-    serves: npt.NDArray[np.bool_] | None = None
+    serves: BoolArray | None = None
 
     @property
-    def density(self) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_] | None] | None:
+    def density(self) -> Law | None:
         """omega (D, d) and its law, for kernels whose weights psi depend on the frequency."""
         if self.log_density is None or not isinstance(self.phi, Projected):
             return None

@@ -179,7 +179,7 @@ class ButterflyRules(_Blocks):
     permutations: IntArray
     cosines: FloatArray
     sines: FloatArray
-    vertices: npt.NDArray[np.bool_]
+    vertices: BoolArray
     rows: IntArray
     gains: FloatArray
     kind = "butterfly"

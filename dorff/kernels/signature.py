@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels.scalar import FloatArray, Measure, whole
+from dorff.kernels.scalar import BoolArray, FloatArray, Measure, whole
 from dorff.kernels.spectral import MatrixFunction, OfFunction, evaluated, place, refuse_asymmetric, scaled_root
 from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, nodes, plane_waves
 from dorff.spec.registry import lazily
@@ -181,11 +180,11 @@ class SampledSignature:
         refuse_negative(lowest, peak, self._at(cell, self.widths))
         return lowest, peak
 
-    def rough(self, spectrum: FloatArray) -> npt.NDArray[np.bool_]:
+    def rough(self, spectrum: FloatArray) -> BoolArray:
         """The inputs (d,) along which the grid is too coarse."""
         sizes = np.abs(spectrum).max(axis=-1)
         edges = [float(np.take(sizes, 0, axis=axis).max()) for axis in range(sizes.ndim)]
-        rough: npt.NDArray[np.bool_] = np.asarray(edges) > _SMALL * sizes.max()
+        rough: BoolArray = np.asarray(edges) > _SMALL * sizes.max()
         if rough.any():
             return rough
         # A spectrum far beyond the grid's edge is folded into it, and may look well within.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.kernels.operator import BaseKernel
-from dorff.kernels.scalar import FloatArray, Measure, Spectral, whole
+from dorff.kernels.scalar import BoolArray, FloatArray, Measure, Spectral, whole
 from dorff.spec.registry import Config
 
 #: Of many points (..., d), a matrix (..., p, p) for each.
@@ -164,7 +164,7 @@ def evaluated(function: MatrixFunction, points: FloatArray, p: int, name: str) -
     return np.asarray(values, dtype=np.float64)
 
 
-def refuse_asymmetric(name: str, points: FloatArray, bad: npt.NDArray[np.bool_]) -> None:
+def refuse_asymmetric(name: str, points: FloatArray, bad: BoolArray) -> None:
     """InputError for matrices, at points (D, d), that are complex or not symmetric where `bad` (D,) says so."""
     if bad.any():
         where = f"{'omega' if name == 'mu' else 'delta'} = {place(points[np.argmax(bad)])}"
