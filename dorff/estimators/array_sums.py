@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from dask.base import compute
 from dask.delayed import delayed
 from distributed import get_worker
@@ -17,7 +16,7 @@ from distributed import get_worker
 from dorff import __version__
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.estimators.arrays import Deal, Rows, StoredRows, chunks, finite, matrix, runs_of
+from dorff.estimators.arrays import Deal, Numbers, Rows, StoredRows, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.features import FeatureMap, Recipe, endless, modes_of, periods_of
 from dorff.fit import Fitted
@@ -41,7 +40,6 @@ BLOCK_NUMBERS: Final = 2**21  # of features that are made at a time for Gram mat
 LATTICE_NUMBERS: Final = 2**17  # strengths of rows that are added to sums of exponentials at a time
 MOST_ONES = 2**22  # numbers of one-hot rows made at a time
 
-Codes = npt.NDArray[np.int64]
 Run: TypeAlias = tuple[int, int]  # its first row, and the one after its last
 S = TypeVar("S", bound=Sums)
 Parts: TypeAlias = dict[Part, Sums]
@@ -273,9 +271,8 @@ class RowsRead:
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
             chunks_x, chunks_y = compute([X[a:b] for a, b in some], [Y[a:b] for a, b in some])
-            firsts = [a for a, _ in some]
-            xs = [matrix(values, "X", first) for values, first in zip(chunks_x, firsts, strict=True)]
-            ys = [matrix(values, "y", first, partial=partial) for values, first in zip(chunks_y, firsts, strict=True)]
+            xs = [matrix(values, "X", a) for values, (a, _) in zip(chunks_x, some, strict=True)]
+            ys = [matrix(values, "y", a, partial=partial) for values, (a, _) in zip(chunks_y, some, strict=True)]
         else:
             assert not isinstance(Y, da.Array)
             readers = ArrayReader(X, "X"), ArrayReader(Y, "y", partial=partial)
@@ -364,7 +361,7 @@ class HeldRows:
     def windows(self) -> list[tuple[int, int]]:
         return sample_runs(0, self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
 
-    def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Codes, Codes]:
+    def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Numbers, Numbers]:
         """f (k, K), classes (k,) and numbers (k,) of the held-out rows; X (n, d) are inputs, Y (n, K) one-hot rows."""
         if isinstance(X, da.Array):
             assert isinstance(Y, da.Array)
@@ -381,14 +378,14 @@ class HeldRows:
         f, codes, numbers = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
         return f, codes, numbers
 
-    def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes, Codes]:
+    def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Numbers, Numbers]:
         rows = np.arange(first, first + len(X))
         starts, stops = np.array(self.windows).T
         inside = rows < stops[np.searchsorted(starts, rows, side="right") - 1]  # the first window starts at row 0
         kept = inside & (self.deal.of_rows(rows) == held_fold(self.deal))
         return self.model.predict(X[kept]), Y[kept].argmax(axis=1), rows[kept]
 
-    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Codes, Codes]:
+    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Numbers, Numbers]:
         """Of the chunk whose first row is number `first`; a Dask task."""
         pin_worker()
         return self.of_run(first, matrix(X, "X", first), matrix(Y, "y", first))

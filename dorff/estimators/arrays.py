@@ -141,7 +141,7 @@ def matrix(values: Any, name: str, first: int, *, partial: bool = False) -> Floa
     return finite(np.ascontiguousarray(values, dtype=np.float64), name, first, partial=partial)
 
 
-def finite_in(values: FloatArray, read: npt.NDArray[np.bool_] | None, name: str, first: int) -> FloatArray:
+def finite_in(values: FloatArray, read: Flags | None, name: str, first: int) -> FloatArray:
     """As `finite` of the columns `read` (columns,) alone, with zeros for the others; of all where it is None."""
     return finite(values if read is None else np.where(read, values, 0.0), name, first)
 
