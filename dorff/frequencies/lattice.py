@@ -248,8 +248,7 @@ def _every(step: FloatArray, given: FloatArray) -> IntArray:
 
 
 def _reach(bodies: Sequence[_Body], given: FloatArray, count: int) -> IntArray:
-    """The last point (v,) that these kernels need, together and each alone: a lattice that serves several serves any
-    of them."""
+    """The last point (v,) that these kernels need, together and each alone: their lattice serves any of them."""
     if len(bodies) == 1:
         return bodies[0].beyond(given, count) - _every(bodies[0].step, given)
     return np.asarray(np.max([body.beyond(given, count) for body in bodies], axis=0) - 1)
@@ -271,8 +270,7 @@ def _generous(bodies: Sequence[_Body], finest: FloatArray, turns: BoolArray, cou
 
 
 def _beside(sides: FloatArray, stretches: Sequence[FloatArray]) -> FloatArray:
-    """Frequencies (n, d) along the inputs that are constant: equispaced in their logarithm, of either sign; zeros where
-    there is none."""
+    """Frequencies (n, d) along constant inputs: equispaced in their logarithm, of either sign; zeros without any."""
     nodes = np.zeros((1, len(sides)))
     for axis in np.flatnonzero(sides == 0):
         at = np.concatenate([-_NODES, _NODES]) * np.mean([stretch[axis] for stretch in stretches])
@@ -299,8 +297,7 @@ def _half(ends: Sequence[FloatArray], powers: Sequence[float], count: int) -> In
 
 @dataclass(frozen=True)
 class _Rule:
-    """What the lattice needs for a kernel, in length-scales: a margin beside the box, a cut-off of |s omega|, whose
-    norm is of this power."""
+    """In a kernel's length-scales: a margin beside the box, a cut-off of |s omega|, whose norm is of this power."""
 
     margin: float
     cutoff: float

@@ -36,12 +36,10 @@ class Transform(ABC):
 
     @property
     def d(self) -> int:
-        """Inputs."""
         return self.shape[1]
 
     @property
     def D(self) -> int:
-        """Frequencies."""
         return self.shape[0]
 
     @abstractmethod
@@ -245,8 +243,7 @@ class Frequencies:
 
         sum_j weights_j^2 cos(omega_j . delta) sum_{t served} w_t (rho_0,t / rho)(omega_j) M_t(omega_j)  (+ centres).
 
-    Of a multi-view kernel omega is zero outside the columns that its view sees, and the law is that of the view's own.
-    """
+    Of a multi-view kernel omega is zero outside the columns that its view sees, and the law is the view's own."""
 
     transform: Transform
     weights: FloatArray

@@ -137,8 +137,7 @@ class Spectral(ScalarKernel):
 
     @abstractmethod
     def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
-        """Log (D,) of the density in R^d of the measure's law at the frequencies omega (D, d). InputError for a
-        measure the kernel does not have."""
+        """Log (D,) of the law's density in R^d at omega (D, d); InputError for a measure the kernel does not have."""
 
     @abstractmethod
     def dims(self, d: int, measure: Measure) -> int:
