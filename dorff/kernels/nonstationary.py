@@ -151,9 +151,9 @@ def hermite_gram(phi: Function, x: FloatArray, z: FloatArray, cosine: FloatArray
     positive semi-definite, and the error is at most the rest itself. Measured against two-dimensional rules: 1e-13 for
     tanh and softplus up to |x| = 4; for tanh 1e-6 at |x| = 10 and 1e-3 at 30, and that only where x and z are within 8
     degrees of a line; 1e-5 |x| |z| for a kink at 0, 1e-3 for a jump. phi may grow like powers."""
-    functions = _hermite_functions()
-    left, left_rest = _coefficients(phi, x, functions)
-    right, right_rest = _coefficients(phi, z, functions)
+    u, table = _hermite_functions()
+    left, left_rest = _coefficients(phi, x, u, table)
+    right, right_rest = _coefficients(phi, z, u, table)
     size = max(_needed(left), _needed(right))
     if size < TERMS:
         left, right = left[:, :size], right[:, :size]
@@ -184,11 +184,8 @@ def _hermite_functions() -> tuple[FloatArray, FloatArray]:
     return u, table
 
 
-def _coefficients(
-    phi: Function, norms: FloatArray, functions: tuple[FloatArray, FloatArray]
-) -> tuple[FloatArray, FloatArray]:
+def _coefficients(phi: Function, norms: FloatArray, u: FloatArray, table: FloatArray) -> tuple[FloatArray, FloatArray]:
     """h (n, TERMS), and the roots (n, 2) of what is missing from E phi^2 in even and odd degrees."""
-    u, table = functions
     h, rest = np.empty((len(norms), TERMS)), np.empty((len(norms), 2))
     for start in range(0, len(norms), 256):
         rows = slice(start, start + 256)
@@ -212,7 +209,7 @@ def _needed(h: FloatArray) -> int:
     squares = h**2
     tails = np.cumsum(squares[:, ::-1], axis=1)[:, ::-1]
     seen = np.any(tails > 1e-20 * squares.sum(axis=1, keepdims=True), axis=0)
-    return int(np.count_nonzero(seen)) if len(h) else 0
+    return int(np.count_nonzero(seen))
 
 
 cdist = lazily("scipy.spatial.distance", "cdist")
