@@ -160,13 +160,12 @@ class ArraySums:
 
     def empty(self, rows: int) -> TargetSums:
         """Empty sums, for so many rows."""
+        weight = self.class_weight
         if self.tolerance is not None:
-            few, weight = max(1, LATTICE_NUMBERS // (1 + len(self.y0))), self.class_weight
+            few = max(1, LATTICE_NUMBERS // (1 + len(self.y0)))
             return LatticeSums(self.features, self.y0, block_rows=few, tolerance=self.tolerance, class_weight=weight)
         block = min(block_rows(self.features.m + 1 + len(self.y0)), max(rows, 1))
-        return BlockSums(
-            self.features, self.y0, block_rows=block, class_weight=self.class_weight, precision=self.precision
-        )
+        return BlockSums(self.features, self.y0, block_rows=block, class_weight=weight, precision=self.precision)
 
     def _total(self, sums: TargetSums) -> Parts:
         return dict(sums.total(Moments if self.tolerance is None else Toeplitz))
