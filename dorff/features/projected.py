@@ -18,7 +18,7 @@ from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.nonstationary import FUNCTIONS
 from dorff.kernels.operator import CurlFree, DivergenceFree
-from dorff.kernels.scalar import BoolArray, FloatArray
+from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale
 from dorff.kernels.stretched import Stretched
 from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
 from dorff.spec.registry import Config
@@ -310,9 +310,7 @@ class UnitFeatures:
         return np.asarray(np.einsum("jrp,jr,rpk->jk", of_psi, self.sizes, self.roots[:, :, :-1]))
 
 
-def with_lengthscale(
-    kernel: OperatorKernel, lengthscale: float | FloatArray, *, identity: bool = False
-) -> OperatorKernel:
+def with_lengthscale(kernel: OperatorKernel, lengthscale: Lengthscale, *, identity: bool = False) -> OperatorKernel:
     """The kernel with this length-scale (one, or one an input) in all its terms; `identity`: and no output matrices.
     InputError for a scalar kernel that has none."""
     for _, base in kernel.terms():
