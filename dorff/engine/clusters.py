@@ -104,13 +104,21 @@ def no_interface(name: str) -> str:
     return f"{problem}; name one of {', '.join(there)}, or leave it out" if name and name not in there else ""
 
 
+class _Patient(LocalCluster):
+    """Dask gives up a worker that is not back 15 s after it died; on a busy machine its nanny takes longer."""
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}):
+            super()._update_worker_status(op, msg)  # type: ignore[no-untyped-call]
+
+
 def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0.0.1") -> LocalCluster:
     """Dask workers of one thread each on this machine; `memory` bytes a worker. Scheduler, nannies and workers listen
     on `host` and let in TLS clients with this cluster's own temporary certificate alone; their HTTP servers listen on
     loopback. Each death of a worker is told to the driver."""
     kept = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC.items()}
     with dask.config.set(QUIET | kept | {"distributed.scheduler.allowed-failures": 0}):
-        return LocalCluster(
+        return _Patient(  # type: ignore[no-untyped-call]
             n_workers=workers, threads_per_worker=1, memory_limit=memory, processes=True, host=host,
             security=Security.temporary(), protocol="tls://",
             dashboard_address=None, scheduler_kwargs={"dashboard_address": PAGES},

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from dask import config as dask_config
 from distributed import Client, Worker
 
 from dorff.engine import Engine, SerialEngine, Task, dask, stopping_on_signals
@@ -96,6 +97,23 @@ def test_a_task_that_always_kills_its_worker_is_left_out_and_named(client: Clien
 
 def die_twice(path: str) -> str:
     if mark(path) <= 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_is_long_in_coming_back_is_waited_for(workers: int, tmp_path: Path) -> None:
+    """As on a busy machine, longer than Dask waits: here it would wait for next to nothing."""
+    tasks = [Task(die_once, (str(tmp_path / str(number)),), number) for number in range(2 * workers)]
+    with dask_config.set({"distributed.deploy.lost-worker-timeout": "1ms"}), local_cluster(workers) as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            assert run(DaskEngine(client, patience=20.0), *tasks) == {task.tag: "done" for task in tasks}
+        assert len(cluster.workers) == workers
+
+
+def die_once(path: str) -> str:
+    if mark(path) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return "done"
 
