@@ -128,9 +128,9 @@ def plan(
         "route", "reason", "passes",
     )  # fmt: skip
     buckets = asked_of_buckets(planned.job, planned.dataset, costs)
-    text = _costs_text(planned, costs, buckets)
-    result = {key: getattr(costs, key) for key in keys}
-    result |= {"in_driver": planned.cluster().in_driver, "missing_rows": planned.missing_rows()}
+    missing, result = planned.missing_rows(), {key: getattr(costs, key) for key in keys}
+    text = _costs_text(planned, costs, buckets, missing)
+    result |= {"in_driver": planned.cluster().in_driver, "missing_rows": missing}
     result |= ({"manifold": terms} if terms else {}) | buckets
     if planned.crowded:
         text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
@@ -151,7 +151,7 @@ def plan(
     options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 
 
-def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int]) -> dict[str, str]:
+def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int], missing: int) -> dict[str, str]:
     text = {
         "leaves": f"{costs.leaves:,}",
         "memory": f"{options.size(costs.peak_bytes)} at the peak, {options.size(costs.worker_bytes)} of it a worker",
@@ -161,7 +161,7 @@ def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int]) -> dic
         "route": costs.reason,
         "passes": f"{costs.passes:,} over the rows",
     }
-    missing, rows = planned.missing_rows(), planned.dataset.rows
+    rows = planned.dataset.rows
     if not planned.terms and costs.route != "streaming" and missing < rows:
         here = f"the sums of {rows - missing:,} of {rows:,} rows are in the state"
         text["passes"] = f"{costs.passes:,}; {here}" if missing else "none: the sums of all rows are in the state"

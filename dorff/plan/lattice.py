@@ -32,7 +32,7 @@ from dorff.storage.location import locate
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14
-MOST_WANTED: Final = 2**15  # features that a lattice is said to need
+MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
 GROWTH: Final = 0.25  # of a side, that a box is larger by where it was too small
 #: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
 BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 8e-8, 2e-7, 1.5e-6)
@@ -258,19 +258,16 @@ def shortfall(kernel: OperatorKernel, density: Density, of: Recipe, *, auto: boo
     reached, error, m = kernel_error(kernel, density, of), of.sampler.config()["error"], 2 * len(density[0])
     if reached <= max(2.0 * error, m**-0.5 * auto):
         return reached, []
-    takes, needed = f"more than {MOST_WANTED:,}", 2 * m
-    while needed <= MOST_WANTED:
+    takes, needed = "", 2 * m
+    while needed <= MOST_WANTED >> of.d:
         (more,) = own_recipes(of.further(error, needed), [kernel])
         law = more.draw(0).density
         if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
-            takes = f"about {more.m:,}"
+            takes = f", which takes about {more.m:,}"
             break
-        needed *= 2
-    few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}"
-    return reached, [
-        f"{few}, {error:g} was wanted, which takes {takes}; raise features.count"
-        + ", or set features.sampler: {type: orthogonal}" * auto
-    ]
+        takes, needed = f", which takes more than {needed:,}", 2 * needed
+    few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}, {error:g} was wanted{takes}"
+    return reached, [f"{few}; raise features.count" + ", or set features.sampler: {type: orthogonal}" * auto]
 
 
 def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, auto: bool) -> list[str]:
