@@ -259,13 +259,14 @@ def shortfall(kernel: OperatorKernel, density: Density, of: Recipe, *, auto: boo
     if reached <= max(2.0 * error, m**-0.5 * auto):
         return reached, []
     takes, needed = "", 2 * m
-    while needed <= MOST_WANTED >> of.d:
-        (more,) = own_recipes(of.further(error, needed), [kernel])
-        law = more.draw(0).density
-        if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
-            takes = f", which takes about {more.m:,}"
-            break
-        takes, needed = f", which takes more than {needed:,}", 2 * needed
+    with suppress(InputError):  # a lattice for other kernels serves this one by chance
+        while needed <= MOST_WANTED >> of.d:
+            (more,) = own_recipes(of.further(error, needed), [kernel])
+            law = more.draw(0).density
+            if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
+                takes = f", which takes about {more.m:,}"
+                break
+            takes, needed = f", which takes more than {needed:,}", 2 * needed
     few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}, {error:g} was wanted{takes}"
     return reached, [f"{few}; raise features.count" + ", or set features.sampler: {type: orthogonal}" * auto]
 

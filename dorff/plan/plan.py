@@ -240,7 +240,8 @@ class Plan(_Draft):
         """How far features of a lattice may be from a kernel, None of others; and what there is to say of it."""
         if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None, []
-        of = lattice.scaled_recipe(self.frozen(), self.own.sampler, self.recipe)
+        recipe = make_recipe(self.sources(), self.dataset, self.job, self.observe)
+        of = lattice.scaled_recipe(self.frozen(), self.own.sampler, recipe)
         return lattice.shortfall(kernel, density, of, auto=self.chose("features.sampler"))
 
     def foreseen(self) -> list[str]:
@@ -321,10 +322,9 @@ def _drafts(resolved: Resolved, *, begun: bool = False) -> Iterator[_Draft]:
     if job.features.sampler != AUTO or "sampler" in plain.recipe.idle:  # a kernel with features of its own
         yield plain
         return
-    other, why = plain.recipe.sampler.config(), "as the sums in the state are"
+    other, why = plain.recipe.sampler.config(), "a lattice does not fit the memory"
     if begun:
-        yield plain.with_choice("features.sampler", other, why)
-    why = "a lattice does not fit the memory"
+        yield plain.with_choice("features.sampler", other, "as the sums in the state are")
     try:
         yield _with_lattice(resolved, plain)
     except InputError as refused:

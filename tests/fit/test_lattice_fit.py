@@ -2,6 +2,7 @@
 rows outside of the box."""
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -630,6 +631,30 @@ def test_digits_count_the_tolerance_of_the_sums(sea: Path) -> None:
             parts |= {"solve": {"route": route, **way}, "publish": {"digits": 0.0}, "state": f"{route} {tolerance}"}
             digits.append(fitted(sea, f"{route} of {tolerance}", **parts).digits)
         assert 5.0 < digits[0] - digits[1] < 7.0 or digits[1] == 0.0, (route, digits)
+
+
+MEDIAN = {**EACH, "scalar": {**GAUSS, "lengthscale": "median"}}
+BESIDE = [of_scale("decomposable", 0.35), of_scale("decomposable", 0.45)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "more"),
+    [
+        (MEDIAN, {}), (MEDIAN, {"solve": {"standardize": True}}), (EACH, {"solve": {"standardize": True}}),
+        ([MEDIAN, FIELD], {"solve": {"select": "gcv"}}), (EACH, {"features": {"drawn_for": BESIDE}}),
+    ],
+    ids=["median", "median scaled", "scaled", "list", "drawn for others"],
+)  # fmt: skip
+def test_a_fit_says_what_its_lattice_takes(kernel: Any, more: dict[str, Any], sea: Path) -> None:
+    """Who does so has enough."""
+    counts = [30]
+    for name in ("short", "enough"):
+        parts = {**more, "features": {**more.get("features", {}), "count": counts[-1]}}
+        of_it = " ".join(one for one in fitted(sea, name, kernel=kernel, **parts, state=f"{name}'s").warnings
+                         if "may be off the kernel by" in one)  # fmt: skip
+        counts += [int(one.replace(",", "")) for one in re.findall("takes about ([0-9,]+);", of_it)]
+        assert (of_it != "") == (name == "short"), (counts, of_it)
+    assert len(counts) == 2
 
 
 def test_the_error_of_the_kernel_is_reported(sea: Path) -> None:
