@@ -19,6 +19,8 @@ from dorff.spec.reader import load_job
 _RANKS: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _SIZES: Final = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # where mpirun tells how many there are; srun also has scripts
 _MPIS: Final = r"(?m)^[^#\n]*\btype\W+mpi\b"  # a job of this kind, though it may be wrong
+_COMES: Final = 15.0  # seconds for the scheduler, and then the workers, to be there when the driver ends
+_GONE: Final = 300.0  # seconds after which a worker that finds no scheduler ends all
 _SPEAKS: Final = 5.0  # seconds for the first rank to speak: mpirun ends all when one has failed
 
 
@@ -64,11 +66,12 @@ def _started(cluster: spec.MPICluster) -> bool:
     if world.rank != 1:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until a worker has a leaf, which sees to it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    options = {"protocol": "tls://", "dashboard": False, "worker_options": {"dashboard_address": PAGES}}
+    worker_options = {"dashboard_address": PAGES, "death_timeout": _GONE}
+    options = {"protocol": "tls://", "dashboard": False, "worker_options": worker_options}
     options |= {"interface": cluster.interface or None, "memory_limit": cluster.memory, "dashboard_address": PAGES}
     driver: bool = initialize(**options, exit=False)
     if driver:
-        atexit.register(_end)
+        atexit.register(_end, world.size - 2)
     return driver
 
 
@@ -86,10 +89,13 @@ def _share_credentials(world: Any) -> None:
     dask.config.set(QUIET | {f"distributed.{name}": value for name, value in settings.items()})
 
 
-def _end() -> None:
+def _end(workers: int) -> None:
+    """End the other ranks; a worker that came later would wait for a scheduler that is gone, and mpirun for it."""
     from distributed import Client
 
-    with suppress(OSError, RuntimeError), Client(timeout=5) as client:
+    with suppress(OSError, RuntimeError), Client(timeout=_COMES) as client:
+        with suppress(TimeoutError):
+            client.wait_for_workers(workers, timeout=_COMES)
         client.shutdown()
 
 

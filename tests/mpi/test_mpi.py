@@ -157,6 +157,31 @@ def test_a_rank_that_does_not_come_up_is_said(place: Path, whom: str, problem: s
     assert out.startswith("cluster tls://127.0.0.1:") and problem in out and out.count("\n") == 1, out + err
 
 
+#: A worker that comes up when the driver has failed already, as on a busy machine.
+LATE = """
+import asyncio, sys, distributed
+from dorff.cli import main
+
+
+class Late(distributed.Worker):
+    async def start_unsafe(self):
+        await asyncio.sleep(4)
+        return await super().start_unsafe()
+
+
+distributed.Worker = Late
+sys.argv = ["dorff", "fit", "job.yaml"]
+main()
+"""
+
+
+def test_a_driver_that_fails_before_a_worker_is_there_ends_all(place: Path) -> None:
+    write_job(place / "job.yaml", cluster={"type": "mpi"})
+    _, err = (fitted := start(place, 3, sys.executable, "-c", LATE)).communicate(timeout=60)
+    (sentence,) = sentences(err)
+    assert fitted.returncode == 3 and "sea.zarr" in sentence
+
+
 def test_a_worker_with_other_packages_is_refused(place: Path, tmp_path: Path) -> None:
     """In its environment NumPy says that it is version 1.0."""
     (tmp_path / "packages" / "numpy-1.0.dist-info").mkdir(parents=True)
