@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -126,6 +126,12 @@ class Solved:
     def last(self) -> tuple[Plan, PassResult]:
         return self.passes[-1]
 
+    @cached_property
+    def lattice_error(self) -> tuple[float | None, list[str]]:
+        """How far the chosen kernel's features may be from it, where they lie on a lattice; what to say of it."""
+        choice = self.fitted.choice
+        return self.last[0].lattice_error(choice.fit.kernel, self.fitted.settings[choice.candidate].density)
+
     @property
     def score(self) -> float | None:
         """The R2 of the chosen model on rows held out; None unless such chose."""
@@ -240,7 +246,7 @@ def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | Non
     solve = plan.job.solve
     how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
     more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
-    more += plan.lattice_error(fitted.fit.kernel, fitted.settings[fitted.choice.candidate].density)[1]
+    more += solved.lattice_error[1]
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 
@@ -295,7 +301,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
-        kernel_error=plan.lattice_error(choice.fit.kernel, solved.fitted.settings[choice.candidate].density)[0],
+        kernel_error=solved.lattice_error[0],
     )
 
 

@@ -252,29 +252,38 @@ def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
     return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
 
 
-def shortfall(kernel: OperatorKernel, density: Density, of: Recipe, *, auto: bool) -> tuple[float, list[str]]:
+def shortfall(
+    kernel: OperatorKernel, density: Density, of: Recipe, *, sums: Kind, auto: bool
+) -> tuple[float, list[str]]:
     """The error as above, and a sentence where it is more than was wanted. Where the sampler was left to dorff (`auto`)
-    one that others have about as well is none to speak of. `of` is what all kernels share."""
+    one that others have about as well is none to speak of. `of` is what all kernels share: the lattice, and features
+    of their own on it where `sums` are of exponentials, else the features."""
     reached, error, m = kernel_error(kernel, density, of), of.sampler.config()["error"], 2 * len(density[0])
     if reached <= max(2.0 * error, m**-0.5 * auto):
         return reached, []
     takes, needed = "", 2 * m
+    most = (MOST_WANTED >> of.d) // (1 if of.lattice is None else len(of.lattice.beside))
     with suppress(InputError):  # a lattice for other kernels serves this one by chance
-        while needed <= MOST_WANTED >> of.d:
-            (more,) = own_recipes(of.further(error, needed), [kernel])
+        while needed <= most:
+            more = of.further(error, needed)
+            more = own_recipes(more, [kernel])[0] if sums is Kind.TOEPLITZ else more
             law = more.draw(0).density
             if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
-                takes = f", which takes about {more.m:,}"
+                takes = f", which takes about {more.m:,}" if more.m > m else ""
                 break
             takes, needed = f", which takes more than {needed:,}", 2 * needed
     few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}, {error:g} was wanted{takes}"
     return reached, [f"{few}; raise features.count" + ", or set features.sampler: {type: orthogonal}" * auto]
 
 
-def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, auto: bool) -> list[str]:
-    """The sentence for that of the kernels, which share a lattice, whose features are the furthest from it."""
-    drawn = ((one, one.draw(0).density) for one in own_recipes(recipe, kernels))
-    return max(shortfall(one.kernel, law, recipe, auto=auto) for one, law in drawn if law is not None)[1]
+def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto: bool) -> list[str]:
+    """The sentence for the kernel that features are the furthest from, of those that there is one for."""
+    each = own_recipes(recipe, kernels) if sums is Kind.TOEPLITZ else [recipe]
+    laws = [law for one in each if (law := one.draw(0).density) is not None]
+    fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
+    pairs = zip(fixed, laws if len(laws) == len(fixed) else laws * len(fixed), strict=True)
+    order = sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe))
+    return next((text for pair in order if (text := shortfall(*pair, recipe, sums=sums, auto=auto)[1])), [])
 
 
 def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:

@@ -242,13 +242,13 @@ class Plan(_Draft):
             return None, []
         recipe = make_recipe(self.sources(), self.dataset, self.job, self.observe)
         of = lattice.scaled_recipe(self.frozen(), self.own.sampler, recipe)
-        return lattice.shortfall(kernel, density, of, auto=self.chose("features.sampler"))
+        return lattice.shortfall(kernel, density, of, sums=self.spec.sums, auto=self.chose("features.sampler"))
 
     def foreseen(self) -> list[str]:
         """The same for the kernel that it is worst for, where no row is needed to tell."""
         if not self.recipe.on_lattice or self.candidates[0].V > 1 or self.own.standardize or any(self.own.words):
             return []
-        return lattice.worst(self.recipe, self.candidates, auto=self.chose("features.sampler"))
+        return lattice.worst(self.recipe, self.candidates, sums=self.spec.sums, auto=self.chose("features.sampler"))
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""

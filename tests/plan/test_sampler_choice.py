@@ -2,6 +2,7 @@
 it from one."""
 
 import re
+import tracemalloc
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from dorff.features import Recipe
 from dorff.fit import fit
 from dorff.kernels import FloatArray
 from dorff.model import operator_weights
+from dorff.moments import Kind
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, choosing, lattice, make_plan
 from dorff.plan.boxes import box_of
@@ -149,6 +151,45 @@ def test_a_plan_says_what_a_lattice_takes(
     words = {"type": "decomposable", "scalar": {**each[1]["scalar"], "lengthscale": "median"}}
     assert make_plan(job(tmp_path, kernel=words, features=features)).foreseen() == []
     assert make_plan(job(tmp_path, kernel=each[1], features=features, solve={"standardize": True})).foreseen() == []
+
+
+@pytest.mark.parametrize("precision", ["double", "mixed"])
+def test_kernels_that_share_their_features_are_judged_by_these(precision: str, tmp_path: Path) -> None:
+    """In mixed precision sums are of Gram matrices, and each kernel has the features of all."""
+    write(tmp_path / "data.zarr", box(2))
+    each = [
+        {"type": "decomposable", "scalar": {**GAUSS, "lengthscale": lengths}} for lengths in ([0.5, 0.02], [0.02, 0.5])
+    ]
+    said = []
+    for count in (800, 2400):
+        features = {"count": count, "sampler": {"type": "lattice"}, "precision": precision}
+        made = make_plan(job(tmp_path, kernel=each, features=features))
+        (text,) = made.foreseen() or [""]
+        said.append(text)
+        if precision == "mixed":
+            errors = [lattice.kernel_error(kernel.fix(2, 1), made.recipe.draw(0).density, made.recipe)
+                      for kernel in made.candidates]  # fmt: skip
+            assert (max(errors) > 2e-3) == (text != "") and (not text or f"by {max(errors):.1g}," in text)
+    if precision == "mixed":
+        (number,) = re.findall("takes about ([0-9,]+);", said[0])
+        assert 800 < int(number.replace(",", "")) <= 2400 and said[1] == ""
+    else:  # each has its own on the lattice that they share
+        assert said == ["", ""]
+
+
+def test_inputs_that_do_not_vary_take_little_memory_of_what_is_said() -> None:
+    """Along them the spectrum is integrated, of each frequency at hundreds of places."""
+    recipe = Recipe.of(
+        kernels.Matern(0.01, nu=1.5), frequencies.Lattice(1e-3).over(np.array([1.0, 0, 0]), constant=False), d=3,
+        n_features=64,
+    )  # fmt: skip
+    density = recipe.draw(0).density
+    assert density is not None
+    tracemalloc.start()
+    _, (text,) = lattice.shortfall(recipe.kernel, density, recipe, sums=Kind.TOEPLITZ, auto=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**28 and text.endswith("0.001 was wanted; raise features.count"), (peak, text)
 
 
 @pytest.mark.parametrize(("d", "wanted"), [(1, "lattice"), (2, "lattice"), (3, "orthogonal"), (4, "orthogonal")])
