@@ -47,13 +47,8 @@ def summed(spec: PassSpec, dataset: Dataset) -> PassSpec:
 
 def summable(job: Job, recipe: Recipe) -> bool:
     """Whether a job can do with sums of exponentials: features on one lattice, and nothing that needs others' sums."""
-    return (
-        recipe.on_lattice
-        and recipe.kernel.V == 1
-        and not job.manifold
-        and job.features.precision == "double"
-        and job.solve.route != "streaming"
-    )
+    plain = not job.manifold and job.features.precision == "double" and job.solve.route != "streaming"
+    return recipe.on_lattice and recipe.kernel.V == 1 and plain
 
 
 @dataclass(frozen=True)
@@ -80,10 +75,8 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     of_rows += " (0 and the period of an input that has one)" if np.isfinite(periods).any() else ""
     box, why = given_box(job, dataset) if earlier is None else box_of(earlier.spec), ""
     if box is None and grown is not None:
-        box, why = (
-            grown,
-            "wider than that of the sums in the state, which new rows are outside of: all are summed anew",
-        )
+        why = "wider than that of the sums in the state, which new rows are outside of: all are summed anew"
+        box = grown
     if box is None:
         box, why = told_box(dataset), f"{of_rows}, as the store says"
     if box is None:
@@ -278,10 +271,9 @@ def shortfall(
 
 def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto: bool) -> list[str]:
     """The sentence for the kernel that features are the furthest from, of those that there is one for."""
-    each = own_recipes(recipe, kernels) if sums is Kind.TOEPLITZ else [recipe]
-    laws = [law for one in each if (law := one.draw(0).density) is not None]
+    each = own_recipes(recipe, kernels) if sums is Kind.TOEPLITZ else [recipe] * len(kernels)
     fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
-    pairs = zip(fixed, laws if len(laws) == len(fixed) else laws * len(fixed), strict=True)
+    pairs = [(kernel, law) for kernel, one in zip(fixed, each, strict=True) if (law := one.draw(0).density) is not None]
     order = sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe))
     return next((text for pair in order if (text := shortfall(*pair, recipe, sums=sums, auto=auto)[1])), [])
 
