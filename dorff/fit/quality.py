@@ -202,7 +202,8 @@ def warnings_of(
     have weights, `conformal` that bands are; `distance` is that of rows over a length-scale that was given, `held`
     rows for plain bands."""
     yield from not_told_apart([(one.least, one.error) for one in fitted.choice.table])
-    yield from (far := list(_far(distance)))
+    r2 = None if quality is None or quality.rows < LEAST_ROWS else quality.r2
+    yield from (far := [] if distance is None else list(_far(distance, predicts=r2 is not None and r2 > NO_BETTER)))
     by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
     yield from _edges(fitted, by, auto=auto)
     if quality is None or quality.rows < LEAST_ROWS:
@@ -222,7 +223,10 @@ def warnings_of(
             other = "shorter ones (1/2, 1/4 and 1/8)"
         yield f"{problem}: {why}; list kernels of {other}, of which the best on held-out rows is taken"
     elif poor:
-        yield f"held-out R2 of {_names([*poor])} is {min(poor.values()):.2f}: hardly better than the mean; {_INPUTS}"
+        lowest = min(poor.values())
+        worth = "worse" if lowest < -NO_BETTER else "hardly better"
+        waves = "or, where it waves along them, list kernels of shorter length-scales"
+        yield f"held-out R2 of {_names([*poor])} is {lowest:.2f}: {worth} than the mean; {_INPUTS}, {waves}"
     elif over:
         why, more = "rows: it learns rows by heart", "rows, or fewer inputs"
         if quality.by not in ("rows", "blocks", "leaves", "splits", ONE_BY_ONE):  # groups, or their column
@@ -314,10 +318,13 @@ def given_distance(plan: Plan, fitted: Fitted) -> float | None:
     return distances[kernel] if distances is not None and given else None
 
 
-def _far(distance: float | None) -> Iterator[str]:
-    if distance is not None and not FAR[0] < distance < FAR[1]:
+def _far(distance: float, *, predicts: bool) -> Iterator[str]:
+    """Of a length-scale far from rows' distances; a short one that predicts rows is as the function is."""
+    off = None
+    if distance <= FAR[0]:
+        off, kernel = f"{1 / distance:,.0f} times longer", "almost flat"
+    elif distance >= FAR[1] and not predicts:
         off, kernel = f"{distance:,.0f} times shorter", "zero between most rows"
-        if distance <= FAR[0]:
-            off, kernel = f"{1 / distance:,.0f} times longer", "almost flat"
-        problem = f"the length-scale is {off} than rows are apart, in the units that the fit sees"
+    if off is not None:
+        problem = f"the length-scale is {off} than the median distance of two rows, in the units that the fit sees"
         yield f"{problem}: the kernel is {kernel}; leave lengthscale out, and it is found"

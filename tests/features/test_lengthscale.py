@@ -236,6 +236,16 @@ def test_waves_along_an_input_are_seen_beside_what_is_smooth(waves: float) -> No
     assert tuned.history[-1] == pytest.approx(tuned.log_evidence, rel=1e-6) and tuned.converged
 
 
+@pytest.mark.parametrize(("waves", "noise"), [(12, 0.3), (25, 0.3), (25, 1.5), (40, 0.7)])
+def test_waves_that_are_short_beside_the_data_are_seen(waves: int, noise: float) -> None:
+    """Climbs from about the median distance end where all is noise."""
+    rng = np.random.default_rng(waves)
+    X = rng.uniform(0.0, 1000.0, (2048, 1))
+    y = 10.0 + np.sin(2 * np.pi * waves * X[:, 0] / 1000.0) + noise * rng.standard_normal(2048)
+    tuned = tune_lengthscales(kernels.Decomposable(UNIT), X, y, n_features=256)
+    assert tuned.converged and 0.05 < tuned.lengthscale[0] * waves / 1000.0 < 0.6, tuned
+
+
 def test_the_length_scale_of_a_field_is_found() -> None:
     """A curl-free field drawn from the exact process; through C as well, which mixes its targets."""
     rng = np.random.default_rng(2)

@@ -25,7 +25,8 @@ from dorff.store import load_model
 
 N = 600
 REMEDIES = {
-    "poor": "hardly better than the mean",
+    "poor": "better than the mean",
+    "worse": "worse than the mean",
     "by heart": "learns rows by heart",
     "flat": "almost flat",
     "spike": "zero between most rows",
@@ -267,6 +268,12 @@ def test_targets_that_inputs_do_not_tell_are_named(tmp_path: Path) -> None:
     assert warned(report) == {"poor"} and "held-out R2 of y1 is" in report.warnings[0]
 
 
+def test_targets_of_which_the_mean_tells_more_are_named(tmp_path: Path) -> None:
+    X, Y = rows()
+    noise = job(tmp_path, X, np.random.default_rng(8).normal(size=Y.shape), solve={"ridge": 1e-12})
+    assert "worse" in warned(report_of(noise))
+
+
 def test_rows_learned_by_heart_are(tmp_path: Path) -> None:
     X, Y = rows(n=80, d=12, noise=0.3)
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 3.0}}
@@ -276,12 +283,24 @@ def test_rows_learned_by_heart_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengthscale", "name"), [(5000.0, "flat"), (1e-5, "spike"), (1.0, None), (20.0, None), (0.1, None)]
+    ("lengthscale", "names"),
+    [(5000.0, {"flat", "poor"}), (1e-5, {"spike", "worse"}), (1.0, set()), (20.0, set()), (0.1, set())],
 )
-def test_lengthscales_far_from_the_rows_are(lengthscale: float, name: str | None, tmp_path: Path) -> None:
+def test_lengthscales_far_from_the_rows_are(lengthscale: float, names: set[str], tmp_path: Path) -> None:
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": lengthscale}}
     report = report_of(job(tmp_path, *rows(), kernel=kernel, solve={"ridge": 1e-6}))
-    assert warned(report) == ({name, "poor"} if name else set())  # and so it is as good as the mean
+    assert warned(report) == names  # and such a fit is no better than the mean
+
+
+def test_a_short_lengthscale_that_predicts_is_not(tmp_path: Path) -> None:
+    """Waves of which two rows are mostly many apart."""
+    X = np.random.default_rng(1).uniform(0, 1000, (4 * N, 1))
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 8.0}}
+    waves = job(tmp_path, X, np.sin(X / 8.0), kernel=kernel, features={"count": 768}, solve={"ridge": 1e-6})
+    report = report_of(waves)
+    assert report.warnings == [] and report.quality is not None and report.quality["r2"] > 0.9
+    short = job(tmp_path, X, X, kernel={**kernel, "scalar": {"type": "gaussian", "lengthscale": 1e-3}})
+    assert "spike" in warned(report_of(short))
 
 
 def test_a_ridge_at_the_end_of_a_list_is(tmp_path: Path) -> None:
