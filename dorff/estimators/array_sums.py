@@ -18,7 +18,7 @@ from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.estimators.arrays import Deal, Numbers, Rows, StoredRows, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
-from dorff.features import FeatureMap, Recipe, endless, modes_of, periods_of
+from dorff.features import FeatureMap, Recipe, endless, modes_of, period_box, periods_of
 from dorff.fit import Fitted
 from dorff.frequencies import Lattice
 from dorff.kernels.scalar import FloatArray
@@ -184,8 +184,8 @@ class ArraySums:
             rows = rows[some]
         rows = rows if self.box is None else rows.weighty()
         if self.box is not None and (np.any(self.box[0] > rows.X) or np.any(self.box[1] < rows.X)):
-            problem = "X: rows lie outside of the box that the sampler's lattice was made for, that of the first rows"
-            raise InputError(f"{problem}; fit all rows together, or use another sampler")
+            problem = f"X: rows lie outside of the box of the sampler's lattice, {self.box.T.tolist()}"
+            raise InputError(f"{problem}; give a Lattice(box=...) that holds all rows, or fit all rows together")
         fold_of = None if self.folds.count == 1 else self.folds.of_rows(rows.numbers)
         for fold in range(self.folds.count):
             dealt = rows if fold_of is None else rows[fold_of == fold]
@@ -339,6 +339,15 @@ def ends_of(X: Rows, weights: FloatArray | None = None) -> FloatArray:
         part = reader.read(start, stop)[used[start:stop]]
         low, high = np.vstack([low, part]).min(axis=0), np.vstack([high, part]).max(axis=0)
     return np.array([low, high])
+
+
+def lattice_box(sampler: Lattice, X: Rows, weights: FloatArray | None = None) -> FloatArray:
+    """The box (2, d) of a lattice for rows X (n, d) of `weights` (n,): as it is given, or as the rows are."""
+    d = int(X.shape[1])
+    if sampler.box is not None and len(sampler.box) != d:
+        raise InputError(f"sampler: box: wanted the ends of {d} inputs, got those of {len(sampler.box)}; correct it")
+    box = ends_of(X, weights) if sampler.box is None else np.array(sampler.box).T
+    return period_box(box, periods_of(sampler.config(), d))
 
 
 def held_fold(deal: FoldRule) -> int:

@@ -24,7 +24,7 @@ from dorff.estimators.arrays import Deal, GivenFolds, Rows, enough_memory, unwra
 from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_of
-from dorff.features import Recipe, folded, period_box, periods_of
+from dorff.features import Recipe, folded, periods_of
 from dorff.features.lengthscale_search import search_size
 from dorff.fit import Fitted, folds_with_rows
 from dorff.fit.quality import FitQuality, warnings_of
@@ -191,8 +191,8 @@ class ORFFEstimator(Nested, ABC):
         box, periods = None, periods_of(self.sampler.config() if isinstance(self.sampler, Lattice) else {}, d)
         some_x = folded(some_x, periods)
         if isinstance(self.sampler, Lattice):
-            ends = array_sums.ends_of(X, weights) if inputs is None else array_sums.ends_of(inputs)
-            box = period_box(ends, periods)
+            read_x, of = (X, weights) if inputs is None else (inputs, None)
+            box = array_sums.lattice_box(self.sampler, read_x, of)
         count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
 
         def setting_of(kernel: OperatorKernel, m: int, density: Density | None = None) -> Setting:
@@ -289,6 +289,8 @@ class ORFFEstimator(Nested, ABC):
     def _judge(self, fitted: Fitted, quality: FitQuality | None, drawing: Drawing, level: int) -> None:
         """Keep what rows held out say of the fit, and warn of what is wrong with it, `level` calls from here."""
         self.quality_ = quality
+        kernel, density = fitted.fit.kernel, drawing.setting.density
+        parameters.warn_of_few_features(kernel, density, drawing.recipe, stacklevel=level + 1)
         if quality is None:
             return
         far = None if self._unsaid or drawing.looked is None else distance(fitted.fit.kernel, drawing.looked[1].X)

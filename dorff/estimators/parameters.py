@@ -2,6 +2,7 @@
 
 import inspect
 import numbers
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Self, TypeAlias, cast
 
@@ -11,15 +12,18 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from dorff.data import RowBlock
-from dorff.errors import InputError
+from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs, weights_of
 from dorff.estimators.arrays import Deal, Deferred, Flags, Rows, dealt_by, finite_in
-from dorff.features import FeatureMap, with_lengthscale
+from dorff.features import FeatureMap, Recipe, with_lengthscale
 from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
 from dorff.frequencies import Sampler
 from dorff.kernels import MultiView, OperatorKernel, Output, ScalarKernel, Sum, from_config, scalar_from_config
 from dorff.kernels.scalar import FloatArray, median_lengthscale
+from dorff.model import Density
+from dorff.moments import Kind
 from dorff.moments.blas import pinned
+from dorff.plan.lattice import shortfall
 from dorff.plan.sampled import held_out_multiple, left_out_runs, look, sample_runs
 from dorff.solvers import LeftOut, Setting
 from dorff.spec.checks import AUTO, nearest
@@ -238,6 +242,13 @@ def in_python(sentence: str) -> str:
     for words, own in _IN_PYTHON.items():
         sentence = sentence.replace(words, own)
     return sentence
+
+
+def warn_of_few_features(kernel: OperatorKernel, density: Density | None, recipe: Recipe, *, stacklevel: int) -> None:
+    """Warn where a lattice has too few for its error."""
+    if recipe.on_lattice and density is not None and density[2] is None:
+        for sentence in shortfall(kernel, density, recipe, sums=Kind.GRAM, auto=False)[1]:
+            warnings.warn(in_python(sentence), QualityWarning, stacklevel=stacklevel)
 
 
 def left_out_rows(features: FeatureMap, X: Rows, Y: Targets, weights: FloatArray | None, *, partial: bool) -> LeftOut:

@@ -13,10 +13,10 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import ends_of, one_thread, sample
+from dorff.estimators.array_sums import lattice_box, one_thread, sample
 from dorff.estimators.arrays import Flags, StoredRows, finite_in, runs_of, unwrap, with_rows
-from dorff.estimators.parameters import Nested, named_kernel, seed_of
-from dorff.features import FeatureMap, Projected, Recipe, folded, period_box, periods_of
+from dorff.estimators.parameters import Nested, named_kernel, seed_of, warn_of_few_features
+from dorff.features import FeatureMap, Projected, Recipe, folded, periods_of
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import REPEATING, Model
@@ -66,8 +66,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             if isinstance(sampler, Lattice):
-                sides = np.ptp(scaled(period_box(ends_of(rows), periods)), axis=0)
-                sampler = sampler.over(sides, constant=True)
+                sampler = sampler.over(np.ptp(scaled(lattice_box(sampler, rows)), axis=0), constant=True)
             return kernel, Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
 
         with one_thread():
@@ -81,6 +80,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
         if self.sampler is not None and "sampler" in recipe.idle:
             why = recipe.idle["sampler"]
             warnings.warn(f"sampler={self.sampler!r} has no effect: {why}", UserWarning, stacklevel=2)
+        warn_of_few_features(kernel, drawn.density, recipe, stacklevel=3)
         self.feature_map_ = features
         return self
 

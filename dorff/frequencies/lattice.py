@@ -12,6 +12,7 @@ Half of the lattice is kept, with twice the weight: cosines and sines of k and -
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -65,7 +66,10 @@ class Lattice(Sampler):
 
     `periods` of the inputs, in their own units, are numbers or None. Along an input with a period P the kernel is the
     sum of its copies, sum_n k(x - z + n P), and its side is P. k(x, x) is then more than without a period: by 0.07% for
-    a Gaussian of the length-scale P / 4, by 27% for P / 2."""
+    a Gaussian of the length-scale P / 4, by 27% for P / 2.
+
+    `box`, the least and the largest of each input in their own units, is for estimators that see more rows later
+    (`partial_fit`): without it theirs is that of the first rows. A job has `data.box`."""
 
     error: float = 1e-3
     tolerance: float = 1e-12
@@ -73,6 +77,7 @@ class Lattice(Sampler):
     constant: bool = False
     grid: tuple[tuple[float, ...], tuple[int, ...]] | None = None
     periods: Sequence[float | None] | None = None
+    box: Sequence[tuple[float, float]] | None = None
     kind = "lattice"
     mixes = True
     sampled = False
@@ -89,6 +94,8 @@ class Lattice(Sampler):
                 raise InputError(f"{problem}; write such as (360, None)")
             given = tuple(None if one is None else positive_number("periods", one) for one in periods)
             object.__setattr__(self, "periods", given)
+        if self.box is not None:
+            object.__setattr__(self, "box", _ends(self.box))
 
     def over(self, sides: FloatArray, *, constant: bool) -> "Lattice":
         return replace(self, sides=tuple(sides.tolist()), constant=constant)
@@ -163,6 +170,15 @@ class Lattice(Sampler):
         if self.sides is None:
             raise InputError("sampler: lattice: the box that the inputs lie in is not known; give Lattice(sides=...)")
         return _modes_of(self._scalars(kernel, d, p), self, self.sides, count)
+
+
+def _ends(box: Any) -> tuple[tuple[float, float], ...]:
+    with suppress(TypeError, ValueError):
+        ends = tuple((float(low), float(high)) for low, high in box)
+        if ends and all(-math.inf < low <= high < math.inf for low, high in ends):
+            return ends
+    problem = f"box must be the least and the largest of each input, not {box!r}"
+    raise InputError(f"{problem}; write such as ((0, 360), (-90, 90))")
 
 
 def check_periods(periods: Sequence[float | None] | None, d: int) -> None:

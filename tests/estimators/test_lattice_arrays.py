@@ -204,6 +204,57 @@ def test_rows_in_parts_and_pickles_go_on(written: list[int]) -> None:
         stream.partial_fit(X + 3.0, Y)
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_rows_that_come_later_lie_in_the_box_that_is_given(given: bool, written: list[int]) -> None:
+    """In the inputs' own units; of rows of which the first ones have another box than all."""
+    X, Y = flow()
+    X = X * [100.0, 1.0] + [50.0, 0.0]
+    first = X[:, 0] < 110.0
+    sampler = replace(LATTICE, box=((50, 150), (0, 2)) if given else None)
+    estimator = ORFFRegressor(kernels.Gaussian([40.0, 0.4]), 600, sampler=sampler, ridge=1e-5)
+    stream = clone(estimator).fit(X[first], Y[first])
+    if not given:
+        with pytest.raises(InputError, match=r"outside of the box .*\[\[50\.0, 1\d\d\..*give a Lattice\(box="):
+            stream.partial_fit(X[~first], Y[~first])
+        return
+    stream.partial_fit(X[~first], Y[~first])
+    assert written == [first.sum(), (~first).sum()]
+    own = clone(estimator).fit(X, Y)
+    np.testing.assert_allclose(stream.predict(X), own.predict(X), rtol=0, atol=1e-6)
+    assert (
+        own.model_.feature_map.m == ORFFRegressor(estimator.kernel, 600, sampler=LATTICE).fit(X, Y).model_.feature_map.m
+    )
+    with pytest.raises(InputError, match="outside of the box"):
+        stream.partial_fit(X + np.array([0.1, 0.0]), Y)
+    features = RandomFeatures(kernels.Gaussian([40.0, 0.4]), 600, sampler=sampler).fit(X[first])
+    F = features.transform(X[:200])
+    np.testing.assert_allclose(F @ F.T, kernels.Gaussian([40.0, 0.4]).gram(X[:200], X[:200]), rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "box", [(), ((0, 1),), ((1, 0), (0, 1)), ((0, np.nan), (0, 1)), ((0, 1, 2), (0, 1, 2)), 3, "box"]
+)
+def test_a_box_that_is_none_is_refused(box: Any) -> None:
+    with pytest.raises(InputError, match=r"box( must be|: wanted)"):
+        ORFFRegressor(FIELD, 600, sampler=frequencies.Lattice(1e-3, box=box)).fit(*flow(50))
+
+
+@pytest.mark.parametrize("kind", ["regressor", "classifier", "features"])
+def test_fewer_features_than_the_error_needs_are_warned_of(kind: str) -> None:
+    X, Y = flow()
+    made: dict[str, Any] = {
+        "regressor": ORFFRegressor(FIELD, sampler=LATTICE, ridge=1e-5),
+        "classifier": ORFFClassifier(GAUSS, sampler=LATTICE, ridge=1e-5),
+        "features": RandomFeatures(GAUSS, sampler=LATTICE),
+    }
+    rows = (X, Y if kind == "regressor" else Y[:, 0] > 0)
+    few = made[kind].set_params(n_features=40)
+    with pytest.warns(QualityWarning, match=r"40 features may be off .* takes about \d+; raise n_features") as caught:
+        few.fit(*rows)
+    assert [one.filename for one in caught if "features may" in str(one.message)] == [__file__]
+    clone(few).set_params(n_features=400).fit(*rows)
+
+
 @pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
 @pytest.mark.parametrize("ridge", [1e-15, [1e-15, 1e-13], "auto"])
 def test_where_digits_are_lost_rows_are_summed_as_before(ridge: Any, written: list[int]) -> None:
