@@ -113,8 +113,8 @@ def predict(
     """
     import dorff.predict as predicting
     from dorff.data.nodes import group_attributes
-    from dorff.model import REPEATING
     from dorff.predict.tables import Tables
+    from dorff.store import load_model
 
     extra = predicting.Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
     named, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
@@ -131,7 +131,7 @@ def predict(
     if empty:
         say(f"dorff: {out}: {empty:,} of {rows:,} rows are NaN, as their inputs hold NaN or infinity", "warning")
     if far:
-        say(f"dorff: {out}: {far:,} of {rows:,} rows lie {REPEATING}", "warning")
+        say(f"dorff: {store}: {load_model(model, posterior=False).beyond(far, rows)}", "warning")
     text = f"{out}: {rows:,} rows of y{', std' if std else ''}{', bands' if bands else ''}"
     show({"rows": rows, predicting.NAN_ROWS: empty, "store": str(out), "plan_peak_bytes": peak}, text, as_json=as_json)
 
@@ -156,10 +156,10 @@ def score(
     the weights that the model was fitted by, where the data set has an array of that name (--json: `weights`).
 
     --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them."""
-    from dorff.model import REPEATING
     from dorff.predict import COVERAGE_LEVELS, ROWS
     from dorff.predict import score as run
     from dorff.solvers import R2
+    from dorff.store import load_model
 
     arrays, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
     if pooled and mean:
@@ -171,7 +171,7 @@ def score(
             coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of, progress=progress,
         )  # fmt: skip
     if far := scores.rows_repeating:
-        say(f"dorff: {store}: {far:,} of {scores.rows:,} rows lie {REPEATING}", "warning")
+        say(f"dorff: {store}: {load_model(model, posterior=False).beyond(far, scores.rows)}", "warning")
     figures = {name: value for name, value in asdict(scores).items() if value is not None or name == "weights"}
     show(figures, score_text(scores), as_json=as_json)
 

@@ -19,7 +19,7 @@ from dorff.estimators.parameters import Nested, named_kernel, seed_of, warn_of_f
 from dorff.features import FeatureMap, Projected, Recipe, folded, periods_of
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
-from dorff.model.model import REPEATING, Model
+from dorff.model.model import Model
 from dorff.model.weights import operator_weights
 from dorff.plan import draw_features
 
@@ -120,13 +120,13 @@ def answered(
             meta=np.empty((0,) * (1 + len(columns)), dtype),
         )
     if not isinstance(X, StoredRows):
-        _warn_of(_repeating(model, X), len(X))
+        _warn_of(model, _repeating(model, X), len(X))
         return answer(model, X)
     out, far = np.empty((len(X), *columns), dtype), 0
     for start, stop in runs_of(len(X), X.unit_rows):
         rows = finite_in(X[start:stop], read, "X", start)
         out[start:stop], far = answer(model, rows), far + _repeating(model, rows)
-    _warn_of(far, len(X))
+    _warn_of(model, far, len(X))
     return out
 
 
@@ -134,7 +134,7 @@ def _answer_of_chunk(
     X: FloatArray, model: M, *, answer: Answer[M], read: Flags | None, block_id: tuple[int, ...]
 ) -> npt.NDArray[Any]:
     rows = finite_in(np.ascontiguousarray(X, dtype=np.float64), read, f"X, chunk {block_id[0]}", 0)
-    _warn_of(_repeating(model, rows), len(rows))
+    _warn_of(model, _repeating(model, rows), len(rows))
     return answer(model, rows)
 
 
@@ -147,6 +147,6 @@ def _repeating(model: Any, X: FloatArray) -> int:
     return model.repeating(X) if isinstance(model, Model) else 0
 
 
-def _warn_of(far: int, rows: int) -> None:
+def _warn_of(model: Any, far: int, rows: int) -> None:
     if far:
-        warnings.warn(f"{far:,} of {rows:,} rows lie {REPEATING}", UserWarning, stacklevel=6)
+        warnings.warn(model.beyond(far, rows), UserWarning, stacklevel=6)

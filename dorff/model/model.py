@@ -25,12 +25,6 @@ PRODUCT_ROWS: Final = 2**14  # where no features are made
 SURE: Final = 1e6  # times the error of a fast way: variances below that are made of features
 BLOCK_BYTES: Final = 2**26  # of the features of a block, where these are so many that it has fewer rows
 Views = Sequence[str | int] | None
-#: What is to be said of rows that `Model.repeating` counts.
-REPEATING: Final = (
-    "so far beyond the rows fitted that a function on a lattice repeats itself, or off an input that was constant in "
-    "the rows fitted and that it does not see: what is predicted is of other places; leave them out, or fit with rows "
-    "(a job: data.box) that reach as far"
-)
 UNSEEN: Final = 0.1  # length-scales from the rows fitted, along an input that features on a lattice do not see
 
 
@@ -149,6 +143,16 @@ class Model:
         if self.ends is None:
             return 0
         return int(np.count_nonzero(np.any((self.ends[0] > X) | (self.ends[1] < X), axis=1)))
+
+    def beyond(self, far: int, rows: int) -> str:
+        """What is to be said of so many rows that lie beyond the `ends`, and where these are."""
+        assert self.ends is not None
+        names = self.info["data"].get("inputs", [f"input {at}" for at in range(self.d)])
+        each = zip(names, *self.ends, strict=True)
+        ends = [f"{name} from {low:.6g} to {high:.6g}" for name, low, high in each if np.isfinite(high)]
+        problem = "from there on a function on a lattice repeats itself, or does not see an input that was constant"
+        remedy = "leave them out, or fit with rows (a job: data.box) that reach as far"
+        return f"{far:,} of {rows:,} rows lie outside of {', '.join(ends)}: {problem}; {remedy}"
 
     def predict(self, X: npt.ArrayLike, *, views: Views = None) -> FloatArray:
         """f (n, p) at X (n, d), in the targets' units, or the mean of views. InputError when X has other columns."""

@@ -315,7 +315,7 @@ def test_rows_where_the_function_repeats_itself_are_counted(standardize: bool, t
     far[:540:180] = X[:540:180] + period
     far[540::180, 2] = [8.0, 6.0]
     far[1:3, 2] += [1e-3, -1e-3]
-    message = f"^5 of {N} rows lie so far beyond the rows fitted that a function on a lattice repeats itself"
+    message = f"^5 of {N} rows lie outside of input 0 from {ends[0][0]:.6g} to .*, input 2 from 6.9.* to 7.0"
     with pytest.warns(UserWarning, match=message) as seen:
         again = estimator.predict(far)
     np.testing.assert_allclose(again[::180], estimator.predict(X[::180]), atol=1e-9)
