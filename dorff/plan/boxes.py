@@ -39,7 +39,26 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
         raise InputError(
             f"data.box: of {dataset.input_columns[at]} {box[0, at]:g} is more than {box[1, at]:g}; turn them"
         )
-    return period_box(box, periods)
+    box = period_box(box, periods)
+    if (ends := told_box(dataset)) is not None:
+        _check_rows(job, dataset, box, period_box(ends, periods))
+    return box
+
+
+def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -> None:
+    """InputError for a given box that rows leave, or that no row lies in where such are dropped. `ends` (2, d) are at
+    least those of the rows: of some that are no longer used too."""
+    if job.data.outside == "drop":
+        outside, remedy = (ends[0] > box[1]) | (ends[1] < box[0]), "name the box that the rows lie in"
+    elif dataset.first or job.data.window is not None:
+        return
+    else:
+        outside, remedy = (ends[0] < box[0]) | (ends[1] > box[1]), "make it wider, or set data.outside: drop"
+    if outside.any():
+        at = int(np.argmax(outside))
+        (low, high), (least, most) = box[:, at].tolist(), ends[:, at].tolist()
+        came = f"but {dataset.path} has values from {least!r} to {most!r}"
+        raise InputError(f"data.box: of {dataset.input_columns[at]} it is from {low!r} to {high!r}, {came}; {remedy}")
 
 
 def told_box(dataset: Dataset) -> FloatArray | None:

@@ -68,6 +68,9 @@ class Settled:
 
 
 def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Made, leaves: Sequence[Leaf]) -> Settled:
+    if len(counts := job.features.counts) > 1:
+        problem = f"of a lattice it is a ceiling, of which each kernel takes what it needs; came {len(counts)} of them"
+        raise InputError(f"features.count: {problem}; give {max(counts)} alone")
     wanted = summed(own, dataset) if summable(job, recipe) else own
     earlier, grown = begun(job, dataset, wanted, made, leaves)
     periods = periods_of(own.sampler, dataset.d)

@@ -228,8 +228,6 @@ def test_a_lattice_that_was_made_for_others_serves_a_kernel_by_its_own_features(
     assert several.reads == 0.0 and len({row["m"] for row in several.table}) == 2
     with pytest.raises(InputError, match=r"'lengthscale': 0\.01.* needs frequencies .* than those of features\.drawn"):
         make_plan(job(sea, kernel=of_scale("decomposable", 0.01), features=both))
-    with pytest.raises(InputError, match=r"features\.count: several need"):
-        fitted(sea, kernel=UNEVEN, features={"count": [100, 200]}, state="of counts")
 
 
 def test_an_input_that_one_kernel_alone_sees_varies_for_all(tmp_path: Path) -> None:
@@ -584,6 +582,28 @@ def test_the_box_is_told_by_ingest_or_by_a_first_look_at_the_inputs(tmp_path: Pa
     write(tmp_path / "empty.zarr", x=np.full((300, 2), np.nan), y=np.zeros((300, 2)))
     with pytest.raises(InputError, match=r"inputs that are not finite; give data\.box"):
         fitted(tmp_path, data={"store": "empty.zarr", "nan": "drop"}, state="of the empty")
+
+
+def test_a_plan_refuses_what_a_fit_would(tmp_path: Path) -> None:
+    """Several counts, and a box that rows leave or that none lies in, as far as the store says where they are."""
+    X, Y = flow(900)
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    ingest([tmp_path / "a.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"], shard_rows=SHARD)
+    with pytest.raises(InputError, match=r"features\.count: of a lattice .* came 2 of them; give 200 alone"):
+        make_plan(job(tmp_path, features={"count": [100, 200]}, solve={"ridge": [1e-5, 1e-3]}))
+    narrow, empty = {"box": [[0, 1], [0, 1.5]]}, {"box": [[0, 1], [5, 6]], "outside": "drop"}
+    ends = rf"to {X[:, 1].max()}; "
+    with pytest.raises(InputError, match=rf"data\.box: of x1 it is from 0\.0 to 1\.5, but .* {ends}make it wider"):
+        make_plan(job(tmp_path, data=narrow))
+    with pytest.raises(InputError, match=rf"data\.box: of x1 it is from 5\.0 to 6\.0, but .* {ends}name the box that"):
+        make_plan(job(tmp_path, data=empty))
+    for allowed in ({**narrow, "outside": "drop"}, {**narrow, "window": 500}, {"box": [[0, 1], [0, 2]]}):
+        make_plan(job(tmp_path, data=allowed))
+    turning = {"sampler": {"type": "lattice", "periods": [None, 9]}}
+    make_plan(job(tmp_path, data=narrow, features=turning))
+    commit(tmp_path / "data.zarr", {"ranges": {}})
+    with pytest.raises(InputError, match=r"no rows are left .* data\.outside: drop .* beyond data\.box: name the"):
+        fitted(tmp_path, data=empty)
 
 
 def test_appended_rows_keep_the_box(sea: Path) -> None:
