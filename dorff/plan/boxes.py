@@ -11,6 +11,7 @@ from dorff.errors import InputError
 from dorff.features import period_box, periods_of
 from dorff.kernels import FloatArray
 from dorff.passes import PassSpec
+from dorff.passes.frozen import with_slack
 from dorff.spec.job import Job
 from dorff.storage.location import locate
 
@@ -48,17 +49,18 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
 def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -> None:
     """InputError for a given box that rows leave, or that no row lies in where such are dropped. `ends` (2, d) are at
     least those of the rows: of some that are no longer used too."""
+    (low, high), (least, most) = with_slack(box), ends
     if job.data.outside == "drop":
-        outside, remedy = (ends[0] > box[1]) | (ends[1] < box[0]), "name the box that the rows lie in"
+        outside, remedy = (least > high) | (most < low), "name the box that the rows lie in"
     elif dataset.first or job.data.window is not None:
         return
     else:
-        outside, remedy = (ends[0] < box[0]) | (ends[1] > box[1]), "make it wider, or set data.outside: drop"
+        outside, remedy = (least < low) | (most > high), "make it wider, or set data.outside: drop"
     if outside.any():
         at = int(np.argmax(outside))
-        (low, high), (least, most) = box[:, at].tolist(), ends[:, at].tolist()
-        came = f"but {dataset.path} has values from {least!r} to {most!r}"
-        raise InputError(f"data.box: of {dataset.input_columns[at]} it is from {low!r} to {high!r}, {came}; {remedy}")
+        sides = [f"from {low!r} to {high!r}" for low, high in (box[:, at].tolist(), ends[:, at].tolist())]
+        came = f"it is {sides[0]}, but {dataset.path} has values {sides[1]}"
+        raise InputError(f"data.box: of {dataset.input_columns[at]} {came}; {remedy}")
 
 
 def told_box(dataset: Dataset) -> FloatArray | None:
