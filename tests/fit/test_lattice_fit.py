@@ -398,14 +398,17 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
         assert own.leaves_computed > 2
         found, wanted = (values(sea, f"{name}{number}", X) for name in ("again", "own"))
         assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
-    # What the lattice does not cover has a pass of its own; and the first is as it was.
-    assert (
-        fitted(sea, "short", kernel={**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.1}}).leaves_computed > 2
-    )
+    # What the lattice does not cover has a pass of its own, nor do others rows, folds or targets; and the first stays.
+    for parts, reason in (
+        ({"kernel": of_scale("divergence_free", 0.1)}, "their lattice is too coarse or too narrow for this kernel"),
+        ({"data": {"weights": "weights"}}, "another choice of arrays (inputs, targets, weights or groups)"),
+        ({"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}, "weights or groups), solve.select or solve.folds"),
+    ):
+        (planned,) = (one for one in make_plan(job(sea, "other", **parts)).warnings if "rows are summed anew" in one)
+        own = fitted(sea, "other", **parts)
+        assert reason in planned and planned in own.warnings and own.leaves_computed > 2
+        assert not any("summed anew" in one for one in make_plan(job(sea, "other", **parts)).warnings)
     assert fitted(sea, "first").outcome == "unchanged"
-    # Neither do others rows, folds or targets.
-    for parts in ({"data": {"weights": "weights"}}, {"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}):
-        assert fitted(sea, "other", **parts).leaves_computed > 2
 
 
 def test_sums_of_other_rows_or_of_less_care_serve_no_job(sea: Path) -> None:
