@@ -290,9 +290,12 @@ def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto
     """The sentence for the kernel that features are the furthest from, of those that there is one for."""
     each = own_recipes(recipe, kernels) if sums is Kind.TOEPLITZ else [recipe] * len(kernels)
     fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
-    pairs = [(kernel, law) for kernel, one in zip(fixed, each, strict=True) if (law := one.draw(0).density) is not None]
-    order = sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe))
-    return next((text for pair in order if (text := shortfall(*pair, recipe, sums=sums, auto=auto)[1])), [])
+    laws = [one.draw(0).density for one in each]
+    pairs = [(kernel, law, at) for at, (kernel, law) in enumerate(zip(fixed, laws, strict=True)) if law is not None]
+    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe)):
+        if text := shortfall(kernel, law, recipe, sums=sums, auto=auto)[1]:
+            return [f"kernel[{at}]: {one}" if len(kernels) > 1 else one for one in text]
+    return []
 
 
 def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:

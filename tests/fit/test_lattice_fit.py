@@ -677,6 +677,7 @@ def test_a_fit_says_what_its_lattice_takes(kernel: Any, more: dict[str, Any], se
         of_it = " ".join(one for one in fitted(sea, name, kernel=kernel, **parts, state=f"{name}'s").warnings
                          if "may be off the kernel by" in one)  # fmt: skip
         counts += [int(one.replace(",", "")) for one in re.findall("takes about ([0-9,]+);", of_it)]
+        assert not of_it or bool(re.match(r"kernel\[[01]\]: the lattice", of_it)) == isinstance(kernel, list)
         assert (of_it != "") == (name == "short"), (counts, of_it)
     assert len(counts) == 2
 
