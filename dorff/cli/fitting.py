@@ -128,10 +128,11 @@ def plan(
         "route", "reason", "passes",
     )  # fmt: skip
     buckets = asked_of_buckets(planned.job, planned.dataset, costs)
-    missing, result = planned.missing_rows(), {key: getattr(costs, key) for key in keys}
+    missing = None if terms or costs.route == "streaming" else planned.missing_rows()
+    costs = costs if missing is None else costs.of_passes(missing / planned.dataset.rows)
     text = _costs_text(planned, costs, buckets, missing)
-    result |= {"in_driver": planned.cluster().in_driver, "missing_rows": missing}
-    result |= ({"manifold": terms} if terms else {}) | buckets
+    result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver} | buckets
+    result |= ({"manifold": terms} if terms else {}) | ({} if missing is None else {"missing_rows": missing})
     if planned.crowded:
         text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
     if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):
@@ -151,18 +152,18 @@ def plan(
     options.show(result, options.rows_of(text | sentences.choices_text(result["choices"])), as_json=as_json)
 
 
-def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int], missing: int) -> dict[str, str]:
+def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int], missing: int | None) -> dict[str, str]:
+    rows, ceiling = planned.dataset.rows, planned.recipe.on_lattice and planned.recipe.lattice is None
     text = {
         "leaves": f"{costs.leaves:,}",
         "memory": f"{options.size(costs.peak_bytes)} at the peak, {options.size(costs.worker_bytes)} of it a worker",
         "disk": options.size(costs.disk_bytes),
         "work": f"{costs.flops:.3g} flops, about {costs.seconds:.3g} s",
-        "features": f"{costs.m:,}",
+        "features": f"{'at most ' * ceiling}{costs.m:,}",
         "route": costs.reason,
         "passes": f"{costs.passes:,} over the rows",
     }
-    rows = planned.dataset.rows
-    if not planned.terms and costs.route != "streaming" and missing < rows:
+    if missing is not None and missing < rows:
         here = f"the sums of {rows - missing:,} of {rows:,} rows are in the state"
         text["passes"] = f"{costs.passes:,}; {here}" if missing else "none: the sums of all rows are in the state"
     for number, term in enumerate(planned.terms, 1):

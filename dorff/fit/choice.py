@@ -89,6 +89,8 @@ def filled(plan: Plan, folds: Mapping[Part, Solvable]) -> list[list[Solvable]]:
         why = "no row has a target and finite inputs: all are unlabelled; give some rows their targets"
         if (column := plan.job.data.labelled) is not None:
             why += f", and a 1 in {column}, the column of data.labelled"
+    if plan.job.data.outside == "drop":
+        why += "; data.outside: drop leaves out those beyond data.box: name the box that the rows lie in"
     no_rows = f"{plan.dataset.path}: no rows are left to fit; {why}"
     return folds_with_rows(folds, no_rows, lambda target: no_target(plan, target))
 

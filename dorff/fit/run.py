@@ -129,8 +129,10 @@ class Solved:
     @cached_property
     def lattice_error(self) -> tuple[float | None, list[str]]:
         """How far the chosen kernel's features may be from it, where they lie on a lattice; what to say of it."""
-        choice = self.fitted.choice
-        return self.last[0].lattice_error(choice.fit.kernel, self.fitted.settings[choice.candidate].density)
+        choice, plan = self.fitted.choice, self.last[0]
+        error, text = plan.lattice_error(choice.fit.kernel, self.fitted.settings[choice.candidate].density)
+        name = f"kernel[{choice.candidate // len(plan.weights)}]: " * (len(plan.kernel_configs) > 1)
+        return error, [name + one for one in text]
 
     @property
     def score(self) -> float | None:

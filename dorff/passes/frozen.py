@@ -168,6 +168,11 @@ def _check_numbers(config: Mapping[str, Any]) -> None:
         raise InputError("its numbers of rows or folds are not those of a plan")
 
 
+def with_slack(box: FloatArray) -> FloatArray:
+    """A box (2, d) with what rounding may add."""
+    return np.asarray(box + 1e-9 * np.ptp(box, axis=0) * [[-1.0], [1.0]])
+
+
 @dataclass(frozen=True)
 class RowsName:
     """Rows by number and value: from which on, how many, and a checksum, or one of each array."""
@@ -290,9 +295,8 @@ class Pass(Place):
         given = self.spec.recipe.get("box")
         if given is None:
             return None
-        low, high = np.array(given, dtype=np.float64)
-        slack = 1e-9 * (high - low)
-        return endless(np.array([low - slack, high + slack]), periods_of(self.spec.sampler, len(low)))
+        box = with_slack(np.array(given, dtype=np.float64))
+        return endless(box, periods_of(self.spec.sampler, box.shape[1]))
 
     @property
     def folds(self) -> FoldRule:

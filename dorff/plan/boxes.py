@@ -11,6 +11,7 @@ from dorff.errors import InputError
 from dorff.features import period_box, periods_of
 from dorff.kernels import FloatArray
 from dorff.passes import PassSpec
+from dorff.passes.frozen import with_slack
 from dorff.spec.job import Job
 from dorff.storage.location import locate
 
@@ -39,7 +40,27 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
         raise InputError(
             f"data.box: of {dataset.input_columns[at]} {box[0, at]:g} is more than {box[1, at]:g}; turn them"
         )
-    return period_box(box, periods)
+    box = period_box(box, periods)
+    if (ends := told_box(dataset)) is not None:
+        _check_rows(job, dataset, box, period_box(ends, periods))
+    return box
+
+
+def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -> None:
+    """InputError for a given box that rows leave, or that no row lies in where such are dropped. `ends` (2, d) are at
+    least those of the rows: of some that are no longer used too."""
+    (low, high), (least, most) = with_slack(box), ends
+    if job.data.outside == "drop":
+        outside, remedy = (least > high) | (most < low), "name the box that the rows lie in"
+    elif dataset.first or job.data.window is not None:
+        return
+    else:
+        outside, remedy = (least < low) | (most > high), "make it wider, or set data.outside: drop"
+    if outside.any():
+        at = int(np.argmax(outside))
+        sides = [f"from {low!r} to {high!r}" for low, high in (box[:, at].tolist(), ends[:, at].tolist())]
+        came = f"it is {sides[0]}, but {dataset.path} has values {sides[1]}"
+        raise InputError(f"data.box: of {dataset.input_columns[at]} {came}; {remedy}")
 
 
 def told_box(dataset: Dataset) -> FloatArray | None:

@@ -54,7 +54,7 @@ class Costs:
     that m r >= p n (Minh 2016, eq. 75): the exact model's system is then the smaller one. `flops` and `seconds` are
     those of all `passes`, `route` is how the system is solved and `reason` why so; `others` are the ways that the job
     may ask for instead. `fewer` names what of a graph makes the largest tasks large, "" where other tasks are the
-    largest. `pass_seconds` are those of a further pass by streaming."""
+    largest. `pass_seconds` are those of one pass: by streaming a further one, else that of all rows."""
 
     m: int
     rank: int
@@ -73,10 +73,10 @@ class Costs:
     others: tuple[Way, ...] = ()
     pass_seconds: float = 0.0
 
-    def of_passes(self, passes: int) -> Self:
-        """The costs of a fit by streaming that takes so many passes."""
+    def of_passes(self, passes: float) -> Self:
+        """The costs of a fit by streaming that takes so many passes, or of one whose sums miss such a share of rows."""
         seconds = self.seconds + (passes - self.passes) * self.pass_seconds
-        return replace(self, passes=passes, seconds=seconds, flops=passes / self.passes * self.flops)
+        return replace(self, passes=math.ceil(passes), seconds=seconds, flops=passes / self.passes * self.flops)
 
     @property
     def leaf_seconds(self) -> float:

@@ -30,6 +30,11 @@ from dorff.storage.location import locate
 
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
+#: And what of a job they differ by, else.
+_KEYS: Final = {
+    "rows": "choice of arrays (inputs, targets, weights or groups)", "seed": "features.seed", "nan": "data.nan",
+    "standardize": "solve.standardize", "class_weight": "solve.class_weight", "folds": "solve.select or solve.folds",
+}  # fmt: skip
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14
 MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
@@ -55,12 +60,13 @@ def summable(job: Job, recipe: Recipe) -> bool:
 class Settled:
     """The job's own pass and the one that is made, now that the inputs' box is known: that of a pass in the state which
     serves the job, or its own. The recipe, of a job whose first rows have nothing to say of it; and where the box is
-    from, if not from the job."""
+    from, if not from the job. `unlike` says why sums in the state do not serve it, if there are some."""
 
     own: PassSpec
     spec: PassSpec
     recipe: Recipe
     why: str
+    unlike: tuple[str, ...] = ()
 
     def ends(self, columns: Sequence[str]) -> dict[str, list[float]]:
         """The least and the largest of each input, by its name."""
@@ -68,8 +74,11 @@ class Settled:
 
 
 def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Made, leaves: Sequence[Leaf]) -> Settled:
+    if len(counts := job.features.counts) > 1:
+        problem = f"of a lattice it is a ceiling, of which each kernel takes what it needs; came {len(counts)} of them"
+        raise InputError(f"features.count: {problem}; give {max(counts)} alone")
     wanted = summed(own, dataset) if summable(job, recipe) else own
-    earlier, grown = begun(job, dataset, wanted, made, leaves)
+    earlier, grown, unlike = begun(job, dataset, wanted, made, leaves)
     periods = periods_of(own.sampler, dataset.d)
     of_rows = "the least and the largest of the rows"
     of_rows += " (0 and the period of an input that has one)" if np.isfinite(periods).any() else ""
@@ -92,36 +101,40 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     question = {**recipe.question(), **ends, "rows": rows}
     own, wanted = (replace(spec, recipe=question, sampler=recipe.sampler.config()) for spec in (own, wanted))
     if earlier is None:
-        return Settled(own, wanted, recipe, why)
+        return Settled(own, wanted, recipe, why, unlike)
     return Settled(own, earlier.spec, recipe.on(modes_of(earlier.features)) if recipe.lattice else recipe, why)
 
 
 def begun(
     job: Job, dataset: Dataset, wanted: PassSpec, made: Made, leaves: Sequence[Leaf]
-) -> tuple[Pass | None, FloatArray | None]:
+) -> tuple[Pass | None, FloatArray | None, tuple[str, ...]]:
     """The pass in the job's state of the least sums that serve it; None where there is none. Where rows have come that
-    are outside of the box of each, a box for all of them, with room for more.
+    are outside of the box of each, a box for all of them, with room for more. And a sentence where none serves.
 
     It is of the same rows, folds and targets, its first rows are what they were, and the lattice is fine and wide
     enough for the kernels. Its box is the one that the job names, if it names one."""
-    state, given, serving = locate(job.state), given_box(job, dataset), list[Pass]()
+    state, given, serving, reasons = locate(job.state), given_box(job, dataset), list[Pass](), dict[str, None]()
     for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
         with suppress(InputError, OSError):  # it is damaged, or of another version
             frozen = load_pass(place, frozen_hash(place) or "")
-            if _serves(frozen, job, wanted, made, given) and same_sample(frozen, dataset):
+            if (reason := _unlike(frozen, job, dataset, wanted, made, given)) == "":
                 serving.append(frozen)
+            elif frozen.spec.sums is Kind.TOEPLITZ and frozen.spec.store == wanted.store:
+                reasons[reason] = None
     serving.sort(key=lambda one: int(np.prod(extents_of(modes_of(one.features)))))
+    text = f"rows are summed anew, as sums that the state had do not serve this job: {'; others: '.join(reasons)}"
+    unlike = (text,) if reasons and not serving else ()
     if given is not None or job.data.outside == "drop":
-        return serving[0] if serving else None, None
+        return serving[0] if serving else None, None, unlike
     ends: FloatArray | None = None
     for frozen in serving:
         box, periods = box_of(frozen.spec), periods_of(frozen.spec.sampler, dataset.d)
         ends = period_box(_ends(frozen, dataset, leaves), periods)
         if np.all(ends[0] >= box[0]) and np.all(ends[1] <= box[1]):
-            return frozen, None
+            return frozen, None, ()
         ends = np.array([np.minimum(ends[0], box[0]), np.maximum(ends[1], box[1])])
         ends += GROWTH * np.ptp(ends, axis=0) * np.array([ends[0] < box[0], ends[1] > box[1]]) * [[-1.0], [1.0]]
-    return None, ends
+    return None, ends, unlike
 
 
 def _ends(frozen: Pass, dataset: Dataset, leaves: Sequence[Leaf]) -> FloatArray:
@@ -135,25 +148,29 @@ def _ends(frozen: Pass, dataset: Dataset, leaves: Sequence[Leaf]) -> FloatArray:
     return seen_box(dataset.window(start), dataset.stamp(start, dataset.n))
 
 
-def _serves(frozen: Pass, job: Job, wanted: PassSpec, made: Made, given: FloatArray | None) -> bool:
-    spec = frozen.spec
-    free = {name: getattr(wanted, name) for name in _FREE}
-    if replace(spec, **free).config() != wanted.config() or spec.recipe["outside"] != job.data.outside:
-        return False
-    if spec.sampler["tolerance"] > wanted.sampler["tolerance"]:
-        return False
-    if spec.sampler.get("periods") != wanted.sampler["periods"]:
-        return False
-    box = box_of(spec)
-    if given is not None and not np.array_equal(box, given):
-        return False
-    if any(wanted.words) and [[*spec.words], spec.tuning] != json.loads(json.dumps([wanted.words, wanted.tuning])):
-        return False  # what stands for the words was found for other ones
-    constants = frozen.constants
-    if alone_of(constants.features) is None:  # of views, whose lattices are apart
-        return False
-    recipe = made(_scaled(box, constants.features), constants.drawn if any(wanted.words) else None)
-    return recipe.on(modes_of(constants.features)).m > 0  # else InputError
+def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Made, given: FloatArray | None) -> str:
+    """Why the sums of a pass do not serve a job; "" where they do."""
+    spec, constants = frozen.spec, frozen.constants
+    if spec.sums is not wanted.sums or alone_of(constants.features) is None:  # of views, whose lattices are apart
+        return "they are of features' products"
+    was, own = replace(spec, **{name: getattr(wanted, name) for name in _FREE}).config(), wanted.config()
+    words = json.loads(json.dumps([wanted.words, wanted.tuning]))  # what stands for them was found for other ones
+    others = {
+        "data.outside": spec.recipe["outside"] != job.data.outside,
+        "data.box": given is not None and not np.array_equal(box_of(spec), given),
+        "features.sampler.tolerance": spec.sampler["tolerance"] > wanted.sampler["tolerance"],
+        "features.sampler.periods": spec.sampler.get("periods") != wanted.sampler["periods"],
+        "kernel, whose length-scale the rows tell": any(wanted.words) and [[*spec.words], spec.tuning] != words,
+    }
+    keys = [_KEYS.get(key, key) for key in own if was[key] != own[key]] + [key for key in others if others[key]]
+    if keys:
+        return f"they are of another {', '.join(keys)}"
+    recipe = made(_scaled(box_of(spec), constants.features), constants.drawn if any(wanted.words) else None)
+    try:
+        serves = recipe.on(modes_of(constants.features)).m > 0 and same_sample(frozen, dataset)
+        return "" if serves else "the first rows have other values"
+    except InputError:
+        return "their lattice is too coarse or too narrow for this kernel (one pass serves all that a job lists)"
 
 
 def same_sample(frozen: Pass, dataset: Dataset) -> bool:
@@ -273,9 +290,12 @@ def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto
     """The sentence for the kernel that features are the furthest from, of those that there is one for."""
     each = own_recipes(recipe, kernels) if sums is Kind.TOEPLITZ else [recipe] * len(kernels)
     fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
-    pairs = [(kernel, law) for kernel, one in zip(fixed, each, strict=True) if (law := one.draw(0).density) is not None]
-    order = sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe))
-    return next((text for pair in order if (text := shortfall(*pair, recipe, sums=sums, auto=auto)[1])), [])
+    laws = [one.draw(0).density for one in each]
+    pairs = [(kernel, law, at) for at, (kernel, law) in enumerate(zip(fixed, laws, strict=True)) if law is not None]
+    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe)):
+        if text := shortfall(kernel, law, recipe, sums=sums, auto=auto)[1]:
+            return [f"kernel[{at}]: {one}" if len(kernels) > 1 else one for one in text]
+    return []
 
 
 def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:

@@ -45,7 +45,7 @@ from dorff.storage.location import locate
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """A plan before its costs: `spec` is of the pass made, `own` of what the job alone would sum as Gram matrices."""
+    """A plan before its costs: `spec` is of the pass made, `own` of Gram sums; `unlike`: why earlier ones serve not."""
 
     job: Job
     dataset: Dataset
@@ -58,6 +58,7 @@ class _Draft:
     spec: PassSpec
     own: PassSpec
     resolved: tuple[Chosen, ...]
+    unlike: tuple[str, ...]
 
     @property
     def directory(self) -> Path:
@@ -149,9 +150,8 @@ class Plan(_Draft):
                 sentences.append(f"manifold.weight: it is 0, and term {number} costs a pass for nothing")
         if (job.data.box or job.data.outside == "drop") and not self.recipe.on_lattice:
             sentences.append("data.box and data.outside have no effect: features.sampler is no lattice")
-        listed = [*job.warnings, *(f"{one}; leave it out" for one in sentences)]
-        whole = self.dataset.q == 1 or self.dataset.labels is not None
-        nan, instead = job.data.nan, "drop" if whole else "partial"
+        listed = [*self.unlike, *job.warnings, *(f"{one}; leave it out" for one in sentences)]
+        nan, instead = job.data.nan, "drop" if self.dataset.q == 1 or self.dataset.labels is not None else "partial"
         needed = nan == "unlabelled" and (job.manifold or job.data.labelled is not None)
         if nan in ("partial", "unlabelled") and nan != instead and not needed:
             listed.append(f"data.nan: {nan} keeps the rows that {instead} does, and no others; write {instead}")
@@ -307,11 +307,11 @@ def _drafted(resolved: Resolved) -> _Draft:
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
     spec = _spec(job, dataset, recipe, fold_rule(job, dataset, leaves, largest_leaf(width)), words, observe)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
-    draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen)
+    draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen, ())
     if not recipe.on_lattice:
         return draft
     one = lattice.settled(job, dataset, spec, recipe, draft.made, leaves)
-    draft = replace(draft, own=one.own, spec=one.spec, recipe=one.recipe)
+    draft = replace(draft, own=one.own, spec=one.spec, recipe=one.recipe, unlike=one.unlike)
     return draft.with_choice("data.box", one.ends(dataset.input_columns), one.why) if one.why else draft
 
 

@@ -180,8 +180,7 @@ def _asks(job: Job, learned: bool, candidates: int, *, by: Sequence[str]) -> str
 
 
 def _direct(shape: Shape, means: Means) -> Way:
-    seconds = _gram_seconds(shape, means) + shape.solve_work / means.pace.square
-    return Way("direct", shape.leaf_bytes, shape.solve_bytes, shape.disk_bytes, _gram_flops(shape), 1, seconds)
+    return _of_sums("direct", shape, means, shape.solve_bytes, shape.solve_work / means.pace.square)
 
 
 def _cg(shape: Shape, means: Means) -> Way:
@@ -194,8 +193,7 @@ def _cg(shape: Shape, means: Means) -> Way:
     sketch += 4 / 3 * rank**2 * (40.0 * rank + 12.0 * size.k)  # as its columns are doubled
     steps = 2.0 * size.width**2 * size.patterns * shape.columns * ITERATIONS
     solve = sketch / means.pace.square + steps / (means.pace.thin / 2)
-    seconds = _gram_seconds(shape, means) + shape.solves * solve
-    return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
+    return _of_sums("cg", shape, means, driver, shape.solves * solve)
 
 
 def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
@@ -215,20 +213,18 @@ def _fourier(shape: Shape, light: LatticeCosts, means: Means) -> Way:
     # Samples take two iterations for their root, and one to solve; of a system of all columns where noise ties them.
     runs = 3.0 * SAMPLES * (1 if size.coupled else size.r)
     work += shape.posteriors * (CHOLESKY * whole**3 + runs * steps / (few + PROBES) * (product + 4.0 * whole**2))
-    seconds = _gram_seconds(shape, means) + work / means.pace.square
-    return Way("cg", shape.leaf_bytes, driver, shape.disk_bytes, _gram_flops(shape), 1, seconds)
+    return _of_sums("cg", shape, means, driver, work / means.pace.square)
 
 
-def _gram_flops(shape: Shape) -> float:
-    if shape.light is not None:
-        return shape.n * shape.light.seconds * NOMINAL
-    return shape.n * (float(shape.size.width) ** 2 + shape.map_flops)
-
-
-def _gram_seconds(shape: Shape, means: Means) -> float:
+def _of_sums(name: str, shape: Shape, means: Means, driver: int, solve: float) -> Way:
+    """One pass that sums, and so many seconds of solving in the driver."""
     row = shape.size.m * means.pace.number + shape.times * shape.size.width**2 / means.pace.square
-    row = row if shape.light is None else shape.light.seconds
-    return BESIDE * shape.n * row / min(means.workers, shape.leaves)
+    flops = float(shape.size.width) ** 2 + shape.map_flops
+    if shape.light is not None:
+        row, flops = shape.light.seconds, shape.light.seconds * NOMINAL
+    sums = BESIDE * shape.n * row / min(means.workers, shape.leaves)
+    held = shape.leaf_bytes, driver, shape.disk_bytes
+    return Way(name, *held, shape.n * flops, 1, sums + solve, pass_seconds=sums)
 
 
 def _streaming(shape: Shape, means: Means) -> Way:

@@ -101,12 +101,14 @@ def test_the_rows_without_labels_are_counted_and_the_weight_is_chosen(place: Pat
     job(place / "job.yaml", manifold=manifold, solve={**FOLDS, "ridge": [1e-6, 1e-3]})
     planned = answer("plan", "job.yaml")
     assert planned["manifold"][0]["weight"] == [0.0, 1e-4, 1e-2] and planned["passes"] == 2
+    assert "missing_rows" not in planned
     assert "5 nearest neighbours within the leaf, heat weights, normalised Laplacian" in call("plan", "job.yaml").stdout
     assert not (place / "run").exists()
     result = call("fit", "job.yaml", "--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
     assert (report["rows_used"], report["rows_unlabelled"], report["rows_dropped"]) == (LABELLED, N - LABELLED, 0)
+    assert answer("plan", "job.yaml")["passes"] == 2 and "in the state" not in call("plan", "job.yaml").stdout
     (weight,) = report["manifold"]
     assert weight in (0.0, 1e-4, 1e-2)
     assert "fit: manifold term 1: 5 nearest neighbours" in result.stderr

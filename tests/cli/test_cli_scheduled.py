@@ -317,11 +317,13 @@ def test_sums_of_a_lattice_serve_a_later_job_and_what_is_shown_says_so(place: Pa
     features = {"count": 6000, "sampler": {"type": "lattice", "error": 0.1}}
     shared: dict[str, Any] = {"data": {"store": "long.zarr"}, "features": features, "state": "runs/long"}
 
-    def of(length: float) -> Any:
+    def of(length: Any) -> Any:
         kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": length}}
         return write_job(place / f"{length}.yaml", **shared, kernel=kernel, model=f"models/{length}")
 
-    assert "1 over the rows" in call("plan", of(0.5)).stdout
+    planned = [call("plan", of(length)).stdout for length in (0.5, "median")]
+    assert all("1 over the rows" in text for text in planned)
+    assert ["at most 6,000\n" in text for text in planned] == [False, True]
     assert "the state" not in call("fit", of(0.5)).stdout
     assert "none: the sums of all rows are in the state" in call("plan", of(0.6)).stdout
     (plan,) = answered("inspect", "runs/long")["plans"]

@@ -273,12 +273,15 @@ def test_plan_says_how_many_rows_are_in_the_state(place: Path) -> None:
     write_job(place / "job.yaml", data={"store": "long.zarr"})
     assert "1 over the rows" in call("plan", "job.yaml").stdout
     fit(load_job(place / "job.yaml"))
-    assert json.loads(call("plan", "job.yaml", "--json").stdout)["missing_rows"] == 0
+    costs, plan = make_plan(load_job(place / "job.yaml")).costs, json.loads(call("plan", "job.yaml", "--json").stdout)
+    assert (plan["missing_rows"], plan["passes"], plan["flops"]) == (0, 0, 0)
+    assert 0 < costs.pass_seconds == pytest.approx(costs.seconds - plan["seconds"])
     (*before, last) = make_plan(load_job(place / "job.yaml")).leaves
     (receipt,) = place.glob(f"runs/sea/*/receipts/{len(before):06}.json")
     receipt.unlink()
     missing = last.stop - last.start
-    assert json.loads(call("plan", "job.yaml", "--json").stdout)["missing_rows"] == missing
+    plan = json.loads(call("plan", "job.yaml", "--json").stdout)
+    assert (plan["missing_rows"], plan["passes"], plan["flops"]) == (missing, 1, missing / 2000 * costs.flops)
     assert f"1; the sums of {2000 - missing:,} of 2,000 rows are in the state" in call("plan", "job.yaml").stdout
 
 

@@ -228,8 +228,6 @@ def test_a_lattice_that_was_made_for_others_serves_a_kernel_by_its_own_features(
     assert several.reads == 0.0 and len({row["m"] for row in several.table}) == 2
     with pytest.raises(InputError, match=r"'lengthscale': 0\.01.* needs frequencies .* than those of features\.drawn"):
         make_plan(job(sea, kernel=of_scale("decomposable", 0.01), features=both))
-    with pytest.raises(InputError, match=r"features\.count: several need"):
-        fitted(sea, kernel=UNEVEN, features={"count": [100, 200]}, state="of counts")
 
 
 def test_an_input_that_one_kernel_alone_sees_varies_for_all(tmp_path: Path) -> None:
@@ -400,14 +398,17 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
         assert own.leaves_computed > 2
         found, wanted = (values(sea, f"{name}{number}", X) for name in ("again", "own"))
         assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
-    # What the lattice does not cover has a pass of its own; and the first is as it was.
-    assert (
-        fitted(sea, "short", kernel={**FIELD, "scalar": {"type": "gaussian", "lengthscale": 0.1}}).leaves_computed > 2
-    )
+    # What the lattice does not cover has a pass of its own, nor do others rows, folds or targets; and the first stays.
+    for parts, reason in (
+        ({"kernel": of_scale("divergence_free", 0.1)}, "their lattice is too coarse or too narrow for this kernel"),
+        ({"data": {"weights": "weights"}}, "another choice of arrays (inputs, targets, weights or groups)"),
+        ({"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}, "weights or groups), solve.select or solve.folds"),
+    ):
+        (planned,) = (one for one in make_plan(job(sea, "other", **parts)).warnings if "rows are summed anew" in one)
+        own = fitted(sea, "other", **parts)
+        assert reason in planned and planned in own.warnings and own.leaves_computed > 2
+        assert not any("summed anew" in one for one in make_plan(job(sea, "other", **parts)).warnings)
     assert fitted(sea, "first").outcome == "unchanged"
-    # Neither do others rows, folds or targets.
-    for parts in ({"data": {"weights": "weights"}}, {"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}):
-        assert fitted(sea, "other", **parts).leaves_computed > 2
 
 
 def test_sums_of_other_rows_or_of_less_care_serve_no_job(sea: Path) -> None:
@@ -586,6 +587,29 @@ def test_the_box_is_told_by_ingest_or_by_a_first_look_at_the_inputs(tmp_path: Pa
         fitted(tmp_path, data={"store": "empty.zarr", "nan": "drop"}, state="of the empty")
 
 
+def test_a_plan_refuses_what_a_fit_would(tmp_path: Path) -> None:
+    """Several counts, and a box that rows leave or that none lies in, as far as the store says where they are."""
+    X, Y = flow(900)
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    ingest([tmp_path / "a.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"], shard_rows=SHARD)
+    with pytest.raises(InputError, match=r"features\.count: of a lattice .* came 2 of them; give 200 alone"):
+        make_plan(job(tmp_path, features={"count": [100, 200]}, solve={"ridge": [1e-5, 1e-3]}))
+    narrow, empty = {"box": [[0, 1], [0, 1.5]]}, {"box": [[0, 1], [5, 6]], "outside": "drop"}
+    ends = X[:, 1].max()
+    with pytest.raises(InputError, match=rf"data\.box: of x1 it is from 0\.0 to 1\.5, but .* to {ends}; make it wider"):
+        make_plan(job(tmp_path, data=narrow))
+    with pytest.raises(InputError, match=rf"data\.box: of x1 it is from 5\.0 to 6\.0, but .* to {ends}; name the box"):
+        make_plan(job(tmp_path, data=empty))
+    nearly = {"box": [[0, 1], [0, ends * (1 - 1e-10)]]}
+    for allowed in ({**narrow, "outside": "drop"}, {**narrow, "window": 500}, nearly):
+        make_plan(job(tmp_path, data=allowed))
+    turning = {"sampler": {"type": "lattice", "periods": [None, 9]}}
+    make_plan(job(tmp_path, data=narrow, features=turning))
+    commit(tmp_path / "data.zarr", {"ranges": {}})
+    with pytest.raises(InputError, match=r"no rows are left .* data\.outside: drop .* beyond data\.box: name the"):
+        fitted(tmp_path, data=empty)
+
+
 def test_appended_rows_keep_the_box(sea: Path) -> None:
     """Rows that lie in it are added, and no others; a wider box is another pass."""
     first = fitted(sea)
@@ -653,6 +677,7 @@ def test_a_fit_says_what_its_lattice_takes(kernel: Any, more: dict[str, Any], se
         of_it = " ".join(one for one in fitted(sea, name, kernel=kernel, **parts, state=f"{name}'s").warnings
                          if "may be off the kernel by" in one)  # fmt: skip
         counts += [int(one.replace(",", "")) for one in re.findall("takes about ([0-9,]+);", of_it)]
+        assert not of_it or bool(re.match(r"kernel\[[01]\]: the lattice", of_it)) == isinstance(kernel, list)
         assert (of_it != "") == (name == "short"), (counts, of_it)
     assert len(counts) == 2
 

@@ -142,6 +142,7 @@ def test_a_plan_says_what_a_lattice_takes(
         assert len(said) == 1 and said[0].startswith(f"the lattice's {m:,} features") and said[0].endswith(wanted)
     if not auto:  # else several may have another sampler
         assert len(several.foreseen()) == len(said)
+        assert all(re.match(r"kernel\[[012]\]: the lattice's", text) for text in several.foreseen())
         for planned, kernel in ((several, each), (one, each[1])):  # who does so has enough
             for number in re.findall("takes about ([0-9,]+);", " ".join(planned.foreseen())):
                 enough = int(number.replace(",", ""))
@@ -170,6 +171,7 @@ def test_kernels_that_share_their_features_are_judged_by_these(precision: str, t
             errors = [lattice.kernel_error(kernel.fix(2, 1), made.recipe.draw(0).density, made.recipe)
                       for kernel in made.candidates]  # fmt: skip
             assert (max(errors) > 2e-3) == (text != "") and (not text or f"by {max(errors):.1g}," in text)
+            assert not text or text.startswith(f"kernel[{np.argmax(errors)}]: ")
     if precision == "mixed":
         (number,) = re.findall("takes about ([0-9,]+);", said[0])
         assert 800 < int(number.replace(",", "")) <= 2400 and said[1] == ""
