@@ -19,7 +19,7 @@ from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, ke
 from dorff.data import ingest, open_dataset
 from dorff.data.layout import commit
 from dorff.engine import SerialEngine
-from dorff.errors import InputError, StoppedError
+from dorff.errors import DoesNotFitError, InputError, StoppedError
 from dorff.fit import FitReport, fit, run
 from dorff.fit.tune import tune
 from dorff.passes import blocks as leaf_sizes
@@ -243,6 +243,20 @@ def test_an_input_that_one_kernel_alone_sees_varies_for_all(tmp_path: Path) -> N
     assert again.reads == 0.0 and [row["value"] for row in again.table] == pytest.approx([row["value"] for row in rows])
     assert alone.m < again.m == rows[0]["m"] and both.kernel == 1
     assert [row["value"] for row in alone.table] == pytest.approx([row["value"] for row in rows], rel=0.02)
+
+
+def test_a_length_scale_of_what_does_not_vary_is_not_shown(sea: Path) -> None:
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian"}}
+    found = fitted(sea, kernel=kernel, data={"inputs": "walk"})
+    (lengths,) = [one["value"] for one in found.choices if one["key"] == "kernel.lengthscale"]
+    assert [*lengths] == ["walk0", "walk1"]
+
+
+def test_kernels_that_need_too_large_a_lattice_together_are_told_to_part(sea: Path) -> None:
+    apart = [of_scale("decomposable", s) for s in (0.01, 100.0)]
+    with pytest.raises(DoesNotFitError, match=r"raise it to \d+MiB .* or fit kernels of .* in jobs of their own$"):
+        make_plan(job(sea, kernel=apart, solve={"select": "gcv"}))
+    make_plan(job(sea, kernel=apart[0]))
 
 
 @pytest.mark.parametrize("select", ["evidence", "gcv"])
@@ -544,7 +558,7 @@ def test_of_scaled_inputs_a_period_is_scaled_too(tmp_path: Path) -> None:
 def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:
     box = [[0.0, 0.5], [0.0, 2.0]]
     with pytest.raises(
-        InputError, match=r"column x0: 0\.\d+ is outside of the box .* from 0 to 0\.5; give a data\.box"
+        InputError, match=r"column x0: 0\.\d+ is outside of the box .* from 0\.0 to 0\.5; give a data\.box"
     ):
         fitted(sea, data={"box": box})
     assert not (sea / "state").exists()
