@@ -421,6 +421,8 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
         (planned,) = (one for one in make_plan(job(sea, "other", **parts)).warnings if "rows are summed anew" in one)
         own = fitted(sea, "other", **parts)
         assert reason in planned and planned in own.warnings and own.leaves_computed > 2
+        again = fitted(sea, "other", **parts)
+        assert again.outcome == "unchanged" and own.warnings == [planned, *again.warnings]
         assert not any("summed anew" in one for one in make_plan(job(sea, "other", **parts)).warnings)
     assert fitted(sea, "first").outcome == "unchanged"
 
