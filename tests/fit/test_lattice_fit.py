@@ -640,9 +640,11 @@ def test_appended_rows_keep_the_box(sea: Path) -> None:
     assert whole.leaves_reused == 0
     at = X[:50]
     np.testing.assert_allclose(values(sea, "model", at), values(sea, "whole", at), atol=5e-3)
+    fitted(sea, "folded", solve={"ridge": [1e-5, 1e-3], "select": "kfold", "folds": {"by": "rows"}})
     write(sea / "data.zarr", append=True, x=X + 1.0, y=Y, **more)
     wider = fitted(sea)
     assert wider.rows_used == N + 1200 and wider.leaves_reused == 0
+    assert not any("summed anew" in one for one in wider.warnings)  # the box is why
     dropped = fitted(sea, "dropped", data={"outside": "drop"}, state="drops")
     assert dropped.rows_dropped == 0  # its own box has them
     wide = fitted(sea, data={"box": [[-1, 3], [-1, 4]]})
