@@ -183,4 +183,4 @@ def _fit(job: Job, search: Search, engine: Engine, echo: Echo, progress: Progres
 def _name(share: float) -> str:
     if share in (0.0, 1.0):
         return "curl-free alone" if share else "divergence-free alone"
-    return f"{share:g} curl-free + {1 - share:g} div.-free"
+    return f"{share:g} curl-free + {1 - share:g} divergence-free"

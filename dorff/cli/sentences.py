@@ -1,7 +1,7 @@
 """Results as sentences."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dorff.cli.guard import rows_of, size
@@ -47,18 +47,20 @@ def fit_text(report: "FitReport", weights: Sequence[Sequence[float]] = (), *, cl
 
 
 def choices_text(choices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What dorff chose of what the job leaves out, by its key, and why."""
+    """What dorff chose of what the job leaves out, by its key, and why; a box with all digits, to be copied."""
 
-    def shown(value: Any) -> str:
+    def shown(value: Any, form: Callable[[float], str]) -> str:
         if isinstance(value, dict):
-            return shown([f"{name}: {shown(one)}" for name, one in value.items()])
+            return shown([f"{name}: {shown(one, form)}" for name, one in value.items()], form)
         if isinstance(value, list | tuple):
-            return ", ".join(map(shown, value[:SHOWN])) + (", ..." if len(value) > SHOWN else "")
+            return ", ".join(shown(one, form) for one in value[:SHOWN]) + (", ..." if len(value) > SHOWN else "")
         if isinstance(value, float):
-            return f"{value:.3g}"
+            return form(value)
         return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
-    return {one["key"]: f"{shown(one['value'])}  ({one['why']})" for one in choices}
+    forms = {"data.box": repr}
+    texts = {one["key"]: shown(one["value"], forms.get(one["key"], "{:.3g}".format)) for one in choices}
+    return {one["key"]: f"{texts[one['key']]}  ({one['why']})" for one in choices}
 
 
 def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:

@@ -142,7 +142,7 @@ def _sentence(described: "Job", tuned: "TuneResult", names: Sequence[str], files
     from dorff.solvers import criterion_of
 
     best, criterion = tuned.trial, criterion_of(described.criterion)
-    kernel = f"kernel {best.kernel} of 0..{len(names) - 1} ({names[best.kernel]}), " if len(names) > 1 else ""
+    kernel = f"kernel[{best.kernel}] of {len(names)} ({names[best.kernel]}), " if len(names) > 1 else ""
     ridge = f"ridge {best.ridge:.3g}" if best.ridges is None else f"a ridge for each output about {best.ridge:.3g}"
     weights = "".join(f"manifold weight {weight:.3g}, " for weight in best.manifold)
     if best.r2 is not None:

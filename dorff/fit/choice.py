@@ -20,8 +20,7 @@ from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
 
-LONGEST_NAME: Final = 60
-_SHORT: Final = {"curl_free": "curl", "divergence_free": "div"}
+LONGEST_NAME: Final = 80
 
 
 def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = None) -> list[Setting]:
@@ -176,8 +175,8 @@ def views_of(plan: Plan, kernel: MultiView) -> list[dict[str, Any]]:
 
 
 def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells each kernel of a list from the others: `0.3 curl + 0.7 div`, `lengthscale 0.2`; its number where
-    that would be long, or nothing does."""
+    """What tells each kernel of a list from the others: `0.3 curl_free + 0.7 divergence_free`, `lengthscale 0.2`;
+    its number where that would be long, or nothing does."""
     formulas, details = [_short_formula(config) for config in configs], [_details(config) for config in configs]
     keys = dict.fromkeys(key for one in details for key in one)
     telling = [key for key in keys if len({one[key] for one in details if key in one}) > 1]
@@ -193,7 +192,7 @@ def kernel_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _short_formula(config: Mapping[str, Any]) -> str:
     if config["type"] != "sum":
-        return _SHORT.get(config["type"], str(config["type"]))
+        return str(config["type"])
     return " + ".join(f"{term['weight']:.3g} {_short_formula(term['kernel'])}" for term in config["terms"])
 
 

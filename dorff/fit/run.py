@@ -22,6 +22,7 @@ from dorff.fit.streaming import fit_streaming
 from dorff.model import HeldSample, Model
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, freeze_constants, make_plan
+from dorff.plan.lattice import ANEW
 from dorff.solvers import Choice, LeftOut, Score
 from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
@@ -108,7 +109,7 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     return replace(
         report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows, syrk_share=None, rewritten=[],
-        model=str(version),
+        model=str(version), warnings=[one for one in report.warnings if not one.startswith(ANEW)],
     )  # fmt: skip
 
 

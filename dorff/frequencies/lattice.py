@@ -83,16 +83,17 @@ class Lattice(Sampler):
     sampled = False
 
     def __post_init__(self) -> None:
-        for name, least, most in (("error", 0.0, 1.0), ("tolerance", 1e-13, 1e-3)):
-            value = positive_number(name, getattr(self, name))
+        for key, least, most in (("error", 0.0, 1.0), ("tolerance", 1e-13, 1e-3)):
+            name = f"sampler: lattice: {key}"
+            value = positive_number(name, getattr(self, key))
             if not least <= value <= most or value == 1:
                 raise InputError(f"{name} must lie between {least:g} and {most:g}, such as 1e-3, not {value!r}")
         periods: Any = self.periods
         if periods is not None:
             if not isinstance(periods, list | tuple) and np.ndim(periods) != 1:
-                problem = f"periods must be a number, or None, for each input, not {periods!r}"
+                problem = f"sampler: lattice: periods must be a number, or None, for each input, not {periods!r}"
                 raise InputError(f"{problem}; write such as (360, None)")
-            given = tuple(None if one is None else positive_number("periods", one) for one in periods)
+            given = tuple(None if one is None else positive_number("sampler: lattice: periods", one) for one in periods)
             object.__setattr__(self, "periods", given)
         if self.box is not None:
             object.__setattr__(self, "box", _ends(self.box))
@@ -184,8 +185,8 @@ def _ends(box: Any) -> tuple[tuple[float, float], ...]:
 def check_periods(periods: Sequence[float | None] | None, d: int) -> None:
     """InputError for periods of another number of inputs than d."""
     if periods is not None and len(periods) != d:
-        wanted = f"a number or null for each of the {d} inputs"
-        raise InputError(f"sampler: lattice: periods: wanted {wanted}, got {len(periods)}; correct it")
+        problem = f"wanted a number or null for each of the {d} inputs, got {len(periods)}"
+        raise InputError(f"sampler: lattice: periods: {problem}; correct features.sampler.periods, or Lattice's")
 
 
 @lru_cache(maxsize=16)

@@ -282,9 +282,9 @@ def _inside(dataset: Dataset, frozen: Pass, box: FloatArray, rows: RowBlock) -> 
     row, column = np.argwhere(outside)[0]
     low, high = frozen.spec.recipe["box"][0][column], frozen.spec.recipe["box"][1][column]
     what = f"{dataset.path}: row {rows.numbers[row]}, column {dataset.input_columns[column]}"
-    problem = f"{rows.X[row, column]:.6g} is outside of the box that the lattice was made for"
+    problem = f"{float(rows.X[row, column])!r} is outside of the box that the lattice was made for"
     remedy = "give a data.box that is wide enough for all rows to come (they are then summed anew)"
-    raise InputError(f"{what}: {problem}, from {low:.6g} to {high:.6g}; {remedy}, or set data.outside: drop")
+    raise InputError(f"{what}: {problem}, from {low!r} to {high!r}; {remedy}, or set data.outside: drop")
 
 
 def not_finite(dataset: Dataset, rows: RowBlock, row: int) -> InputError:

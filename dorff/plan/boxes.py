@@ -47,12 +47,12 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
 
 
 def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -> None:
-    """InputError for a given box that rows leave, or that no row lies in where such are dropped. `ends` (2, d) are at
-    least those of the rows: of some that are no longer used too."""
+    """InputError for a given box that rows leave, or that no row lies in where such are dropped. `ends` (2, d) are
+    those of all rows that there were."""
     (low, high), (least, most) = with_slack(box), ends
     if job.data.outside == "drop":
         outside, remedy = (least > high) | (most < low), "name the box that the rows lie in"
-    elif dataset.first or job.data.window is not None:
+    elif dataset.first:  # some are no longer used
         return
     else:
         outside, remedy = (least < low) | (most > high), "make it wider, or set data.outside: drop"

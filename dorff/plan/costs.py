@@ -393,7 +393,7 @@ def asked_of_buckets(job: Job, dataset: Dataset, costs: Costs) -> dict[str, int]
 
 
 def _by_leaves(job: Job, costs: Costs) -> str:
-    """A remedy where it is one: a leaf's sums are of one fold then."""
-    folds = job.solve.folds
+    """Where they are remedies: a leaf's sums are of one fold then, and those of a lattice serve fewer kernels."""
+    folds, alone = job.solve.folds, ", or fit kernels of very different length-scales in jobs of their own"
     apart = job.solve.select == "kfold" and folds.by == "rows" and costs.leaves >= folds.count
-    return ", or set solve.folds.by: leaves" if apart else ""
+    return ", or set solve.folds.by: leaves" * apart + alone * (job.features.kind == "lattice" and len(job.kernels) > 1)

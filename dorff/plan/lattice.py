@@ -35,6 +35,7 @@ _KEYS: Final = {
     "rows": "choice of arrays (inputs, targets, weights or groups)", "seed": "features.seed", "nan": "data.nan",
     "standardize": "solve.standardize", "class_weight": "solve.class_weight", "folds": "solve.select or solve.folds",
 }  # fmt: skip
+ANEW: Final = "rows are summed anew"
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14
 MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
@@ -122,7 +123,7 @@ def begun(
             elif frozen.spec.sums is Kind.TOEPLITZ and frozen.spec.store == wanted.store:
                 reasons[reason] = None
     serving.sort(key=lambda one: int(np.prod(extents_of(modes_of(one.features)))))
-    text = f"rows are summed anew, as sums that the state had do not serve this job: {'; others: '.join(reasons)}"
+    text = f"{ANEW}, as sums that the state had do not serve this job: {'; others: '.join(reasons)}"
     unlike = (text,) if reasons and not serving else ()
     if given is not None or job.data.outside == "drop":
         return serving[0] if serving else None, None, unlike

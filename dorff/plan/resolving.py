@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.passes import Configs, FoldRule, FrozenConstants
 from dorff.passes.blocks import Leaf
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
+from dorff.passes.lattice import alone_of
 from dorff.plan.lengthscale import all_lengthscales, lengthscales
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets
@@ -148,7 +149,7 @@ def told_by_rows(
 ) -> Iterator[Chosen]:
     """What the rows told: how folds are dealt, and the length-scales that stand for the job's `words`, by the inputs'
     `columns` where each has its own."""
-    looked, run = constants.sampled, constants.run
+    looked, run, lattice = constants.sampled, constants.run, alone_of(constants.features)
     if looked is not None and run is not None and job.solve.folds.by == AUTO:
         by = "rows" if run == 1 else f"blocks of {run:,} rows"
         why = f"rows beside a row tell {looked['dependence']:.0%} of its error, errors of rows in order correlate by"
@@ -159,7 +160,8 @@ def told_by_rows(
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
             came = next(iter(lengthscales(config)))
             if isinstance(came, list) and len({*columns}) == len(came):
-                came = dict(zip(columns, came, strict=True))
+                sees = [True] * len(came) if lattice is None else lattice.extents > 0  # not what is constant
+                came = {name: one for name, one, varies in zip(columns, came, sees, strict=True) if varies}
             status = None if constants.tuned is None else constants.tuned[number]
             status = "" if status is None else f"; {status}"
             why = f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows, in {unit}{status}"

@@ -343,6 +343,8 @@ def test_what_was_chosen_is_said_by_the_names_of_the_inputs() -> None:
         f"{words}  (so)"
         for words in ("Age: 1.77, city=Ulm: 162", "0.5, 2.25", "true", "classes: Kind", "0.125", "kfold")
     ]
+    box = choices_text([{"key": "data.box", "value": {"x": [0.0003315500815068706, 2.0]}, "why": "so"}])
+    assert box == {"data.box": "x: 0.0003315500815068706, 2.0  (so)"}, "a box that is copied would not hold its rows"
     many = choices_text([{"key": "l", "value": {f"x{at}": 1.0 for at in range(40)}, "why": "so"}])["l"]
     assert many.startswith("x0: 1, x1: 1") and many.endswith("...  (so)") and "x39" not in many
 

@@ -56,7 +56,8 @@ def test_it_leaves_a_page_predictions_and_a_job(demo: tuple[DemoResult, list[str
     result, _ = demo
     page = result.page.read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 6
-    for words in ("Divergence and vorticity", "22.5 curl + 202 div, lengthscale 15", "1,183", "observations"):
+    name = "22.5 curl_free + 202 divergence_free, lengthscale 15"
+    for words in ("Divergence and vorticity", name, "1,183", "observations"):
         assert words in page, words
     values = np.asarray(zarr.open_group(str(result.predictions), mode="r")["y"])
     points = np.loadtxt(result.directory / "grid.csv", delimiter=",", skiprows=1)

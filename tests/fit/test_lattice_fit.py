@@ -19,7 +19,7 @@ from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, ke
 from dorff.data import ingest, open_dataset
 from dorff.data.layout import commit
 from dorff.engine import SerialEngine
-from dorff.errors import InputError, StoppedError
+from dorff.errors import DoesNotFitError, InputError, StoppedError
 from dorff.fit import FitReport, fit, run
 from dorff.fit.tune import tune
 from dorff.passes import blocks as leaf_sizes
@@ -245,6 +245,20 @@ def test_an_input_that_one_kernel_alone_sees_varies_for_all(tmp_path: Path) -> N
     assert [row["value"] for row in alone.table] == pytest.approx([row["value"] for row in rows], rel=0.02)
 
 
+def test_a_length_scale_of_what_does_not_vary_is_not_shown(sea: Path) -> None:
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian"}}
+    found = fitted(sea, kernel=kernel, data={"inputs": "walk"})
+    (lengths,) = [one["value"] for one in found.choices if one["key"] == "kernel.lengthscale"]
+    assert [*lengths] == ["walk0", "walk1"]
+
+
+def test_kernels_that_need_too_large_a_lattice_together_are_told_to_part(sea: Path) -> None:
+    apart = [of_scale("decomposable", s) for s in (0.01, 100.0)]
+    with pytest.raises(DoesNotFitError, match=r"raise it to \d+MiB .* or fit kernels of .* in jobs of their own$"):
+        make_plan(job(sea, kernel=apart, solve={"select": "gcv"}))
+    make_plan(job(sea, kernel=apart[0]))
+
+
 @pytest.mark.parametrize("select", ["evidence", "gcv"])
 def test_route_cg_chooses_by_estimates(select: str, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As route direct does, to the standard errors that it tells; refused of sums without a lattice."""
@@ -407,6 +421,8 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
         (planned,) = (one for one in make_plan(job(sea, "other", **parts)).warnings if "rows are summed anew" in one)
         own = fitted(sea, "other", **parts)
         assert reason in planned and planned in own.warnings and own.leaves_computed > 2
+        again = fitted(sea, "other", **parts)
+        assert again.outcome == "unchanged" and own.warnings == [planned, *again.warnings]
         assert not any("summed anew" in one for one in make_plan(job(sea, "other", **parts)).warnings)
     assert fitted(sea, "first").outcome == "unchanged"
 
@@ -544,7 +560,7 @@ def test_of_scaled_inputs_a_period_is_scaled_too(tmp_path: Path) -> None:
 def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:
     box = [[0.0, 0.5], [0.0, 2.0]]
     with pytest.raises(
-        InputError, match=r"column x0: 0\.\d+ is outside of the box .* from 0 to 0\.5; give a data\.box"
+        InputError, match=r"column x0: 0\.\d+ is outside of the box .* from 0\.0 to 0\.5; give a data\.box"
     ):
         fitted(sea, data={"box": box})
     assert not (sea / "state").exists()
@@ -624,9 +640,11 @@ def test_appended_rows_keep_the_box(sea: Path) -> None:
     assert whole.leaves_reused == 0
     at = X[:50]
     np.testing.assert_allclose(values(sea, "model", at), values(sea, "whole", at), atol=5e-3)
+    fitted(sea, "folded", solve={"ridge": [1e-5, 1e-3], "select": "kfold", "folds": {"by": "rows"}})
     write(sea / "data.zarr", append=True, x=X + 1.0, y=Y, **more)
     wider = fitted(sea)
     assert wider.rows_used == N + 1200 and wider.leaves_reused == 0
+    assert not any("summed anew" in one for one in wider.warnings)  # the box is why
     dropped = fitted(sea, "dropped", data={"outside": "drop"}, state="drops")
     assert dropped.rows_dropped == 0  # its own box has them
     wide = fitted(sea, data={"box": [[-1, 3], [-1, 4]]})

@@ -442,7 +442,7 @@ def test_rows_beyond_a_box_that_nobody_gave_make_it_wider(tmp_path: Path, monkey
     given = job(tmp_path, data={"box": [[0, 2], [-1, 1]]})
     assert fit(given, engine=SerialEngine()).leaves_reused == 0
     appended(tmp_path / "data.zarr", box(2, 64) + np.array([2.0, 0.0]))
-    with pytest.raises(InputError, match=r"outside of the box .*, from 0 to 2; give a data\.box"):
+    with pytest.raises(InputError, match=r"outside of the box .*, from 0.0 to 2.0; give a data\.box"):
         fit(given, engine=SerialEngine())
     dropping = fit(job(tmp_path, data={"outside": "drop"}, state="drops"), engine=SerialEngine())
     assert dropping.rows_dropped == 0
