@@ -100,7 +100,7 @@ class ORFFEstimator(Nested, ABC):
         if not isinstance(self._given(), OperatorKernel | ScalarKernel):
             raise InputError(f"kernel must be one of dorff.kernels, not {self.kernel!r}")
         if self.sampler is not None and not isinstance(self.sampler, Sampler):
-            raise InputError(f"sampler must be one of dorff.frequencies, not {self.sampler!r}")
+            raise InputError(f"sampler must be one of dorff.frequencies, such as Lattice(1e-3), not {self.sampler!r}")
         number = isinstance(self.cv, numbers.Number | str) and not is_auto(self.cv)
         if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
             raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")

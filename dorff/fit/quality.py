@@ -228,7 +228,7 @@ def warnings_of(
         waves = "or, where it waves along them, list kernels of shorter length-scales"
         yield f"held-out R2 of {_names([*poor])} is {lowest:.2f}: {worth} than the mean; {_INPUTS}, {waves}"
     elif over:
-        why, more = "rows: it learns rows by heart", "rows, or fewer inputs"
+        why, more = "rows: it learns rows by heart", "rows" + ", or fewer inputs" * (fitted.settings[0].d > 1)
         if quality.by not in ("rows", "blocks", "leaves", "splits", ONE_BY_ONE):  # groups, or their column
             why, more = "groups: each has errors of its own", "groups, rather than more rows of these"
         falls = f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f}"

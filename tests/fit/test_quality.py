@@ -3,6 +3,7 @@ not."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -366,3 +367,15 @@ def test_too_few_features_are(tmp_path: Path) -> None:
         job(tmp_path, X, Y, kernel=kernel, features={"count": 64}, solve={"ridge": [few.ridge, few.ridge * 2]})
     )
     assert alone.quality is not None and few.quality["half"] < few.quality["r2"]
+
+
+@pytest.mark.parametrize(
+    ("lengthscale", "words"), [(0.02, ": worse than the mean; "), (0.1, "it learns rows by heart; give more rows$")]
+)
+def test_one_input_is_not_too_many(lengthscale: float, words: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, noise = rng.uniform(-2, 2, (100, 1)), rng.normal(size=(100, 1))
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": lengthscale}}
+    solve = {"ridge": 1e-8, "folds": {"by": "rows"}}
+    report = report_of(job(tmp_path, X, np.sin(3 * X) + 0.6 * noise, kernel=kernel, solve=solve))
+    assert any(re.search(words, one) for one in report.warnings), report.warnings
