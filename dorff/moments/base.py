@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
@@ -125,6 +125,36 @@ class Sums(Described):
 
 
 @dataclass(frozen=True, eq=False)
+class Valued(Sums):
+    """Sums that are one array of numbers, `values`."""
+
+    m: int
+    q: int
+    n: int
+    y0: FloatArray
+    values: FloatArray
+    observed: str = ""
+    unit: float = UNIT
+
+    @property
+    def length(self) -> int:
+        return self.values.size
+
+    def pieces(self) -> Iterator[FloatArray]:
+        yield self.values.reshape(-1)
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
+        m, q, n, observed, unit = itemgetter(*HEADER)(header)
+        return cls(m, q, n, y0, values, observed, unit)
+
+    def absorb(self, other: Self) -> Self:
+        self.check_same(other)
+        np.add(self.values, other.values, out=self.values)
+        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
+
+
+@dataclass(frozen=True, eq=False)
 class Solvable(Sums):
     """Sums that say what Z^T Z is: an upper triangle, `packed` column by column, (w (w + 1) / 2,)."""
 
@@ -183,6 +213,12 @@ class Solvable(Sums):
     def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
         m, q, n, observed, unit = itemgetter(*HEADER)(header)
         return cls(m, q, n, y0, values, observed, unit)
+
+    def absorb(self, other: Self) -> Self:
+        """Commutative to the bit, but for triangles."""
+        self.check_same(other)
+        np.add(self.packed, other.packed, out=self.packed)
+        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
 
 class Adder(Described):

@@ -73,9 +73,8 @@ class TensorExponentials(Exponentials):
     def __init__(self, extents: Extents, q: int) -> None:
         super().__init__(extents, q)
         wide, narrow = ([2 * K + 1 for K in Ks] for Ks in (self.twice, extents))
-        self._few = [
-            np.r_[0 : M + 1, 2 * M + 1 : 3 * M + 1] for M in extents
-        ]  # of cosines, then sines of twice as many
+        # Of cosines, then sines of twice as many.
+        self._few = [np.r_[0 : M + 1, 2 * M + 1 : 3 * M + 1] for M in extents]
         self._T = np.zeros((wide[0], prod(wide[1:])))
         self._R = np.zeros((q * narrow[0], prod(narrow[1:])))
 
@@ -97,8 +96,7 @@ class TensorExponentials(Exponentials):
         few = [E[at] for E, at in zip(each, self._few, strict=True)]
         self._T += (each[0] * w) @ _across(each[1:], b).T
         if self.q:
-            first = (few[0] * (w * y)[:, None]).reshape(-1, b)
-            self._R += first @ _across(few[1:], b).T
+            self._R += (few[0] * (w * y)[:, None]).reshape(-1, b) @ _across(few[1:], b).T
 
     def held(self) -> Iterator[FloatArray]:
         yield self._T.reshape(-1)
