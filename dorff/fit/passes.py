@@ -224,20 +224,16 @@ def run_pass(plan: Plan, engine: Engine, progress: Told = None, *, lease: Lease 
         began = time.perf_counter()
         tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
         counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
-        folds = _collected(tree, plan, engine, counted)
+        if plan.spec.sums is Kind.TOEPLITZ:  # they are of the features of whichever kernel
+            sums = tree.collect(engine, Toeplitz, counted)
+            folds: dict[Part, Solvable] = {part: LatticeMoments.of(one) for part, one in sums.items()}
+        else:
+            folds = dict(tree.collect(engine, Triangle if plan.spec.sums is Kind.TRIANGLE else Moments, counted))
         with nullcontext() if lease is None else lease.fenced():
             tree.tidy()
     receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
     fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
     return PassResult(folds, receipts, fresh, time.perf_counter() - began, rewritten=tuple(sorted(tree.rewritten)))
-
-
-def _collected(tree: Tree, plan: Plan, engine: Engine, told: Callable[[int], None] | None) -> dict[Part, Solvable]:
-    """The sums of each fold and pattern: those of a lattice's exponentials for the features of whichever kernel."""
-    if plan.spec.sums is not Kind.TOEPLITZ:
-        return dict(tree.collect(engine, Triangle if plan.spec.sums is Kind.TRIANGLE else Moments, told))
-    sums = tree.collect(engine, Toeplitz, told)
-    return {part: LatticeMoments.of(one) for part, one in sums.items()}
 
 
 @contextmanager
