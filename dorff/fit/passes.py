@@ -177,15 +177,11 @@ def _sum(plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: 
         frozen, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
         columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
-    edges, seconds = 0 if isinstance(graph, Identity) else sums.n, time.perf_counter() - began
-    summary = {
-        "type": graph.config()["type"],
-        "rows": source.rows,
-        "edges": edges,
-        "shards": shards,
-        "seconds": seconds,
-    }
-    summary |= {"rows_without_edges": alone} if isinstance(graph, Given) else {}
+    edges = 0 if isinstance(graph, Identity) else sums.n
+    summary: dict[str, Any] = {"type": graph.config()["type"], "rows": source.rows, "edges": edges, "shards": shards}
+    summary["seconds"] = time.perf_counter() - began
+    if isinstance(graph, Given):
+        summary["rows_without_edges"] = alone
     return TermSums(sums, receipts, summary)
 
 

@@ -149,22 +149,19 @@ class Valued(Sums):
         return cls(m, q, n, y0, values, observed, unit)
 
     def absorb(self, other: Self) -> Self:
+        """Commutative to the bit, where a class does not say otherwise."""
         self.check_same(other)
         np.add(self.values, other.values, out=self.values)
         return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
 
 @dataclass(frozen=True, eq=False)
-class Solvable(Sums):
+class Solvable(Valued):
     """Sums that say what Z^T Z is: an upper triangle, `packed` column by column, (w (w + 1) / 2,)."""
 
-    m: int
-    q: int
-    n: int
-    y0: FloatArray
-    packed: FloatArray
-    observed: str = ""
-    unit: float = UNIT
+    @property
+    def packed(self) -> FloatArray:
+        return self.values
 
     @property
     @abstractmethod
@@ -201,24 +198,9 @@ class Solvable(Sums):
         """The sums of the features `at` (m',), each times `factor`, (m',) or one for all. Whole pairs of m' of m
         features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1)."""
 
-    def pieces(self) -> Iterator[FloatArray]:
-        """`packed`, as one piece."""
-        yield self.packed
-
     @classmethod
     def fits(cls, width: int, length: int) -> bool:
         return length == width * (width + 1) // 2
-
-    @classmethod
-    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
-        m, q, n, observed, unit = itemgetter(*HEADER)(header)
-        return cls(m, q, n, y0, values, observed, unit)
-
-    def absorb(self, other: Self) -> Self:
-        """Commutative to the bit, but for triangles."""
-        self.check_same(other)
-        np.add(self.packed, other.packed, out=self.packed)
-        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
 
 class Adder(Described):

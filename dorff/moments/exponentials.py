@@ -161,7 +161,6 @@ class GridExponentials(Exponentials):
         yield self._grid
 
     def sums(self) -> list[ComplexArray]:
-        d, channels = len(self.extents), 1 + self.q
         W, left = self._coefficients.shape[1], self._width // 2 - 1
         grid = self._grid[: prod(self._shape)].reshape(self._shape)
         for axis, N in enumerate(self._points):  # the grid is a torus, from `left` on
@@ -170,12 +169,10 @@ class GridExponentials(Exponentials):
             ends, more = np.moveaxis(grid, axis, 0), np.moveaxis(behind, axis, 0)
             ends[N - left :] += more[:left]
             ends[: W - left] += more[left:]
-        transformed = rfftn(grid, range(d))
+        transformed = rfftn(grid, range(len(self.extents)))
         corrections = [transform_of(self._width, N, K) for N, K in zip(self._points, self.twice, strict=True)]
-        return [
-            self._kept(transformed[..., channel], corrections, self.extents if channel else self.twice)
-            for channel in range(channels)
-        ]
+        each = enumerate([self.twice, *[self.extents] * self.q])
+        return [self._kept(transformed[..., channel], corrections, extents) for channel, extents in each]
 
     def _kept(self, values: ComplexArray, corrections: Sequence[FloatArray], extents: Extents) -> ComplexArray:
         for axis, (K, N, correction) in enumerate(zip(extents, self._points, corrections, strict=True)):

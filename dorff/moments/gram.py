@@ -52,7 +52,7 @@ class Moments(Solvable):
         for j, column in enumerate(keep):
             low, high = np.minimum(keep[: j + 1], column), np.maximum(keep[: j + 1], column)
             pieces.append(self.packed[high * (high + 1) // 2 + low] * (times[: j + 1] * times[j]))
-        return replace(self, m=len(at), packed=np.concatenate(pieces))
+        return replace(self, m=len(at), values=np.concatenate(pieces))
 
 
 class Accumulator(PackedAdder):

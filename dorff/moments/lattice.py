@@ -36,10 +36,6 @@ class LatticeMoments(Solvable):
         axes, m = np.flatnonzero(extents), 2 * len(modes)
         return replace(self, m=m, modes=modes[:, axes].astype(np.int64), extents=tuple(extents[axes].tolist()))
 
-    @property
-    def length(self) -> int:
-        return self.packed.size
-
     @classmethod
     def fits(cls, width: int, length: int) -> bool:
         return Toeplitz.fits(width, length)

@@ -46,12 +46,9 @@ class Toeplitz(Valued):
         if length_of(extents, self.q) != self.length:
             raise InputError("the sums in the state are of another lattice than its plan; remove the state")
         numbers = self.values[: 2 * (wide + self.q * narrow)].view(complex)
-        R = numbers[wide:].reshape(self.q, *half_shape(extents))
-        return (
-            numbers[:wide].reshape(half_shape(doubled(extents))),
-            list(R),
-            self.values[-(self.q**2) :].reshape(self.q, self.q),
-        )
+        T = numbers[:wide].reshape(half_shape(doubled(extents)))
+        R = list(numbers[wide:].reshape(self.q, *half_shape(extents)))
+        return T, R, self.values[-(self.q**2) :].reshape(self.q, self.q)
 
     def gram(self, modes: IntArray, extents: Extents) -> Moments:
         """The moments of the features [cos k . theta | sin k . theta] of the k that `modes` (D, v) are.

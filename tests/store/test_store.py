@@ -50,7 +50,7 @@ from dorff.store.models import number_version, switch_current, write_version
 def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:
     rng = np.random.default_rng(seed)
     width = m + 1 + q
-    return Moments(m=m, q=q, n=seed + 1, y0=np.array([0.5, 1.0]), packed=rng.standard_normal(width * (width + 1) // 2))
+    return Moments(m=m, q=q, n=seed + 1, y0=np.array([0.5, 1.0]), values=rng.standard_normal(width * (width + 1) // 2))
 
 
 def test_moments_come_back_to_the_bit(tmp_path: Path) -> None:
