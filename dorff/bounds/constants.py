@@ -296,9 +296,8 @@ def variance(kernel: BaseKernel, delta: FloatArray) -> FloatArray:
 
     Under DEFENSIVE, S = ((d + 1) / s^2) K_0 makes it an upper bound. The kernel's output matrix must be fixed."""
     delta = np.asarray(delta, dtype=np.float64)
-    origin = np.zeros_like(delta)
     exact = _signature(kernel, delta)
-    return 0.5 * (_squared(kernel, origin) + _squared(kernel, 2 * delta)) - exact @ exact
+    return 0.5 * (_squared(kernel, np.zeros_like(delta)) + _squared(kernel, 2 * delta)) - exact @ exact
 
 
 def variance_bound(

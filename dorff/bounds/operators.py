@@ -28,8 +28,7 @@ def brault_uniform(constants: Constants, epsilon: float, frequencies: int) -> fl
     - the net's radius stays below 2 l, where its covering number is one."""
     positive(epsilon=epsilon, frequencies=frequencies)
     D = frequencies
-    centred = constants.orlicz + constants.top / math.log(2)
-    spread = derived_spread(constants.variance, centred)
+    spread = derived_spread(constants.variance, constants.orlicz + constants.top / math.log(2))
     bounded = bennett(constants.variance, constants.largest + constants.top, epsilon / 2)
     rate = max(bounded, bennett_orlicz(constants.variance, spread, epsilon / 2))
     steep = 4 * constants.slope**2 + max(constants.slope_squared - constants.slope**2, 0.0) / D

@@ -80,8 +80,7 @@ class LabelTable:
         than 10,000 labels or 100 of real numbers, an infinite one, text above 1000 letters."""
         # Values that first appear in later rows are left to them: their order is that of the rows.
         seen = run.values[: int(run.index.max(initial=MISSING)) + 1]
-        place = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)
-        codes = place[run.index]
+        codes = np.array([*(self._code(value, where) for value in seen), MISSING], np.int32)[run.index]
         of_rows = np.bincount(codes[codes != MISSING], minlength=len(self._values))
         of_rows[: len(self._counts)] += self._counts
         self._counts = of_rows

@@ -1,13 +1,11 @@
 """Features of projections, cosines and sines or any phi(omega . x); and such that move with the length-scales."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -71,7 +69,7 @@ class Projected(ScalarMap):
     kind = "projected"
 
     @classmethod
-    def of(cls, frequencies: Frequencies, phi: GaussianWeighted | None, *, centre_column: bool) -> Projected:
+    def of(cls, frequencies: Frequencies, phi: GaussianWeighted | None, *, centre_column: bool) -> Self:
         """The features of drawn frequencies."""
         weights, centre = frequencies.weights, frequencies.centre
         reflected = frequencies.reflected and phi is not None
@@ -142,7 +140,7 @@ class Projected(ScalarMap):
     def differentiable(self) -> bool:
         return self.phi is None or self.phi.activation.derivative is not None
 
-    def first(self, count: int) -> Projected:
+    def first(self, count: int) -> "Projected":
         """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
@@ -262,7 +260,7 @@ class UnitFeatures:
     roots: FloatArray
 
     @classmethod
-    def of(cls, kernel: OperatorKernel, *, d: int, p: int, columns: int, seed: int) -> UnitFeatures:
+    def of(cls, kernel: OperatorKernel, *, d: int, p: int, columns: int, seed: int) -> Self:
         """Of a kernel, whose own length-scales are not looked at: all its terms get one and the same. At most
         `columns` columns of psi (x) F. Orthogonal frequencies, quasi-random ones (scrambled Sobol) for laws that
         rotations change: of low variance, and smooth in the length-scales since the draw is fixed. A sum that is
@@ -289,7 +287,7 @@ class UnitFeatures:
         """Whether all outputs share one system."""
         return self.roots.shape[1] == 1 and not np.any(self.roots[:, :, :-1])
 
-    def observed(self, C: FloatArray) -> UnitFeatures:
+    def observed(self, C: FloatArray) -> Self:
         """The same of targets C f, C (q, p): psi C^T in place of psi."""
         return replace(self, roots=np.einsum("rpk,qp->rqk", self.roots, C))
 

@@ -1,11 +1,9 @@
 """From a kernel and a sampler to a feature map: columns, costs, the draw; and maps as JSON and arrays, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -84,7 +82,7 @@ class Recipe:
             raise InputError(f"sampler: {problem}; leave the sampler out")
 
     @classmethod
-    def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = True) -> Recipe:
+    def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = True) -> Self:
         """For a scalar kernel."""
         if not isinstance(kernel, ScalarKernel):
             raise InputError(f"kernel must be a scalar one, such as Gaussian(1.0), not {kernel!r}")
@@ -96,18 +94,18 @@ class Recipe:
         """Whether frequencies are those of a lattice, whose box and size the rows tell."""
         return isinstance(self.sampler, Lattice)
 
-    def over(self, box: FloatArray) -> Recipe:
+    def over(self, box: FloatArray) -> Self:
         """The same for inputs in a box (2, d), as they are scaled: of a lattice; others do not see it."""
         if not isinstance(self.sampler, Lattice):
             return self
         return replace(self, sampler=self.sampler.over(np.ptp(box, axis=0), constant=not self.intercept))
 
-    def on(self, lattice: Modes) -> Recipe:
+    def on(self, lattice: Modes) -> Self:
         """The same with frequencies of a given lattice; InputError where it does not serve the kernel."""
         assert isinstance(self.sampler, Lattice)
         return replace(self, sampler=self.sampler.on(lattice))
 
-    def further(self, error: float, n_features: int) -> Recipe:
+    def further(self, error: float, n_features: int) -> Self:
         """As many frequencies of a lattice in the same box as this error needs, 0 among them."""
         assert isinstance(self.sampler, Lattice)
         sampler = replace(self.sampler, error=error, constant=True, grid=None)

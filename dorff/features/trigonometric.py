@@ -66,8 +66,7 @@ class Trigonometric:
 
 def doubled(modes: Modes) -> Modes:
     """All sums and differences of modes."""
-    k = modes.modes // modes.every
-    reach = 2 * np.abs(k).max(axis=0)
+    reach = 2 * np.abs(modes.modes // modes.every).max(axis=0)
     ends = np.meshgrid(*[np.arange(-K, K + 1) for K in reach], indexing="ij")
     return Modes(modes.step * modes.every, np.stack(ends, axis=-1).reshape(-1, modes.d), reach, modes.beside)
 

@@ -177,15 +177,11 @@ def _sum(plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: 
         frozen, term.manifold, rows, leaves, engine, lambda done: rows_done(shards + done, of), inputs=term.columns,
         columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
-    edges, seconds = 0 if isinstance(graph, Identity) else sums.n, time.perf_counter() - began
-    summary = {
-        "type": graph.config()["type"],
-        "rows": source.rows,
-        "edges": edges,
-        "shards": shards,
-        "seconds": seconds,
-    }
-    summary |= {"rows_without_edges": alone} if isinstance(graph, Given) else {}
+    edges = 0 if isinstance(graph, Identity) else sums.n
+    summary: dict[str, Any] = {"type": graph.config()["type"], "rows": source.rows, "edges": edges, "shards": shards}
+    summary["seconds"] = time.perf_counter() - began
+    if isinstance(graph, Given):
+        summary["rows_without_edges"] = alone
     return TermSums(sums, receipts, summary)
 
 
@@ -224,20 +220,16 @@ def run_pass(plan: Plan, engine: Engine, progress: Told = None, *, lease: Lease 
         began = time.perf_counter()
         tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
         counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)
-        folds = _collected(tree, plan, engine, counted)
+        if plan.spec.sums is Kind.TOEPLITZ:  # they are of the features of whichever kernel
+            sums = tree.collect(engine, Toeplitz, counted)
+            folds: dict[Part, Solvable] = {part: LatticeMoments.of(one) for part, one in sums.items()}
+        else:
+            folds = dict(tree.collect(engine, Triangle if plan.spec.sums is Kind.TRIANGLE else Moments, counted))
         with nullcontext() if lease is None else lease.fenced():
             tree.tidy()
     receipts = [tree.receipts[number] for number in sorted(tree.receipts)]
     fresh = [receipt for receipt in receipts if receipt.number in tree.computed]
     return PassResult(folds, receipts, fresh, time.perf_counter() - began, rewritten=tuple(sorted(tree.rewritten)))
-
-
-def _collected(tree: Tree, plan: Plan, engine: Engine, told: Callable[[int], None] | None) -> dict[Part, Solvable]:
-    """The sums of each fold and pattern: those of a lattice's exponentials for the features of whichever kernel."""
-    if plan.spec.sums is not Kind.TOEPLITZ:
-        return dict(tree.collect(engine, Triangle if plan.spec.sums is Kind.TRIANGLE else Moments, told))
-    sums = tree.collect(engine, Toeplitz, told)
-    return {part: LatticeMoments.of(one) for part, one in sums.items()}
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from dorff.predict import score
 from dorff.solvers import R2
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import Job, Publish
+from dorff.storage.files import remove_tree
 from dorff.storage.location import locate
 from dorff.store import Lease, append_history, forget, lease_beside, load_model, models, prune_versions, read_history
 
@@ -64,7 +65,7 @@ def publish(
     except BaseException:
         with suppress(DorffError, OSError):  # what went wrong before is said, not what goes wrong here
             if models.current_version(root) != version.name:
-                models.discard_version(version)
+                remove_tree(version)
         raise
     if rule.keep is not None:
         prune_versions(root, rule.keep)

@@ -208,8 +208,7 @@ def _needed(h: FloatArray) -> int:
     """How many degrees hold all but 1e-20 of the sum of squares of every row; TERMS if the series is cut."""
     squares = h**2
     tails = np.cumsum(squares[:, ::-1], axis=1)[:, ::-1]
-    seen = np.any(tails > 1e-20 * squares.sum(axis=1, keepdims=True), axis=0)
-    return int(np.count_nonzero(seen))
+    return int(np.count_nonzero(np.any(tails > 1e-20 * squares.sum(axis=1, keepdims=True), axis=0)))
 
 
 cdist = lazily("scipy.spatial.distance", "cdist")
@@ -221,11 +220,6 @@ def _step(t: FloatArray) -> FloatArray:
     return np.heaviside(t, 0.5)
 
 
-def _softplus_even(t: FloatArray) -> FloatArray:
-    size = np.abs(t)
-    return np.log1p(np.exp(-size)) + size / 2
-
-
 # The functions that a job may name.
 FUNCTIONS: dict[str, Activation] = {
     "step": Activation(_step, None, Split(np.sign, gain=0.5, constant=0.5)),
@@ -233,7 +227,9 @@ FUNCTIONS: dict[str, Activation] = {
     "erf": Activation(erf, lambda t: 2 / math.sqrt(math.pi) * np.exp(-(t**2)), Split(erf)),
     "tanh": Activation(np.tanh, lambda t: 1 - np.tanh(t) ** 2, Split(np.tanh)),
     "sigmoid": Activation(expit, lambda t: expit(t) * expit(-t), Split(lambda t: np.tanh(t / 2), 0.5, constant=0.5)),
-    "softplus": Activation(lambda t: np.logaddexp(0.0, t), expit, Split(_softplus_even, slope=0.5)),
+    "softplus": Activation(
+        lambda t: np.logaddexp(0.0, t), expit, Split(lambda t: np.log1p(np.exp(-np.abs(t))) + np.abs(t) / 2, slope=0.5)
+    ),
     "sin": Activation(np.sin, np.cos, Split(np.sin)),
     "cos": Activation(np.cos, lambda t: -np.sin(t), Split(np.cos)),
 }

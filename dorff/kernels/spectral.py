@@ -134,8 +134,7 @@ def _trace(kernel: SpectralDensity, d: int) -> float:
 def _tail_index(u: FloatArray) -> float:
     """How heavy the tail of positive weights is: above 1/2 their variance is infinite. The moment estimator of
     Dekkers, Einmahl & de Haan (1989), on as many as Vehtari et al. (2024) take."""
-    count = 3 * int(np.sqrt(len(u)))
-    top = np.sort(u)[-count - 1 :]
+    top = np.sort(u)[-3 * int(np.sqrt(len(u))) - 1 :]
     if top[0] <= 0:
         return 0.0  # fewer positive weights than this: the effective sample size says so
     logs = np.log(top[1:] / top[0])

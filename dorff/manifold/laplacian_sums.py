@@ -314,7 +314,7 @@ def _spread(T: Moments, columns: tuple[int, ...], m: int) -> Moments:
     for j, column in enumerate(at):
         low, high = np.minimum(at[: j + 1], column), np.maximum(at[: j + 1], column)
         packed[high * (high + 1) // 2 + low] = T.packed[j * (j + 1) // 2 : (j + 1) * (j + 2) // 2]
-    return replace(T, m=m, packed=packed)
+    return replace(T, m=m, values=packed)
 
 
 def in_memory(

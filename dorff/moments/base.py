@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
@@ -125,16 +125,43 @@ class Sums(Described):
 
 
 @dataclass(frozen=True, eq=False)
-class Solvable(Sums):
-    """Sums that say what Z^T Z is: an upper triangle, `packed` column by column, (w (w + 1) / 2,)."""
+class Valued(Sums):
+    """Sums that are one array of numbers, `values`."""
 
     m: int
     q: int
     n: int
     y0: FloatArray
-    packed: FloatArray
+    values: FloatArray
     observed: str = ""
     unit: float = UNIT
+
+    @property
+    def length(self) -> int:
+        return self.values.size
+
+    def pieces(self) -> Iterator[FloatArray]:
+        yield self.values.reshape(-1)
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
+        m, q, n, observed, unit = itemgetter(*HEADER)(header)
+        return cls(m, q, n, y0, values, observed, unit)
+
+    def absorb(self, other: Self) -> Self:
+        """Commutative to the bit, where a class does not say otherwise."""
+        self.check_same(other)
+        np.add(self.values, other.values, out=self.values)
+        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
+
+
+@dataclass(frozen=True, eq=False)
+class Solvable(Valued):
+    """Sums that say what Z^T Z is: an upper triangle, `packed` column by column, (w (w + 1) / 2,)."""
+
+    @property
+    def packed(self) -> FloatArray:
+        return self.values
 
     @property
     @abstractmethod
@@ -171,18 +198,9 @@ class Solvable(Sums):
         """The sums of the features `at` (m',), each times `factor`, (m',) or one for all. Whole pairs of m' of m
         features of weight 1/sqrt(m/2) want sqrt(m/m') (DESIGN 1)."""
 
-    def pieces(self) -> Iterator[FloatArray]:
-        """`packed`, as one piece."""
-        yield self.packed
-
     @classmethod
     def fits(cls, width: int, length: int) -> bool:
         return length == width * (width + 1) // 2
-
-    @classmethod
-    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
-        m, q, n, observed, unit = itemgetter(*HEADER)(header)
-        return cls(m, q, n, y0, values, observed, unit)
 
 
 class Adder(Described):

@@ -73,9 +73,8 @@ class TensorExponentials(Exponentials):
     def __init__(self, extents: Extents, q: int) -> None:
         super().__init__(extents, q)
         wide, narrow = ([2 * K + 1 for K in Ks] for Ks in (self.twice, extents))
-        self._few = [
-            np.r_[0 : M + 1, 2 * M + 1 : 3 * M + 1] for M in extents
-        ]  # of cosines, then sines of twice as many
+        # Of cosines, then sines of twice as many.
+        self._few = [np.r_[0 : M + 1, 2 * M + 1 : 3 * M + 1] for M in extents]
         self._T = np.zeros((wide[0], prod(wide[1:])))
         self._R = np.zeros((q * narrow[0], prod(narrow[1:])))
 
@@ -97,8 +96,7 @@ class TensorExponentials(Exponentials):
         few = [E[at] for E, at in zip(each, self._few, strict=True)]
         self._T += (each[0] * w) @ _across(each[1:], b).T
         if self.q:
-            first = (few[0] * (w * y)[:, None]).reshape(-1, b)
-            self._R += first @ _across(few[1:], b).T
+            self._R += (few[0] * (w * y)[:, None]).reshape(-1, b) @ _across(few[1:], b).T
 
     def held(self) -> Iterator[FloatArray]:
         yield self._T.reshape(-1)
@@ -163,7 +161,6 @@ class GridExponentials(Exponentials):
         yield self._grid
 
     def sums(self) -> list[ComplexArray]:
-        d, channels = len(self.extents), 1 + self.q
         W, left = self._coefficients.shape[1], self._width // 2 - 1
         grid = self._grid[: prod(self._shape)].reshape(self._shape)
         for axis, N in enumerate(self._points):  # the grid is a torus, from `left` on
@@ -172,12 +169,10 @@ class GridExponentials(Exponentials):
             ends, more = np.moveaxis(grid, axis, 0), np.moveaxis(behind, axis, 0)
             ends[N - left :] += more[:left]
             ends[: W - left] += more[left:]
-        transformed = rfftn(grid, range(d))
+        transformed = rfftn(grid, range(len(self.extents)))
         corrections = [transform_of(self._width, N, K) for N, K in zip(self._points, self.twice, strict=True)]
-        return [
-            self._kept(transformed[..., channel], corrections, self.extents if channel else self.twice)
-            for channel in range(channels)
-        ]
+        each = enumerate([self.twice, *[self.extents] * self.q])
+        return [self._kept(transformed[..., channel], corrections, extents) for channel, extents in each]
 
     def _kept(self, values: ComplexArray, corrections: Sequence[FloatArray], extents: Extents) -> ComplexArray:
         for axis, (K, N, correction) in enumerate(zip(extents, self._points, corrections, strict=True)):

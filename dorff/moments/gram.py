@@ -1,11 +1,8 @@
 """The kinds of moments: Z^T Z, half a product a row; the R of a QR of the rows, in which no condition number is
 squared; Z^T Z times a few given columns, for systems whose matrix is too large to keep."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -13,7 +10,7 @@ from scipy.linalg import blas
 
 import dorff.moments.base as base
 from dorff.errors import InputError
-from dorff.moments.base import Adder, IntArray, Kind, PackedAdder, Part, Solvable, Sums, packed_columns
+from dorff.moments.base import Adder, IntArray, Kind, PackedAdder, Part, Solvable, packed_columns
 from dorff.moments.blas import FloatArray, SingleArray, syr2k, syrk, tpqrt
 
 # Of mixed sums: u = 2^-24, float32's own. A product of two rounded numbers is wrong by 2 u, a float32 sum of at most
@@ -47,7 +44,7 @@ class Moments(Solvable):
     def squares(self, V: FloatArray) -> FloatArray:
         return np.asarray(np.sum(V * (self.full @ V), axis=0))
 
-    def columns(self, at: IntArray, factor: float | FloatArray) -> Moments:
+    def columns(self, at: IntArray, factor: float | FloatArray) -> Self:
         keep = np.concatenate([at, np.arange(self.m, self.width)])
         times = np.ones(len(keep))
         times[: len(at)] = factor
@@ -55,13 +52,7 @@ class Moments(Solvable):
         for j, column in enumerate(keep):
             low, high = np.minimum(keep[: j + 1], column), np.maximum(keep[: j + 1], column)
             pieces.append(self.packed[high * (high + 1) // 2 + low] * (times[: j + 1] * times[j]))
-        return replace(self, m=len(at), packed=np.concatenate(pieces))
-
-    def absorb(self, other: Moments) -> Moments:
-        """Commutative to the bit."""
-        self.check_same(other)
-        np.add(self.packed, other.packed, out=self.packed)
-        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
+        return replace(self, m=len(at), values=np.concatenate(pieces))
 
 
 class Accumulator(PackedAdder):
@@ -166,14 +157,14 @@ class Triangle(Solvable):
     def squares(self, V: FloatArray) -> FloatArray:
         return np.asarray(np.sum((self.square @ V) ** 2, axis=0))
 
-    def columns(self, at: IntArray, factor: float | FloatArray) -> Triangle:
+    def columns(self, at: IntArray, factor: float | FloatArray) -> "Triangle":
         R = self.square
         Z = np.hstack([R[:, at] * factor, R[:, self.m :]])
         sums = TriangleAccumulator(len(at), self.q, self.y0, observed=self.observed)
         sums.add(Z)
         return replace(sums.moments(), n=self.n)
 
-    def absorb(self, other: Triangle) -> Triangle:
+    def absorb(self, other: Self) -> Self:
         self.check_same(other)
         R = self.square
         tpqrt(R, other.square, triangular=True)
@@ -229,24 +220,10 @@ class TriangleAccumulator(PackedAdder):
 
 
 @dataclass(frozen=True, eq=False)
-class Products(Sums):
+class Products(base.Valued):
     """`values` (w, c) = M V over the rows, M = Z^T Z, for the V (w, c) that the pass was given."""
 
     kind: ClassVar[Kind] = Kind.PRODUCT
-    m: int
-    q: int
-    n: int
-    y0: FloatArray
-    values: FloatArray
-    observed: str = ""
-    unit: float = base.UNIT
-
-    @property
-    def length(self) -> int:
-        return self.values.size
-
-    def pieces(self) -> Iterator[FloatArray]:
-        yield self.values.reshape(-1)
 
     @classmethod
     def fits(cls, width: int, length: int) -> bool:
@@ -254,13 +231,7 @@ class Products(Sums):
 
     @classmethod
     def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
-        m, q, n, observed, unit = itemgetter(*base.HEADER)(header)
-        return cls(m, q, n, y0, values.reshape(m + 1 + q, -1), observed, unit)
-
-    def absorb(self, other: Products) -> Products:
-        self.check_same(other)
-        np.add(self.values, other.values, out=self.values)
-        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
+        return super().read(header, y0, values.reshape(header["m"] + 1 + header["q"], -1))
 
 
 class ProductAccumulator(Adder):

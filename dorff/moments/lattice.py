@@ -1,7 +1,5 @@
 """Moments of features on a lattice that are never written out: products with them by Fourier transforms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,10 +35,6 @@ class LatticeMoments(Solvable):
         """Of features with these modes (D, d), of sums with these extents (d,): 0 along inputs that are constant."""
         axes, m = np.flatnonzero(extents), 2 * len(modes)
         return replace(self, m=m, modes=modes[:, axes].astype(np.int64), extents=tuple(extents[axes].tolist()))
-
-    @property
-    def length(self) -> int:
-        return self.packed.size
 
     @classmethod
     def fits(cls, width: int, length: int) -> bool:
@@ -79,7 +73,7 @@ class LatticeMoments(Solvable):
         return self._fourier.points
 
     @cached_property
-    def _fourier(self) -> _Fourier:
+    def _fourier(self) -> "_Fourier":
         return _Fourier(self._toeplitz.split(self.extents)[0], self.modes)
 
     def squares(self, V: FloatArray) -> FloatArray:
@@ -90,11 +84,6 @@ class LatticeMoments(Solvable):
         D = len(at) // 2
         assert np.array_equal(at[D:], at[:D] + len(self.modes)) and np.all(factor == 1.0)
         return replace(self, m=2 * D, modes=self.modes[at[:D]])
-
-    def absorb(self, other: LatticeMoments) -> LatticeMoments:
-        self.check_same(other)
-        np.add(self.packed, other.packed, out=self.packed)
-        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
 
     def operator(self) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
         T, R, squares = self._toeplitz.split(self.extents)
@@ -123,7 +112,7 @@ class _Fourier:
         k = modes // every
         reach = np.abs(k).max(axis=0)
         self._n = grid_of(tuple(int(K) for K in reach))
-        self._half = (*self._n[:-1], self._n[-1] // 2 + 1)
+        self.points, self._half = prod(self._n), (*self._n[:-1], self._n[-1] // 2 + 1)
         ends = [np.arange(-2 * K, 2 * K + 1) for K in reach[:-1]]
         inside = np.stack(np.meshgrid(*ends, np.arange(2 * reach[-1] + 1), indexing="ij"), axis=-1)
         spectrum = np.zeros(self._half, complex)
@@ -139,11 +128,7 @@ class _Fourier:
     def densest(self) -> float:
         """No product of a vector with itself is more than this times its squared length: a polynomial's squares on the
         grid are as its coefficients', twice as much where the constant is there as a mode too."""
-        return float(2.0 * prod(self._n) * np.abs(self._density).max())
-
-    @property
-    def points(self) -> int:
-        return prod(self._n)
+        return float(2.0 * self.points * np.abs(self._density).max())
 
     def _at(self, k: IntArray) -> tuple[Any, ...]:
         return tuple(np.moveaxis(k % np.array(self._n), -1, 0))
@@ -157,7 +142,7 @@ class _Fourier:
         spectrum[zero] += x[2 * D]
         g = irfftn(spectrum, self._n)
         g *= self._density
-        g *= float(prod(self._n))
+        g *= float(self.points)
         seen = rfftn(g)
         values = seen[self._index]
         sines = np.where(self._down, values.imag, -values.imag)

@@ -5,12 +5,9 @@ are cosines and sines of sums and differences of frequencies, which lie on it to
 
 and the squares of the targets; theta = h (x - x0) are the rows' angles, which know of no kernel."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod, sqrt
-from operator import itemgetter
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -18,7 +15,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.loops.exponentials import halves, squares, witness
 from dorff.loops.rowwise import trig_pairs
-from dorff.moments.base import HEADER, UNIT, Adder, IntArray, Kind, Sums
+from dorff.moments.base import UNIT, Adder, IntArray, Kind, Valued
 from dorff.moments.blas import FloatArray
 from dorff.moments.exponentials import ComplexArray, Extents, doubled, exponentials, half_shape, half_size
 from dorff.moments.gram import Moments
@@ -28,41 +25,20 @@ WITNESSED: Final = 4096  # rows at a time, that stay in a cache
 
 
 @dataclass(frozen=True, eq=False)
-class Toeplitz(Sums):
+class Toeplitz(Valued):
     """T, then R of each target (halves, see `half_shape`), then the targets' squares (q, q), as `values`.
 
     `m` is that of the features of all k with |k_j| <= M_j but 0; the `extents` M are the lattice's, not known here."""
 
     kind: ClassVar[Kind] = Kind.TOEPLITZ
-    m: int
-    q: int
-    n: int
-    y0: FloatArray
-    values: FloatArray
-    observed: str = ""
-    unit: float = UNIT
-
-    @property
-    def length(self) -> int:
-        return self.values.size
-
-    def pieces(self) -> Iterator[FloatArray]:
-        yield self.values
 
     @classmethod
     def fits(cls, width: int, length: int) -> bool:
         return length > width
 
-    @classmethod
-    def read(cls, header: Mapping[str, Any], y0: FloatArray, values: FloatArray) -> Self:
-        m, q, n, observed, unit = itemgetter(*HEADER)(header)
-        return cls(m, q, n, y0, values, observed, unit)
-
-    def absorb(self, other: Toeplitz) -> Toeplitz:
-        self.check_same(other)
+    def absorb(self, other: Self) -> Self:
         with np.errstate(over="ignore", invalid="ignore"):
-            np.add(self.values, other.values, out=self.values)
-        return replace(self, n=self.n + other.n, unit=max(self.unit, other.unit))
+            return super().absorb(other)
 
     def split(self, extents: Extents) -> tuple[ComplexArray, list[ComplexArray], FloatArray]:
         """T, R of each target, and the squares, views; InputError for sums of another lattice."""
@@ -70,12 +46,9 @@ class Toeplitz(Sums):
         if length_of(extents, self.q) != self.length:
             raise InputError("the sums in the state are of another lattice than its plan; remove the state")
         numbers = self.values[: 2 * (wide + self.q * narrow)].view(complex)
-        R = numbers[wide:].reshape(self.q, *half_shape(extents))
-        return (
-            numbers[:wide].reshape(half_shape(doubled(extents))),
-            list(R),
-            self.values[-(self.q**2) :].reshape(self.q, self.q),
-        )
+        T = numbers[:wide].reshape(half_shape(doubled(extents)))
+        R = list(numbers[wide:].reshape(self.q, *half_shape(extents)))
+        return T, R, self.values[-(self.q**2) :].reshape(self.q, self.q)
 
     def gram(self, modes: IntArray, extents: Extents) -> Moments:
         """The moments of the features [cos k . theta | sin k . theta] of the k that `modes` (D, v) are.

@@ -222,16 +222,16 @@ class ConjugateGradients:
     """The one loop of conjugate gradients (Hestenes & Stiefel 1952), for many columns side by side: x (k, c) of A_j
     x_j = rhs_j, a positive matrix A_j for each column, from x = 0. `product` is A_j times the columns it is given,
     `precondition` about its inverse. Columns that are not done yet are held side by side: their numbers `at` (L,), `x`
-    and the residuals `r` (k, L), and the squared norms `rho` (L,) of these in the preconditioner's norm; `alpha` and
-    `beta` (L,) are the last step's coefficients. Whoever iterates decides when a column is done, and calls `finish`;
-    `solved` (k, c) holds those that are, zeros else."""
+    and the residuals `r` (k, L), and the squared norms `rho` (L,) of these in the preconditioner's norm. `steps`
+    are the coefficients alpha and beta of each column's steps. Whoever iterates decides when a column is done, and
+    calls `finish`; `solved` (k, c) holds those that are, zeros else."""
 
     def __init__(self, product: Map, precondition: Map, rhs: FloatArray) -> None:
         self._product, self._precondition = product, precondition
         self.at = np.arange(rhs.shape[1])
         z = precondition(rhs, self.at)
         self.rho, self.solved = dots(rhs, z), np.zeros(rhs.shape, order="F")
-        self.alpha = self.beta = np.zeros(len(self.at))
+        self.steps = [list[tuple[float, float]]() for _ in self.at]
         self.x = np.zeros(rhs.shape, order="F")
         self.r, self._p = np.array(rhs, order="F"), np.array(z, order="F")
 
@@ -241,17 +241,19 @@ class ConjugateGradients:
         curvature = dots(self._p, Ap)
         if not np.all(curvature > 0):
             return False
-        self.alpha = self.rho / curvature
-        self.x += self.alpha * self._p
-        self.r -= self.alpha * Ap
+        alpha = self.rho / curvature
+        self.x += alpha * self._p
+        self.r -= alpha * Ap
         del Ap
         z = self._precondition(self.r, self.at)
         rho = dots(self.r, z)
         if not np.all(rho >= 0):
             return False
-        self.beta, self.rho = rho / self.rho, rho
-        self._p *= self.beta
+        beta, self.rho = rho / self.rho, rho
+        self._p *= beta
         self._p += z
+        for column, step in zip(self.at, zip(alpha, beta, strict=True), strict=True):
+            self.steps[column].append(step)
         return True
 
     def finish(self, done: BoolArray) -> None:
@@ -260,7 +262,7 @@ class ConjugateGradients:
             return
         self.solved[:, self.at[done]] = self.x[:, done]
         go = ~done
-        self.at, self.rho, self.alpha, self.beta = self.at[go], self.rho[go], self.alpha[go], self.beta[go]
+        self.at, self.rho = self.at[go], self.rho[go]
         self.x, self.r, self._p = self.x[:, go], self.r[:, go], self._p[:, go]
 
 
@@ -298,14 +300,12 @@ def iterate(
         return system.apply(p, at) * a[at] + shift * p
 
     columns = ConjugateGradients(product, lambda r, at: preconditioner.solve(r, a[at], shift), rhs.copy())
-    rho, steps = columns.rho.copy(), [list[tuple[float, float]]() for _ in a]
+    rho = columns.rho.copy()
     first = np.where(rho > 0, rho, 1.0)
     columns.finish(~(rho > 0))
     errors = [1.0 if len(columns.at) else 0.0]  # nothing to explain: 0 is the solution
     while len(columns.at) and len(errors) <= most and columns.step():
         rho[columns.at] = columns.rho
-        for column, alpha, beta in zip(columns.at, columns.alpha, columns.beta, strict=True):
-            steps[column].append((alpha, beta))
         errors.append(float(np.sqrt(np.max(rho / first))))
         columns.finish(columns.rho <= tolerance**2 * first[columns.at])
         progress(len(errors) - 1, _left(errors, tolerance))
@@ -315,7 +315,7 @@ def iterate(
     converged = not len(columns.at)
     columns.finish(np.ones(len(columns.at), dtype=bool))
     x = columns.solved
-    seen = max((_condition(np.array(one)) for one in steps if one), default=1.0)
+    seen = max((_condition(np.array(one)) for one in columns.steps if one), default=1.0)
     # Small eigenvalues that the iteration did not meet count as well: the residual may lie there.
     worst = max(seen, preconditioner.slack(a, shift))
     condition = preconditioner.condition(a, shift, worst)

@@ -7,11 +7,12 @@ from typing import Final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.features import FeatureMap, modes_of
+from dorff.features import modes_of
 from dorff.kernels import MultiView
-from dorff.moments import FloatArray, LatticeMoments, Moments, Solvable, pooled
+from dorff.moments import FloatArray, Moments, Solvable, pooled
 from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
+from dorff.solvers.heavy import lattice_parts
 from dorff.solvers.ridge_path import path_errors
 from dorff.solvers.scores import FitScore, Ridge, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
@@ -244,9 +245,11 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart. Sums of a
     lattice become moments of the setting's own features, written out unless route cg multiplies by them as they are."""
     if setting.features is not None:
-        own = [[_own(part, setting.features, written=setting.method == DIRECT) for part in fold] for fold in folds]
+        modes = modes_of(setting.features)
+        own = [[part.on(modes.modes, modes.extents) for part in lattice_parts(fold)] for fold in folds]
+        made: Folds = [[part.gram() for part in fold] for fold in own] if setting.method == DIRECT else own
         sample = setting.sample and replace(setting.sample, features=setting.features)
-        return own, replace(setting, sample=sample)
+        return made, replace(setting, sample=sample)
     if m == setting.m:
         return folds, setting
     if isinstance(setting.kernel, MultiView):
@@ -262,13 +265,6 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
     penalties = tuple(replace(one, sums=one.sums.columns(at, factor)) for one in setting.penalties)
     sample = setting.sample and setting.sample.of_first(m)
     return parts, replace(setting, m=m, density=density, penalties=penalties, sample=sample)
-
-
-def _own(sums: Solvable, features: FeatureMap, *, written: bool) -> Solvable:
-    assert isinstance(sums, LatticeMoments)
-    modes = modes_of(features)
-    own = sums.on(modes.modes, modes.extents)
-    return own.gram() if written else own
 
 
 def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common: Common) -> FoldErrors:

@@ -35,8 +35,7 @@ class Heavy(Preconditioner):
     def solve(self, r: FloatArray, a: FloatArray, shift: float) -> FloatArray:
         out = r / (np.multiply.outer(self._diagonal, a) + shift)
         for factor in dict.fromkeys(a.tolist()) if len(self._at) else ():
-            of = np.flatnonzero(a == factor)
-            chosen = np.ix_(self._at, of)
+            chosen = np.ix_(self._at, np.flatnonzero(a == factor))
             out[chosen] = scipy.linalg.cho_solve((self._factor(factor, shift), True), r[chosen], check_finite=False)
         return np.asarray(out)
 

@@ -36,7 +36,7 @@ class Border(NamedTuple):
         """The sums over the column of ones and the shifted targets alone, as moments of no features."""
         q = len(self.y0)
         packed = np.concatenate([self.columns[self.m : self.m + j + 1, j] for j in range(1 + q)])
-        return Moments(m=0, q=q, n=self.n, y0=self.y0, packed=packed, observed=self.observed)
+        return Moments(m=0, q=q, n=self.n, y0=self.y0, values=packed, observed=self.observed)
 
     def rows(self, scale: FloatArray, back: FloatArray) -> tuple[Rows, FloatArray]:
         """The sums of `Rows`, and R (m, q), of the scaled targets less y0, with `back` (q,) added again."""

@@ -311,8 +311,7 @@ class Setting:
         if block.squared:  # of triangles each matrix has an SVD of its own
             blocks = (replace(problem.blocks[0], given=block.spectrum, G=np.empty((0, 0))),)
             problem = replace(problem, blocks=blocks)
-        solution = replace(SpectralSolver(problem).solve(ridge), converged=learned.converged)
-        return kernel, problem, solution
+        return kernel, problem, replace(SpectralSolver(problem).solve(ridge), converged=learned.converged)
 
     def fit_of(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:
         """The fit of a kernel whose output matrices are written out, by whatever solver."""
@@ -365,8 +364,7 @@ def check_apart(kernel: OperatorKernel, observe: FloatArray | None) -> None:
     one = all(isinstance(base, Decomposable) for base in bases) and len({base.scalar for base in bases}) == 1
     if not one or observe is not None or learned_term(kernel) is not None:
         needs = "a kernel that is one scalar kernel times a given matrix, and targets that are its outputs (no observe)"
-        remedy = "leave it out, or use a decomposable kernel"
-        raise InputError(f"solve.ridge_per_output: needs {needs}; {remedy}")
+        raise InputError(f"solve.ridge_per_output: needs {needs}; leave it out, or use a decomposable kernel")
 
 
 def spread(variances: FloatArray, *, together: bool) -> FloatArray:

@@ -116,19 +116,17 @@ class _Iteration:
             lambda r, which: inverse.solve(r, a[which], shift),
             z,
         )
-        steps, first, count = [list[tuple[float, float]]() for _ in at], columns.rho.copy(), 0
+        first, count = columns.rho.copy(), 0
         while len(columns.at) and count < MOST_STEPS:
             visit(count, columns)
             if not columns.step():
                 break
-            for column, alpha, beta in zip(columns.at, columns.alpha, columns.beta, strict=True):
-                steps[column].append((alpha, beta))
             columns.finish(columns.rho <= self.close**2 * first[columns.at])
             count += 1
         ended = np.ones(len(at), dtype=bool)
         ended[columns.at] = False
         columns.finish(~ended[columns.at])
-        return _Walk(columns.solved, steps, ended)
+        return _Walk(columns.solved, columns.steps, ended)
 
 
 def samples(of: Preconditioned, ridge: float, column: int, noise: FloatArray | None = None) -> FloatArray:

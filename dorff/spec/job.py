@@ -161,8 +161,7 @@ def _unscored(publish: "Publish", job: "Job") -> str:
 
 
 def _unkept(publish: "Publish", job: "Job") -> str:
-    has = job.solve.route not in _ITERATIVE or job.posteriors > 0
-    kept = job.deals and job.classes is None and has
+    kept = job.deals and job.classes is None and (job.solve.route not in _ITERATIVE or job.posteriors > 0)
     return "" if kept else "no model of this job keeps rows"
 
 

@@ -110,11 +110,6 @@ def content(version: Path) -> str:
     return hashlib.sha256(files.read_plain(version / "zarr.json")).hexdigest()
 
 
-def discard_version(version: Path) -> None:
-    with files.space_on(version):
-        files.remove_tree(version)
-
-
 def discard_unnumbered(root: Path, lease: Lease) -> None:
     """Remove the versions that got no number because their writers were killed; `lease` is that of `root`. Who holds it
     has written none yet, so all are of others, that had it before."""

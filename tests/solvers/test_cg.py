@@ -97,7 +97,7 @@ def test_a_target_that_no_row_has_stays_at_zero() -> None:
     full = one.full
     full[:, -1] = full[-1] = 0.0
     packed = np.concatenate([full[: column + 1, column] for column in range(one.width)])
-    found = by_products([replace(one, packed=packed, observed="10")], weights)
+    found = by_products([replace(one, values=packed, observed="10")], weights)
     assert found.solution.converged and not found.solution.h[:, 1].any() and found.solution.h[:, 0].any()
 
 

@@ -33,7 +33,7 @@ def write(path: Path, header: Any, numbers: int = 6, *, length: int | None = Non
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    sums = Moments(m=1, q=1, n=5, y0=np.array([0.5]), packed=np.arange(6.0))
+    sums = Moments(m=1, q=1, n=5, y0=np.array([0.5]), values=np.arange(6.0))
     save_moments(tmp_path / "sums", {(0, ""): sums})
     return tmp_path / "sums"
 

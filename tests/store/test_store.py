@@ -24,7 +24,7 @@ from dorff.errors import IncompleteError, InputError
 from dorff.model import Model
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Moments, Products, Triangle, merge_folds
-from dorff.storage.files import seal
+from dorff.storage.files import remove_tree, seal
 from dorff.store import (
     Receipt,
     append_history,
@@ -44,13 +44,13 @@ from dorff.store import (
     versions,
     write_atomic,
 )
-from dorff.store.models import discard_version, number_version, switch_current, write_version
+from dorff.store.models import number_version, switch_current, write_version
 
 
 def some_moments(seed: int, *, m: int = 4, q: int = 2) -> Moments:
     rng = np.random.default_rng(seed)
     width = m + 1 + q
-    return Moments(m=m, q=q, n=seed + 1, y0=np.array([0.5, 1.0]), packed=rng.standard_normal(width * (width + 1) // 2))
+    return Moments(m=m, q=q, n=seed + 1, y0=np.array([0.5, 1.0]), values=rng.standard_normal(width * (width + 1) // 2))
 
 
 def test_moments_come_back_to_the_bit(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_version_is_seen_when_it_is_numbered_and_current_when_switched_to(tmp_
     second = write_version(small_model(), root)
     assert number_version(second).name == "v000001" and number_version(first).name == "v000002"
     switch_current(root, "v000001")
-    discard_version(root / "v000002")
+    remove_tree(root / "v000002")
     assert sorted(path.name for path in root.iterdir()) == ["current", "v000001"]
 
 
