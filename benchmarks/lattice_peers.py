@@ -1,7 +1,8 @@
 """Peers of the sampler `lattice` on the same data and threads: EFGP by finufft, GPyTorch's KISS-GP and SVGP.
 
     python benchmarks/lattice_peers.py [--peers-python PYTHON] [--rows N] [--cases gaussian,published,matern]
-        [--who efgp,lattice,job,kissgp,svgp] [--threads 1,2] [--repeats 3] [--limit SECONDS] [--out FILE]
+        [--who efgp,lattice,job,kissgp,svgp] [--threads 1,2] [--repeats 3]
+        [--limit SECONDS] [--where WORDS] [--out FILE]
 
 Results go to results/lattice_peers.json; `python benchmarks/readme.py` writes a table of docs/lattice.md from them. One
 thread, and two, for all. finufft and GPyTorch are looked for in PYTHON, a Python that has them; this one needs neither,
@@ -480,6 +481,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds after which a run is given up")
+    parser.add_argument("--where", default=platform.processor() or platform.machine(), help="the machine, in words")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -489,7 +491,7 @@ def main() -> None:
     options.missing = {who for who, package in NEEDS.items() if package not in there}
     for who in options.missing & set(options.who.split(",")):
         print(f"{who}: {NEEDS[who]} is not installed", flush=True)
-    result: Config = {"machine": platform.processor() or platform.machine(), "cpus": os.cpu_count(), "versions": there,
+    result: Config = {"machine": options.where, "cpus": os.cpu_count(), "versions": there,
                       "missing": sorted(options.missing), "rows": options.rows, "cases": []}  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="dorff-peers-") as place:
         result["store_s"] = write_rows(Path(place), options)
