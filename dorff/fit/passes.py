@@ -178,7 +178,7 @@ def _sum(plan: Plan, term: ManifoldTerm, source: Dataset, engine: Engine, told: 
         columns=features_of(kernel, term.views, frozen.constants.density), name=source.path, lease=lease,
     )  # fmt: skip
     edges = 0 if isinstance(graph, Identity) else sums.n
-    summary: dict[str, Any] = {"type": graph.config()["type"], "rows": source.rows, "edges": edges, "shards": shards}
+    summary = {"type": graph.config()["type"], "rows": source.rows, "edges": edges, "shards": shards}
     summary["seconds"] = time.perf_counter() - began
     if isinstance(graph, Given):
         summary["rows_without_edges"] = alone
