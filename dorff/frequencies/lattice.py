@@ -178,8 +178,7 @@ def _ends(box: Any) -> tuple[tuple[float, float], ...]:
         ends = tuple((float(low), float(high)) for low, high in box)
         if ends and all(-math.inf < low <= high < math.inf for low, high in ends):
             return ends
-    problem = f"box must be the least and the largest of each input, not {box!r}"
-    raise InputError(f"{problem}; write such as ((0, 360), (-90, 90))")
+    raise InputError(f"box must be the least and the largest of each input, as ((0, 360), (-90, 90)), not {box!r}")
 
 
 def check_periods(periods: Sequence[float | None] | None, d: int) -> None:

@@ -48,15 +48,11 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
 
 def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -> None:
     """InputError for a given box that rows leave, or that no row lies in where such are dropped. `ends` (2, d) are
-    those of all rows that there were."""
-    (low, high), (least, most) = with_slack(box), ends
-    if job.data.outside == "drop":
-        outside, remedy = (least > high) | (most < low), "name the box that the rows lie in"
-    elif dataset.first:  # some are no longer used
-        return
-    else:
-        outside, remedy = (least < low) | (most > high), "make it wider, or set data.outside: drop"
-    if outside.any():
+    those of all rows that there were, some of which may be no longer used."""
+    (low, high), (least, most), drops = with_slack(box), ends, job.data.outside == "drop"
+    outside = (least > high) | (most < low) if drops else (least < low) | (most > high)
+    remedy = "name the box that the rows lie in" if drops else "make it wider, or set data.outside: drop"
+    if outside.any() and (drops or not dataset.first):
         at = int(np.argmax(outside))
         sides = [f"from {low!r} to {high!r}" for low, high in (box[:, at].tolist(), ends[:, at].tolist())]
         came = f"it is {sides[0]}, but {dataset.path} has values {sides[1]}"

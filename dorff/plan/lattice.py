@@ -31,10 +31,7 @@ from dorff.storage.location import locate
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 #: And what of a job they differ by, else.
-_KEYS: Final = {
-    "rows": "choice of arrays (inputs, targets, weights or groups)", "seed": "features.seed", "nan": "data.nan",
-    "standardize": "solve.standardize", "class_weight": "solve.class_weight", "folds": "solve.select or solve.folds",
-}  # fmt: skip
+_KEYS: Final = {"rows": "choice of arrays", "folds": "solve.select or solve.folds", "nan": "data.nan"}
 ANEW: Final = "rows are summed anew"
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14

@@ -225,12 +225,14 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
         for weight, term in kernel.terms():
             if weight > 0:
                 traces.append(weight * term.trace(len(columns), model.p))
-                formula, scalar = f"{weight:.4g} {_formula(term)}", _scalar(term, unit)
+                formula, scalar = KERNELS.formula(term.config()), _scalar(term, unit)
+                if isinstance(term, kernels.Decomposable):
+                    formula = "k₀ I" if _independent(term) else "k₀ A"
                 if isinstance(term, kernels.CurlFree | kernels.DivergenceFree):  # of the law of its frequencies
                     scalar += f"; {frequencies.from_config(model.sampler).measure(term, len(columns))} measure"
                 entries = KERNELS.get(kind_of(term.config())), SCALARS.get(kind_of(term.scalar.config()))
                 sources = dict.fromkeys(entry.source for entry in entries if entry is not None and entry.source)
-                places.append((view + _name(term), formula, scalar, "; ".join(sources)))
+                places.append((view + _name(term), f"{weight:.4g} {formula}", scalar, "; ".join(sources)))
     shares = np.array(traces) / sum(traces)
     return [KernelTerm(float(share), *words) for share, words in zip(shares, places, strict=True)]
 
@@ -260,12 +262,6 @@ def _name(term: kernels.BaseKernel) -> str:
 def _independent(term: kernels.Decomposable) -> bool:
     p = term.output.p
     return term.output == kernels.Identity() if p is None else np.array_equal(term.output.matrix(p), np.eye(p))
-
-
-def _formula(term: kernels.BaseKernel) -> str:
-    if isinstance(term, kernels.Decomposable):
-        return "k₀ I" if _independent(term) else "k₀ A"
-    return KERNELS.formula(term.config())
 
 
 def _brief(value: object) -> str:

@@ -504,7 +504,7 @@ def test_every_kind_of_input_may_miss_targets(tmp_path):
         ({"cv": 1}, "cv must be 'auto', None or a number of folds of 2 or more, not 1"),
         ({"cv": 2.5}, "cv must be 'auto', None or a number of folds of 2 or more, not 2.5"),
         ({"kernel": "rbf"}, "kernel must be one of dorff.kernels, not 'rbf'"),
-        ({"sampler": "orthogonal"}, "sampler must be one of dorff.frequencies, not 'orthogonal'"),
+        ({"sampler": "orthogonal"}, "sampler must be one of dorff.frequencies, such as .*, not 'orthogonal'"),
         ({"random_state": -3}, "random_state must be 0 or more, not -3"),
         ({"missing": "drop"}, "missing must be 'refuse' or 'partial', not 'drop'"),
         ({"observe": "all"}, "observe must be a matrix of numbers, not 'all'"),

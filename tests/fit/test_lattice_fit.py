@@ -415,8 +415,8 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
     # What the lattice does not cover has a pass of its own, nor do others rows, folds or targets; and the first stays.
     for parts, reason in (
         ({"kernel": of_scale("divergence_free", 0.1)}, "their lattice is too coarse or too narrow for this kernel"),
-        ({"data": {"weights": "weights"}}, "another choice of arrays (inputs, targets, weights or groups)"),
-        ({"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}, "weights or groups), solve.select or solve.folds"),
+        ({"data": {"weights": "weights"}}, "another choice of arrays"),
+        ({"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}, "choice of arrays, solve.select or solve.folds"),
     ):
         (planned,) = (one for one in make_plan(job(sea, "other", **parts)).warnings if "rows are summed anew" in one)
         own = fitted(sea, "other", **parts)

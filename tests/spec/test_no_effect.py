@@ -664,7 +664,8 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
         frequencies.QMC: {"sequence": ("sobol", "halton"), "scramble": (True, False)},
         frequencies.GaussQuadrature: {"points": (8, 4)},
         frequencies.Lattice: {"error": (0.1, 0.01), "tolerance": (1e-12,), "sides": ((1.0,) * d, (2.0,) * d),
-                              "constant": (False, True), "grid": (None,), "periods": (None, (2.0, *(None,) * (d - 1)))},
+                              "constant": (False, True), "grid": (None,), "periods": (None, (2.0, *(None,) * (d - 1))),
+                              "box": (None,)},
         frequencies.Quadrature: {
             "degree": ((3, 3), (1, 3), (1, 1)), "mixing": ("butterfly", "haar"), "radii": ("own", "shared"),
             "centre": ("signed", "redraw", "drop"),
