@@ -95,7 +95,7 @@ def _tuned(plan: Plan, engine: Engine, progress: Told, told: Told) -> TuneResult
     table = _grid(plan, passed.folds, terms, engine, told)
     winner = min(table, key=lambda trial: trial.least)
     reads = sum(one.rows_read for one in passed.fresh) / plan.dataset.rows
-    warnings = [*plan.warnings, *not_told_apart([(one.least, one.error) for one in table])]
+    warnings = [*plan.warnings, *plan.foreseen(), *not_told_apart([(one.least, one.error) for one in table])]
     seconds = middle - began, time.perf_counter() - middle
     return TuneResult(best_job(plan, winner), winner, tuple(table), reads, *seconds, r2_of(plan), warnings)
 

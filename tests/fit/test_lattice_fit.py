@@ -461,6 +461,9 @@ def test_a_search_is_over_the_same_sums(route: str, sea: Path) -> None:
     found = tune(job(sea, kernel=kernels_, solve=solve), engine=SerialEngine())
     assert found.reads == 1.0 and len(found.table) == 12
     assert tune(job(sea, kernel=kernels_, solve=solve), engine=SerialEngine()).reads == 0.0
+    few = tune(job(sea, kernel=kernels_, solve=solve, features={"count": 60}, state="few"), engine=SerialEngine())
+    (sentence,) = (one for one in few.warnings if "60 features may be off the kernel" in one)
+    assert sentence.startswith("kernel[") and not any("may be off" in one for one in found.warnings)
     assert len({trial.m for trial in found.table}) == 3 and "drawn_for" not in found.best.features.model_fields_set
     best = fit(found.best, engine=SerialEngine())
     assert (best.reads, best.m, best.ridge) == (0.0, found.trial.m, found.trial.ridge)
