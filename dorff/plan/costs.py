@@ -122,9 +122,7 @@ def estimate(
         _size(job, kernel, one.m, dataset, patterns, spec.folds.count) for kernel, one in zip(fixed, each, strict=True)
     ]
     # Beside the system: features, and of classes held-out rows' decision values and copies of them.
-    calibrated = dataset.labels is not None and job.solve.calibrate
-    beside = 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
-    beside += sum(map(_own_bytes, each)) if of_sums else 0
+    beside = _beside_bytes(job, dataset, recipe) + (sum(map(_own_bytes, each)) if of_sums else 0)
     runs = left_out_runs(0, dataset.rows, dataset.d + q, most_left_out(job))
     rows = sum(stop - start for start, stop in runs) if any(leaves_out(job, size.k) for size in sizes) else 0
     left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
@@ -220,6 +218,12 @@ def _leaf_bytes(
     if spec.mixed:  # a block and a square of half the width
         leaf += 4 * block * width + square // 2
     return leaf, read
+
+
+def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
+    """The driver's while it solves, beside the system: features, and of classes held-out decision values and copies."""
+    calibrated = dataset.labels is not None and job.solve.calibrate
+    return 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
 
 
 def _own_bytes(recipe: Recipe) -> int:
