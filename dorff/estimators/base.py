@@ -289,8 +289,8 @@ class ORFFEstimator(Nested, ABC):
     def _judge(self, fitted: Fitted, quality: FitQuality | None, drawing: Drawing, level: int) -> None:
         """Keep what rows held out say of the fit, and warn of what is wrong with it, `level` calls from here."""
         self.quality_ = quality
-        kernel, density = fitted.fit.kernel, drawing.setting.density
-        parameters.warn_of_few_features(kernel, density, drawing.recipe, stacklevel=level + 1)
+        density = drawing.setting.density
+        parameters.warn_of_few_features(fitted.fit.kernel, density, drawing.recipe, stacklevel=level + 1)
         if quality is None:
             return
         far = None if self._unsaid or drawing.looked is None else distance(fitted.fit.kernel, drawing.looked[1].X)

@@ -33,7 +33,9 @@ FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside 
 LONG: Final = 0.5  # the same: below it a fit that does worse than a linear one wants a shorter length-scale
 LEAST_COLUMNS: Final = 64
 LEAST_ROWS: Final = 20  # held out, of which anything is said
-_INPUTS: Final = "look whether the inputs can tell it (dorff report), and give more of them or more rows"
+_INPUTS: Final = (
+    "look whether the inputs can tell it (dorff report); give more of them, more rows, or shorter length-scales"
+)
 
 
 @dataclass(frozen=True)
@@ -225,8 +227,7 @@ def warnings_of(
     elif poor:
         lowest = min(poor.values())
         worth = "worse" if lowest < -NO_BETTER else "hardly better"
-        waves = "or, where it waves along them, list kernels of shorter length-scales"
-        yield f"held-out R2 of {_names([*poor])} is {lowest:.2f}: {worth} than the mean; {_INPUTS}, {waves}"
+        yield f"held-out R2 of {_names([*poor])} is {lowest:.2f}: {worth} than the mean; {_INPUTS}"
     elif over:
         why, more = "rows: it learns rows by heart", "rows" + ", or fewer inputs" * (fitted.settings[0].d > 1)
         if quality.by not in ("rows", "blocks", "leaves", "splits", ONE_BY_ONE):  # groups, or their column

@@ -107,7 +107,8 @@ def check_targets(
     for kernel in targets:
         target = kernel.fix(d, p, np.eye(p))
         size = effective_sample_size(target, density)
-        if not any(_same(_mix(recipe, target), mix) for mix in mixes):
+        mix = _mix(recipe, target)
+        if not any(one.keys() == mix.keys() and all(abs(one[k] - mix[k]) < 1e-9 for k in mix) for one in mixes):
             own = replace(recipe, kernel=target).draw(seed).density
             assert own is not None  # a sampler that mixes tells its density
             size, most = sample_sizes(target, recipe, density, own)
@@ -142,10 +143,6 @@ def _mix(recipe: Recipe, kernel: OperatorKernel) -> dict[Any, float]:
     laws = recipe.sampler.laws(kernel, recipe.d, recipe.p)
     total = sum(law.share for law in laws)
     return {(law.scalar, law.measure): law.share / total for law in laws}
-
-
-def _same(one: dict[Any, float], other: dict[Any, float]) -> bool:
-    return one.keys() == other.keys() and all(abs(share - other[law]) < 1e-9 for law, share in one.items())
 
 
 def _log_density(recipe: Recipe, omega: FloatArray) -> FloatArray:

@@ -218,8 +218,10 @@ def kernel_title(kernel: kernels.OperatorKernel) -> str:
 
 def kernel_terms(model: Model) -> list[KernelTerm]:
     """The terms with a positive weight, those of each view; shares add to 1."""
-    places, traces = [], []
-    for kernel, columns, view in _parts(model):
+    places, traces, parts = [], [], list[tuple[kernels.OperatorKernel, Sequence[int], str]]()
+    if isinstance(model.kernel, kernels.MultiView):
+        parts += [(view.kernel, view.columns, f"View {view.name}: ") for view in model.kernel.views]
+    for kernel, columns, view in parts or [(model.kernel, range(model.d), "")]:
         inputs = Subject.of(model).inputs
         unit = common_unit([inputs[c] for c in columns]) if np.all(model.feature_map.scale == 1) else None
         for weight, term in kernel.terms():
@@ -235,13 +237,6 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
                 places.append((view + _name(term), f"{weight:.4g} {formula}", scalar, "; ".join(sources)))
     shares = np.array(traces) / sum(traces)
     return [KernelTerm(float(share), *words) for share, words in zip(shares, places, strict=True)]
-
-
-def _parts(model: Model) -> list[tuple[kernels.OperatorKernel, Sequence[int], str]]:
-    """The kernel, the inputs that it sees, and its name's beginning; of several views each one's."""
-    if not isinstance(model.kernel, kernels.MultiView):
-        return [(model.kernel, range(model.d), "")]
-    return [(view.kernel, view.columns, f"View {view.name}: ") for view in model.kernel.views]
 
 
 def _name(term: kernels.BaseKernel) -> str:
