@@ -165,8 +165,9 @@ def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Ma
         return f"they are of another {', '.join(keys)}"
     recipe = made(_scaled(box_of(spec), constants.features), constants.drawn if any(wanted.words) else None)
     try:
-        serves = recipe.on(modes_of(constants.features)).m > 0 and same_sample(frozen, dataset)
-        return "" if serves else "the first rows have other values"
+        if recipe.on(modes_of(constants.features)).cut and not recipe.cut:
+            return "on their lattice this kernel needs more than features.count, on one of its own it does not"
+        return "" if same_sample(frozen, dataset) else "the first rows have other values"
     except InputError:
         return "their lattice is too coarse or too narrow for this kernel (one pass serves all that a job lists)"
 

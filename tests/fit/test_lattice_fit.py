@@ -22,6 +22,7 @@ from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError, InputError, StoppedError
 from dorff.fit import FitReport, fit, run
 from dorff.fit.tune import tune
+from dorff.frequencies import lattice as lattice_rule
 from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
 from dorff.plan import lattice, make_plan
@@ -425,6 +426,25 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
         assert again.outcome == "unchanged" and own.warnings == [planned, *again.warnings]
         assert not any("summed anew" in one for one in make_plan(job(sea, "other", **parts)).warnings)
     assert fitted(sea, "first").outcome == "unchanged"
+
+
+def test_sums_that_would_cut_a_lattice_short_serve_no_job(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer length-scale takes every point of a lattice that is hardly finer than needed, not every second."""
+    monkeypatch.setattr(lattice_rule, "MOST_SUMS", 2**14)
+    sampler = {"type": "lattice", "error": 7e-4}
+
+    def of(model: str, s: float, count: int, state: str = "state") -> FitReport:
+        scalar = {"type": "gaussian", "lengthscale": s}
+        features, kernel = {"count": count, "sampler": sampler}, {"type": "decomposable", "scalar": scalar}
+        return fitted(sea, model, kernel=kernel, features=features, state=state)
+
+    of("first", 0.15, 4096)
+    alone = of("alone", 0.16, 4096, "another")
+    served = of("served", 0.16, 4096)
+    assert served.reads == 0.0 and served.m > alone.m
+    few = of("few", 0.16, (alone.m + served.m) // 2)
+    assert few.reads == 1.0 and few.m == alone.m and few.kernel_error == alone.kernel_error
+    assert "needs more than features.count" in few.warnings[0]
 
 
 def test_sums_of_other_rows_or_of_less_care_serve_no_job(sea: Path) -> None:
