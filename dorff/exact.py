@@ -62,7 +62,10 @@ class ExactRidge:
         w = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
         _check(X, Y, C, w, ridge)
         p, seen = C.shape[1], ~np.isnan(Y) & (w > 0)[:, None]
-        kernel = kernel.fix(X.shape[1], p, _covariance(Y, w) if observe is None else None)
+        whole = ~np.isnan(Y).any(axis=1) & (w > 0)
+        counts = observe is None and whole.any()
+        covariance = np.atleast_2d(np.cov(Y[whole].T, bias=True, aweights=w[whole])) if counts else None
+        kernel = kernel.fix(X.shape[1], p, covariance)
         used = seen.any(axis=1)
         if not used.any():
             raise InputError("Y has no observed value in a row of positive weight; give at least one")
@@ -165,11 +168,6 @@ def _blocks(n: int, numbers: int) -> Iterator[tuple[int, int]]:
     size = max(1, BLOCK_BYTES // (64 * numbers))
     for start in range(0, n, size):
         yield start, min(n, start + size)
-
-
-def _covariance(Y: FloatArray, w: FloatArray) -> FloatArray | None:
-    whole = ~np.isnan(Y).any(axis=1) & (w > 0)
-    return np.atleast_2d(np.cov(Y[whole].T, bias=True, aweights=w[whole])) if whole.any() else None
 
 
 def _check(X: FloatArray, Y: FloatArray, C: FloatArray, w: FloatArray, ridge: float) -> None:

@@ -68,7 +68,12 @@ def bench(
         for n in (n1, n2):
             write_random(home / f"{n}.zarr", n, d)
         limits, rates, shares, inside = [bare_syrk(m, workers)], [], [], []
-        jobs = {n: partial(_job, home, n, _of_shape(d, m, sampler, workers)) for n in (n1, n2)}
+        shape: Config = {
+            "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
+            "features": {"count": m, "sampler": {"type": sampler}},
+            "cluster": {"type": "local", "workers": workers, "memory": "8GiB", "small_jobs": "workers"},
+        }
+        jobs = {n: partial(_job, home, n, shape) for n in (n1, n2)}
         features = m * Pace.of(make_plan(jobs[n1](0)).recipe, m + 2).number
         for repeat in range(repeats):
             (t1, _), (t2, busy) = (_timed_fit(jobs[n](repeat)) for n in (n1, n2))
@@ -131,14 +136,6 @@ def write_random(path: Path, n: int, d: int, *, seed: int = 0) -> None:
             xs.write(X)
             ys.write(np.sin(X.sum(axis=1, keepdims=True)))
     write_metadata(path, layouts, rows=n, columns={"x": tuple(f"x{i}" for i in range(d)), "y": ("y",)})
-
-
-def _of_shape(d: int, m: int, sampler: str, workers: int) -> Config:
-    return {
-        "kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": d**0.5}},
-        "features": {"count": m, "sampler": {"type": sampler}},
-        "cluster": {"type": "local", "workers": workers, "memory": "8GiB", "small_jobs": "workers"},
-    }
 
 
 def _job(home: Path, n: int, shape: Config, repeat: int) -> Job:

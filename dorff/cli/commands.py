@@ -114,7 +114,7 @@ def predict(
     import dorff.predict as predicting
     from dorff.data.nodes import group_attributes
     from dorff.predict.tables import Tables
-    from dorff.store import load_model
+    from dorff.store import load_model, resolve_model
 
     extra = predicting.Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
     named, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
@@ -124,6 +124,7 @@ def predict(
         arrays, place = table.inputs or named, table.store
         with _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak), meter("predict") as tell:
             given = partial(predicting.predict, inputs=arrays, uncertainty=extra, views=some, progress=tell)
+            model = resolve_model(model)  # which another fit may replace meanwhile
             rows = given(model, place, table.out, engine=engine)
         written = group_attributes(table.out)["dorff"]
         empty, far = written[predicting.NAN_ROWS], written.get(predicting.REPEATING_ROWS, 0)

@@ -15,7 +15,7 @@ from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.leaves import DONE
 from dorff.moments import Kind
-from dorff.passes import Leaf, PassSpec, leaf_bounds
+from dorff.passes import PassSpec, leaf_bounds
 from dorff.storage.location import locate
 from dorff.store.receipts import HISTORY
 
@@ -109,14 +109,21 @@ def _plan(path: Path) -> dict[str, Any]:
     files = list((folder / "receipts").glob("*.json"))
     loaded = (store.Receipt.load(file.parent, int(file.stem)) for file in files if file.stem.isdigit())
     receipts = [receipt for receipt in loaded if receipt is not None]
-    leaves = _leaves(spec.store, names, rows["shard_rows"], width)
+    try:
+        dataset = open_dataset(spec.store, inputs=names[0], targets=names[1])
+        leaves = leaf_bounds(dataset.n, rows["shard_rows"], width, first=dataset.first)
+    except InputError:  # it is gone
+        leaves = None
+    done = {(receipt.number, receipt.start, receipt.stop) for receipt in receipts}
+    first = min(done, default=(0, 0, 0))[0]  # leaves before the first that has a receipt have left a window
+    missing = [one for one in leaves or () if one.number >= first and (one.number, one.start, one.stop) not in done]
     return {
         "plan": folder.name,
         "store": spec.store,
         "m": m,
         "leaves": None if leaves is None else len(leaves),
         "receipts": len(receipts),
-        "missing": None if leaves is None else _missing(leaves, receipts),
+        "missing": None if leaves is None else len(missing),
         "damaged": len(files) - len(receipts),
         "checkpoints": len({file.name.split(".")[0] for file in (folder / "checkpoints").glob("[0-9]*")}),
         "rows_used": sum(receipt.rows_used for receipt in receipts),
@@ -126,24 +133,6 @@ def _plan(path: Path) -> dict[str, Any]:
         "last_used": datetime.fromtimestamp(store.last_used(folder), UTC).isoformat(timespec="seconds"),
         "lease": store.lease_state(store.lease_beside(folder)),
     }
-
-
-def _missing(leaves: Sequence[Leaf], receipts: Sequence[store.Receipt]) -> int:
-    """Leaves without a receipt. Those before the first that has one do not count: they have left a window."""
-    done = {(receipt.number, receipt.start, receipt.stop) for receipt in receipts}
-    first = min((receipt.number for receipt in receipts), default=0)
-    return sum(leaf.number >= first and (leaf.number, leaf.start, leaf.stop) not in done for leaf in leaves)
-
-
-def _leaves(
-    path: str, names: tuple[Sequence[str], Sequence[str] | Classes], shard_rows: int, width: int
-) -> tuple[Leaf, ...] | None:
-    """Leaves of the store as it is now; None where it is gone."""
-    try:
-        dataset = open_dataset(path, inputs=names[0], targets=names[1])
-    except InputError:
-        return None
-    return leaf_bounds(dataset.n, shard_rows, width, first=dataset.first)
 
 
 def _dataset(path: Path) -> dict[str, Any]:

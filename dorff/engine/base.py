@@ -193,7 +193,11 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
     entry = CLUSTERS.get(cluster.type)
     if entry is None:
         raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
-    silent = nullcontext() if cluster.in_driver else _silent()
+    silent: AbstractContextManager[None] = nullcontext()
+    if not cluster.in_driver:  # Dask's log is not shown: what matters is raised in the driver
+        from distributed.utils import silence_logging_cmgr
+
+        silent = silence_logging_cmgr(logging.CRITICAL)
     with silent, closing(_started(entry.build, cluster, patience)) as engine:
         if math.isinf(cluster.memory) and 0.95 * (largest := engine.memory) < needs:
             has = f"a worker needs {needs / 0.95 / 2**20:.0f} MiB, and the largest has {largest / 2**20:.0f} MiB"
@@ -212,13 +216,6 @@ def _started(start: Callable[..., Engine], cluster: ClusterSpec, patience: float
             raise
         problem = f"cluster.type {cluster.type}: no thread could be started within 10 s"
         raise IncompleteError(f"{problem}; this machine has too much to do, run again when it has less") from error
-
-
-def _silent() -> AbstractContextManager[None]:
-    """Dask's log is not shown: what matters is raised in the driver."""
-    from distributed.utils import silence_logging_cmgr
-
-    return silence_logging_cmgr(logging.CRITICAL)
 
 
 class PeakMemory:

@@ -16,7 +16,7 @@ from distributed import get_worker
 from dorff import __version__
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.estimators.arrays import Deal, Numbers, Rows, StoredRows, chunks, finite, matrix, runs_of
+from dorff.estimators.arrays import Deal, Numbers, Rows, StoredRows, check_inside, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.features import FeatureMap, Recipe, endless, modes_of, period_box, periods_of
 from dorff.fit import Fitted
@@ -183,9 +183,8 @@ class ArraySums:
         if self.partial and not (some := np.asarray(~np.isnan(Y).all(axis=1))).all():
             rows = rows[some]
         rows = rows if self.box is None else rows.weighty()
-        if self.box is not None and (np.any(self.box[0] > rows.X) or np.any(self.box[1] < rows.X)):
-            problem = f"X: rows lie outside of the box of the sampler's lattice, {self.box.T.tolist()}"
-            raise InputError(f"{problem}; give a Lattice(box=...) that holds all rows, or fit all rows together")
+        if self.box is not None:
+            check_inside(self.box, rows.X)
         fold_of = None if self.folds.count == 1 else self.folds.of_rows(rows.numbers)
         for fold in range(self.folds.count):
             dealt = rows if fold_of is None else rows[fold_of == fold]
@@ -345,7 +344,7 @@ def lattice_box(sampler: Lattice, X: Rows, weights: FloatArray | None = None) ->
     """The box (2, d) of a lattice for rows X (n, d) of `weights` (n,): as it is given, or as the rows are."""
     d = int(X.shape[1])
     if sampler.box is not None and len(sampler.box) != d:
-        raise InputError(f"sampler: box: wanted the ends of {d} inputs, got those of {len(sampler.box)}; correct it")
+        raise InputError(f"sampler: lattice: box: wanted the ends of {d} inputs, not of {len(sampler.box)}; correct it")
     box = ends_of(X, weights) if sampler.box is None else np.array(sampler.box).T
     return period_box(box, periods_of(sampler.config(), d))
 

@@ -330,3 +330,10 @@ def enough_memory(remedy: str) -> Iterator[None]:
         free = psutil.virtual_memory().available / 2**30
         problem = f"{str(error) or 'out of memory'}; {free:.1f} GiB of memory are free"
         raise DoesNotFitError(f"{problem}; {remedy}") from error
+
+
+def check_inside(box: FloatArray, X: FloatArray) -> None:
+    """InputError for rows X (n, d) outside of a lattice's box (2, d)."""
+    if np.any(box[0] > X) or np.any(box[1] < X):
+        problem = f"X: rows lie outside of the box of the sampler's lattice, {box.T.tolist()}"
+        raise InputError(f"{problem}; give a Lattice(box=...) that holds all rows")

@@ -43,6 +43,7 @@ _IN_PYTHON: Final = {  # remedies
     "raise features.count": "raise n_features",
     "set solve.class_weight: balanced": "set class_weight='balanced'",
     " (dorff report)": "",
+    "(a job: data.box)": "(or give Lattice a box)",
 }
 
 

@@ -13,10 +13,10 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import lattice_box, one_thread, sample
-from dorff.estimators.arrays import Flags, StoredRows, finite_in, runs_of, unwrap, with_rows
-from dorff.estimators.parameters import Nested, named_kernel, seed_of, warn_of_few_features
-from dorff.features import FeatureMap, Projected, Recipe, folded, periods_of
+from dorff.estimators.array_sums import ends_of, lattice_box, one_thread, sample
+from dorff.estimators.arrays import Flags, StoredRows, check_inside, finite_in, runs_of, unwrap, with_rows
+from dorff.estimators.parameters import Nested, in_python, named_kernel, seed_of, warn_of_few_features
+from dorff.features import FeatureMap, Projected, Recipe, endless, folded, periods_of
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import Model
@@ -66,7 +66,10 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             if isinstance(sampler, Lattice):
-                sampler = sampler.over(np.ptp(scaled(lattice_box(sampler, rows)), axis=0), constant=True)
+                box = lattice_box(sampler, rows)
+                if sampler.box is not None:
+                    check_inside(endless(box, periods), ends_of(rows))
+                sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=True)
             return kernel, Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
 
         with one_thread():
@@ -149,4 +152,4 @@ def _repeating(model: Any, X: FloatArray) -> int:
 
 def _warn_of(model: Any, far: int, rows: int) -> None:
     if far:
-        warnings.warn(model.beyond(far, rows), UserWarning, stacklevel=6)
+        warnings.warn(in_python(model.beyond(far, rows)), UserWarning, stacklevel=6)

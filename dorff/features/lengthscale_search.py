@@ -194,11 +194,11 @@ FEATURES: Final = 512  # columns of the linear model: of F, times the rows of ps
 QUICK_BELOW: Final = 20_000  # rows of data whose search takes fewer rows and features, whose fit takes seconds too
 QUICK_ROWS, QUICK = 2048, 256
 STARTS: Final = (1 / 3, 1.0, 3.0)  # times the first guess
-SHORTER: Final = tuple((start, ratio) for start in (1 / 10, 1 / 30, 1 / 100, 1 / 300) for ratio in (0.1, 1.0))
+SHORTER: Final = (1 / 10, 1 / 30, 1 / 100, 1 / 300)
 REACH: Final = (1e-3, 1e3)  # the length-scales looked at, times the first guess
 RATIOS: Final = (1e-8, 1e6)  # the ratios of noise variance to signal variance looked at
 ITERATIONS: Final = 100
-FLAT: Final = 3.0  # a log evidence this much above that of noise alone says nothing
+FLAT, AHEAD = 3.0, 10.0  # a log evidence so much above that of noise alone says nothing; one of shorter starts'
 SHORT: Final = (1 / 3, 1 / 6)  # times the first guess, of inputs that seemed to have little effect
 MOST_PROBED, MOST_PROBES = 16, 3  # of these; and how often
 _FIRST_RATIO: Final = 0.1
@@ -257,10 +257,10 @@ def tune_lengthscales(
     weight 0 is left out. `n_features` is the most columns of the linear model of one problem.
 
     L-BFGS-B climbs from three starts in the logs of one length-scale and of the ratio of noise to signal variance, and
-    from the best of shorter ones where the evidence is higher there: f may be a wave that is short beside the data;
-    `each` goes on from the best (and the first guess), and from short length-scales of inputs that seemed to have
-    little effect; it keeps one length-scale, in the inputs' standard deviations, where more are not worth their number
-    by Schwarz's criterion (1978). The first guess is the median distance; with `each` that in units of the inputs'
+    from the best of shorter ones where that ends 10 higher, as f may be a wave that is short beside the data; `each`
+    goes on from the best (and the first guess), and from short length-scales of inputs that seemed to have little
+    effect; it keeps one length-scale, in the inputs' standard deviations, where more are not worth their number by
+    Schwarz's criterion (1978). The first guess is the median distance; with `each` that in units of the inputs'
     standard deviations, so that the units of X do not matter. Length-scales stay within 1/1000 and 1000 times the first
     guess (an input at the upper bound has no effect), the ratio within 1e-8 and 1e6. Where nothing beats noise alone
     the first guess comes back. The same arguments give the same result.
@@ -292,7 +292,7 @@ def _climbed(evidence: Evidence, guess: FloatArray) -> _Climb:
     from there, and from the first guess where there f is almost linear: a bend along one input shows to length-scales
     apart alone. That is kept if it is worth as many numbers (Schwarz 1978): of few rows one length-scale tells more."""
     best = max((_climb(evidence, guess, np.log([start, _FIRST_RATIO])) for start in STARTS), key=_value)
-    best = _onward(evidence, guess, best, [np.log(start) for start in SHORTER])
+    best = _onward(evidence, guess, best, [np.log([start, 1.0]) for start in SHORTER], AHEAD)
     if len(guess) == 1:
         return best
     first, ratio = best.logs
@@ -312,20 +312,20 @@ def _probed(evidence: Evidence, guess: FloatArray, climb: _Climb) -> _Climb:
         far = np.flatnonzero(climb.logs[:-1] > 0.0)[:MOST_PROBED]
         places = np.arange(len(climb.logs))
         starts = [np.where(places == at, math.log(short), climb.logs) for at in far for short in SHORT]
-        before, climb = climb, _onward(evidence, guess, climb, starts)
+        before, climb = climb, _onward(evidence, guess, climb, starts, 0.0)
         if climb is before:
             break
     return climb
 
 
-def _onward(evidence: Evidence, guess: FloatArray, climb: _Climb, starts: Sequence[FloatArray]) -> _Climb:
-    """A climb from that start where the evidence is highest, if it is higher than at the climb's end, and ends higher;
-    else the climb as it is."""
+def _onward(evidence: Evidence, guess: FloatArray, climb: _Climb, starts: Sequence[FloatArray], by: float) -> _Climb:
+    """A climb from that start where the evidence is highest, if it is higher than at the climb's end, and ends higher
+    `by` more than that; else the climb as it is."""
     values = [evidence(guess * np.exp(start[:-1]), float(np.exp(start[-1])))[0] for start in starts]
     if max(values, default=-np.inf) <= climb.value:
         return climb
     on = _climb(evidence, guess, starts[int(np.argmax(values))])
-    return replace(on, history=climb.history + on.history) if on.value > climb.value else climb
+    return replace(on, history=climb.history + on.history) if on.value > climb.value + by else climb
 
 
 def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:

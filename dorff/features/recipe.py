@@ -119,6 +119,13 @@ class Recipe:
         return self.sampler.modes(self.kernel, self.d, self.p, self._count)
 
     @property
+    def periods(self) -> FloatArray:
+        """Of a lattice in a box each input's period (d,), as it is scaled, which is its side; infinite without one."""
+        assert isinstance(self.sampler, Lattice)
+        turns = np.isfinite(periods_of(self.sampler.config(), self.d))
+        return np.where(turns, self.sampler.sides or np.inf, np.inf)
+
+    @property
     def cut(self) -> bool:
         """Whether a lattice may need more features than there are."""
         return self.lattice is not None and self.frequencies >= self._count

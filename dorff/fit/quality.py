@@ -205,7 +205,7 @@ def warnings_of(
     rows for plain bands."""
     yield from not_told_apart([(one.least, one.error) for one in fitted.choice.table])
     r2 = None if quality is None or quality.rows < LEAST_ROWS else quality.r2
-    yield from (far := [] if distance is None else list(_far(distance, predicts=r2 is not None and r2 > NO_BETTER)))
+    yield from (far := list(_far(distance, r2)))
     by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
     yield from _edges(fitted, by, auto=auto)
     if quality is None or quality.rows < LEAST_ROWS:
@@ -319,13 +319,11 @@ def given_distance(plan: Plan, fitted: Fitted) -> float | None:
     return distances[kernel] if distances is not None and given else None
 
 
-def _far(distance: float, *, predicts: bool) -> Iterator[str]:
-    """Of a length-scale far from rows' distances; a short one that predicts rows is as the function is."""
-    off = None
-    if distance <= FAR[0]:
-        off, kernel = f"{1 / distance:,.0f} times longer", "almost flat"
-    elif distance >= FAR[1] and not predicts:
+def _far(distance: float | None, r2: float | None) -> Iterator[str]:
+    """Of a length-scale far from rows' distances; of a short one that predicts rows nothing."""
+    if distance is not None and not FAR[0] < distance < (FAR[1] if (r2 or 0.0) < NO_BETTER else math.inf):
         off, kernel = f"{distance:,.0f} times shorter", "zero between most rows"
-    if off is not None:
+        if distance <= FAR[0]:
+            off, kernel = f"{1 / distance:,.0f} times longer", "almost flat"
         problem = f"the length-scale is {off} than the median distance of two rows, in the units that the fit sees"
         yield f"{problem}: the kernel is {kernel}; leave lengthscale out, and it is found"

@@ -178,7 +178,7 @@ def _ends(box: Any) -> tuple[tuple[float, float], ...]:
         ends = tuple((float(low), float(high)) for low, high in box)
         if ends and all(-math.inf < low <= high < math.inf for low, high in ends):
             return ends
-    raise InputError(f"box must be the least and the largest of each input, as ((0, 360), (-90, 90)), not {box!r}")
+    raise InputError(f"sampler: lattice: box: wanted (least, largest) of each input, not {box!r}; correct it")
 
 
 def check_periods(periods: Sequence[float | None] | None, d: int) -> None:

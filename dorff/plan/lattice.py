@@ -31,7 +31,12 @@ from dorff.storage.location import locate
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 #: And what of a job they differ by, else.
-_KEYS: Final = {"rows": "choice of arrays", "folds": "solve.select or solve.folds", "nan": "data.nan"}
+_KEYS: Final = {
+    "rows": "choice of arrays",
+    "nan": "data.nan",
+    "seed": "features.seed",
+    "folds": "solve.select or folds",
+}
 ANEW: Final = "rows are summed anew"
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14
@@ -115,9 +120,11 @@ def begun(
     for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
         with suppress(InputError, OSError):  # it is damaged, or of another version
             frozen = load_pass(place, frozen_hash(place) or "")
+            if frozen.spec.sums is not wanted.sums or alone_of(frozen.constants.features) is None:
+                continue  # of features' products, or of views, whose lattices are apart
             if (reason := _unlike(frozen, job, dataset, wanted, made, given)) == "":
                 serving.append(frozen)
-            elif frozen.spec.sums is Kind.TOEPLITZ and frozen.spec.store == wanted.store:
+            elif frozen.spec.store == wanted.store and wanted.sums is Kind.TOEPLITZ:
                 reasons[reason] = None
     serving.sort(key=lambda one: int(np.prod(extents_of(modes_of(one.features)))))
     text = f"{ANEW}, as sums that the state had do not serve this job: {'; others: '.join(reasons)}"
@@ -149,8 +156,6 @@ def _ends(frozen: Pass, dataset: Dataset, leaves: Sequence[Leaf]) -> FloatArray:
 def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Made, given: FloatArray | None) -> str:
     """Why the sums of a pass do not serve a job; "" where they do."""
     spec, constants = frozen.spec, frozen.constants
-    if spec.sums is not wanted.sums or alone_of(constants.features) is None:  # of views, whose lattices are apart
-        return "they are of features' products"
     was, own = replace(spec, **{name: getattr(wanted, name) for name in _FREE}).config(), wanted.config()
     words = json.loads(json.dumps([wanted.words, wanted.tuning]))  # what stands for them was found for other ones
     others = {
@@ -158,10 +163,11 @@ def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Ma
         "data.box": given is not None and not np.array_equal(box_of(spec), given),
         "features.sampler.tolerance": spec.sampler["tolerance"] > wanted.sampler["tolerance"],
         "features.sampler.periods": spec.sampler.get("periods") != wanted.sampler["periods"],
+        "scaling of inputs": spec.one_scale != wanted.one_scale and spec.standardize is wanted.standardize,
         "kernel, whose length-scale the rows tell": any(wanted.words) and [[*spec.words], spec.tuning] != words,
     }
-    keys = [_KEYS.get(key, key) for key in own if was[key] != own[key]] + [key for key in others if others[key]]
-    if keys:
+    keys = [_KEYS.get(key, f"solve.{key}") for key in own if was[key] != own[key] and key != "one_scale"]
+    if keys := keys + [key for key in others if others[key]]:
         return f"they are of another {', '.join(keys)}"
     recipe = made(_scaled(box_of(spec), constants.features), constants.drawn if any(wanted.words) else None)
     try:
@@ -239,10 +245,8 @@ def _covering(kernel: OperatorKernel) -> Iterator[None]:
 
 def scaled_recipe(frozen: Pass, sampler: Config, recipe: Recipe) -> Recipe:
     """A recipe with what a sampler's `config` is for the scaled inputs of a pass."""
-    features = frozen.constants.features
-    periods = [one if np.isfinite(one) else None for one in periods_of(sampler, recipe.d) / features.scale]
-    own = replace(recipe, sampler=sampler_of({**sampler, "periods": periods}, recipe.kernel))
-    return own.over(_scaled(box_of(frozen.spec), features))
+    own = replace(recipe, sampler=sampler_of(sampler, recipe.kernel))
+    return own.over(_scaled(box_of(frozen.spec), frozen.constants.features))
 
 
 def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
@@ -300,13 +304,12 @@ def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto
 def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:
     """tr K(x, x); of a kernel with periods it is the sum of its copies, and that of its spectrum over the lattice
     (Poisson): the larger of two that end somewhere, as one is short where the other is long."""
-    sampler = of.sampler.config()
-    periods = periods_of(sampler, of.d)
+    periods = of.periods
     lags = _copies(periods)
     trace = sum(weight * float(trace_of(base, lags, p).sum()) for weight, base in kernel.terms())
     if np.isfinite(periods).any():
         with suppress(InputError):  # that takes too much memory
-            recipe = replace(of, kernel=kernel, p=p).further(0.1 * sampler["error"], 2 * FURTHER)
+            recipe = replace(of, kernel=kernel, p=p).further(0.1 * of.sampler.config()["error"], 2 * FURTHER)
             sizes = operator_weights(kernel, recipe.m, recipe.draw(0).density).sizes
             trace = max(trace, float(sizes[: recipe.m // 2].sum()))
     return trace

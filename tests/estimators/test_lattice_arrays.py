@@ -1,6 +1,7 @@
 """Estimators on a lattice: by sums of exponentials as by Gram matrices of the same features."""
 
 import pickle
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -237,6 +238,44 @@ def test_rows_that_come_later_lie_in_the_box_that_is_given(given: bool, written:
 def test_a_box_that_is_none_is_refused(box: Any) -> None:
     with pytest.raises(InputError, match=r"box( must be|: wanted)"):
         ORFFRegressor(FIELD, 600, sampler=frequencies.Lattice(1e-3, box=box)).fit(*flow(50))
+
+
+@pytest.mark.parametrize("enough", [True, False])
+@pytest.mark.parametrize("kind", ["named", "scaled", "features"])
+def test_fewer_features_are_told_of_scaled_inputs_with_a_period(kind: str, *, enough: bool) -> None:
+    X = np.random.default_rng(0).uniform(0, [1.0, 300.0], (N, 2))
+    y = np.sin(2 * np.pi * X[:, 0]) + np.cos(X[:, 1] / 50.0) + 0.05 * np.random.default_rng(1).standard_normal(N)
+    sampler, count = frequencies.Lattice(1e-3, periods=(1.0, None)), 800 if enough else 12
+    scaled: Any = ORFFRegressor(GAUSS, count, sampler=sampler, ridge=1e-4, standardize=True)
+    made = {
+        "named": ORFFRegressor(None, count, sampler=sampler, ridge=1e-4),
+        "scaled": scaled,
+        "features": RandomFeatures(GAUSS, count, sampler=sampler, standardize=True),
+    }[kind]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", QualityWarning)
+        made.fit(X, y)
+    few = [str(one.message) for one in caught if "features may be off" in str(one.message)]
+    assert len(few) == (not enough) and all("lattice's 12 features" in one for one in few), few
+
+
+def test_features_of_rows_outside_of_a_box_are_refused() -> None:
+    X, _ = flow()
+    narrow = RandomFeatures(GAUSS, 600, sampler=replace(LATTICE, box=((0, 1), (0, 0.1))))
+    with pytest.raises(InputError, match=r"outside of the box .*\[0\.0, 0\.1\]\]; give a Lattice\(box="):
+        narrow.fit(X)
+    turning = replace(LATTICE, box=((0, 1), (0, 0.1)), periods=(None, 0.1))
+    RandomFeatures(GAUSS, 600, sampler=turning).fit(X)
+    constant = replace(LATTICE, box=((0, 1), (0, 2), (7, 7)))
+    assert RandomFeatures(GAUSS, 600, sampler=constant).fit(np.column_stack([X, np.full(N, 7.0)])).feature_map_.d == 3
+
+
+def test_rows_without_targets_lie_in_the_box_too() -> None:
+    X, Y = flow()
+    X[0], Y[60:] = [-1.0, 3.0], np.nan
+    Y[0] = np.nan
+    fitted = ORFFRegressor(GAUSS, 600, sampler=LATTICE, ridge=1e-4, manifold=1e-4, missing="partial").fit(X, Y)
+    assert fitted.model_.info["data"] == {"low": X.min(axis=0).tolist(), "high": X.max(axis=0).tolist()}
 
 
 @pytest.mark.parametrize("kind", ["regressor", "classifier", "features"])

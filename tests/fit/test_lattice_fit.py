@@ -378,6 +378,20 @@ def test_what_has_no_sums_of_exponentials_goes_by_its_features(way: str, sea: Pa
     assert fitted(sea, **OTHERWISE[way]).outcome == "unchanged"
 
 
+@pytest.mark.parametrize("way", ["views", "mixed", "streaming"])
+def test_sums_of_exponentials_are_no_reason_to_others(way: str, sea: Path) -> None:
+    """Neither where these are made, nor where they are there."""
+    X, Y = flow()
+    write(sea / "data.zarr", append=False, x=X, y=Y, size=X[:, :1] * X[:, 1:])
+    fitted(sea, "plain")
+    for ridge in (1e-5, 1e-4):
+        parts = {**OTHERWISE[way], "solve": {**OTHERWISE[way].get("solve", {}), "ridge": ridge}}
+        assert not any("summed anew" in one for one in make_plan(job(sea, **parts)).warnings)
+        again = fitted(sea, **parts)
+        assert not any("summed anew" in one for one in again.warnings)
+    assert way == "streaming" or again.reads == 0.0
+
+
 def test_a_system_that_lost_its_digits_is_solved_by_the_features_qr(sea: Path) -> None:
     """Of sums of exponentials as of Gram sums; once for each kernel that they serve."""
     first = fitted(sea, "first", solve={"ridge": 1e-15})
@@ -413,11 +427,20 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
         assert own.leaves_computed > 2
         found, wanted = (values(sea, f"{name}{number}", X) for name in ("again", "own"))
         assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
+    for parts, reason in (
+        ({"solve": {"standardize": True}}, "another solve.standardize$"),
+        ({"features": {"seed": 3}}, "another features.seed"),
+        ({"data": {"box": [[-1, 3], [-1, 3]]}}, "another data.box$"),
+        ({"data": {"box": [[-1, 3], [-1, 3]], "outside": "drop"}}, "another data.outside, data.box$"),
+        ({"data": {"nan": "drop"}}, "another data.nan$"),
+    ):
+        (planned,) = (one for one in make_plan(job(sea, "other", **parts)).warnings if "rows are summed anew" in one)
+        assert re.search(reason, planned), planned
     # What the lattice does not cover has a pass of its own, nor do others rows, folds or targets; and the first stays.
     for parts, reason in (
         ({"kernel": of_scale("divergence_free", 0.1)}, "their lattice is too coarse or too narrow for this kernel"),
         ({"data": {"weights": "weights"}}, "another choice of arrays"),
-        ({"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}, "choice of arrays, solve.select or solve.folds"),
+        ({"solve": {"select": "kfold", "ridge": [1e-5, 1e-3]}}, "choice of arrays, solve.select or folds"),
     ):
         (planned,) = (one for one in make_plan(job(sea, "other", **parts)).warnings if "rows are summed anew" in one)
         own = fitted(sea, "other", **parts)

@@ -300,6 +300,11 @@ def test_a_short_lengthscale_that_predicts_is_not(tmp_path: Path) -> None:
     waves = job(tmp_path, X, np.sin(X / 8.0), kernel=kernel, features={"count": 768}, solve={"ridge": 1e-6})
     report = report_of(waves)
     assert report.warnings == [] and report.quality is not None and report.quality["r2"] > 0.9
+    long = {**kernel, "scalar": {"type": "gaussian", "lengthscale": 4e4}}
+    (tmp_path / "line").mkdir()
+    flat = job(tmp_path / "line", X, X, kernel=long, solve={"ridge": 1e-12})
+    report = report_of(flat)
+    assert "flat" in warned(report) and report.quality is not None and report.quality["r2"] > 0.9
     short = job(tmp_path, X, X, kernel={**kernel, "scalar": {"type": "gaussian", "lengthscale": 1e-3}})
     assert "spike" in warned(report_of(short))
 

@@ -151,6 +151,16 @@ def test_a_grid_of_a_field_is_solved_along_its_path() -> None:
     assert choose_route(described, field, MEANS).name == "direct"
 
 
+def test_a_pass_is_what_rows_take_and_not_the_solve() -> None:
+    """Twice the rows in as many leaves are twice the pass; more to solve is none of it."""
+    few, twice, more = (
+        choose_route(job(route="direct"), replace(shape(n=10**6), **other), MEANS).way
+        for other in ({}, {"n": 2 * 10**6}, {"solve_work": 1e15})
+    )
+    assert twice.pass_seconds == pytest.approx(2 * few.pass_seconds) and more.pass_seconds == few.pass_seconds
+    assert more.seconds > few.seconds and few.seconds >= few.pass_seconds > 0
+
+
 def test_an_iteration_solves_every_trial_of_every_fold() -> None:
     described = job(select="kfold", ridge=[1e-6, 1e-4], features={"count": [2048, 1024]})
     assert iterations(described, 3, 5) == (1.0 + 5 * 2 * 3 * (1.0 + 0.25), 0.0)
