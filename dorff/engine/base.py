@@ -198,6 +198,9 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
         from distributed.utils import silence_logging_cmgr
 
         silent = silence_logging_cmgr(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a client that failed before left open
+            gc.collect()  # Dask's thread, were it to collect such a client, would wait for who waits for it
     with silent, closing(_started(entry.build, cluster, patience)) as engine:
         if math.isinf(cluster.memory) and 0.95 * (largest := engine.memory) < needs:
             has = f"a worker needs {needs / 0.95 / 2**20:.0f} MiB, and the largest has {largest / 2**20:.0f} MiB"
@@ -206,9 +209,6 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
 
 
 def _started(start: Callable[..., Engine], cluster: ClusterSpec, patience: float) -> Engine:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what such a client left open
-        gc.collect()  # Dask's thread, were it to collect a client that failed before, would wait for who waits for it
     try:
         return start(cluster, patience)
     except AssertionError as error:  # Dask's own, where its thread has not started after 10 s

@@ -30,7 +30,6 @@ CHECKED, WORTH = 1024, 0.01  # unknowns with which the best of them has to be be
 TRIED_FOLDS: Final = 5
 _RIDGES: Final = tuple(10.0**power for power in range(-9, 2))
 _TINY: Final = 1e-9
-_AT_ONCE: Final = 64  # rows tried
 LINEAR_FLOPS: Final = 4e8  # of a linear model's decomposition, up to a factor: n d min(n, d) for n rows of d inputs
 _LINEAR_RIDGES: Final = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 
@@ -97,28 +96,32 @@ def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, floa
     tried = np.linspace(0, n - 1, min(n, MOST_TRIED)).astype(np.intp)
     wanted = numbers[tried, None] + np.arange(-beside, beside + 1)
     near = np.minimum(np.searchsorted(numbers, wanted), n - 1)
-    near[numbers[near] != wanted] = n  # a row of zeros
+    near[numbers[near] != wanted] = n  # no row
     F = F - F.mean(axis=0)
     values, vectors = scipy.linalg.eigh(F.T @ F, check_finite=False)
     Z, values = F @ vectors, np.maximum(values, 0.0)
-    seen, alone, together, cuts = Z.T @ Y, [], [], range(_AT_ONCE, len(tried), _AT_ONCE)
-    for ridge in _RIDGES:
-        size = np.sqrt(values + ridge * n)
+    seen, alone, lefts, sizes = Z.T @ Y, [], [], np.sqrt(values + n * np.array(_RIDGES)[:, None])
+    for size in sizes:
         roots = Z / size
-        left = Y - roots @ (seen / size[:, None])
-        errors = left / np.maximum(1.0 - np.sum(roots**2, axis=1) - 1.0 / n, _TINY)[:, None]
+        lefts.append(Y - roots @ (seen / size[:, None]))
+        errors = lefts[-1] / np.maximum(1.0 - np.sum(roots**2, axis=1) - 1.0 / n, _TINY)[:, None]
         alone.append((float(np.mean(errors[tried] ** 2)), _correlation(errors, numbers)))
-        roots, left = (np.vstack([one, np.zeros_like(one[:1])]) for one in (roots, left))
-        each = [_without(roots[near[at]], left[near[at]])[:, beside] for at in np.split(np.arange(len(tried)), cuts)]
-        together.append(float(np.mean(np.square(np.concatenate(each)))))
-    (least, correlation), most = min(alone), max(min(together), NOTHING)
+    at_once = max(1, 2 * beside * len(tried) // n)  # rows tried, whose neighbours are mostly the same
+    parts = np.split(near, range(at_once, len(tried), at_once))
+    together = np.concatenate([_without(Z, sizes, np.array(lefts), some)[:, :, beside] for some in parts], axis=1)
+    (least, correlation), most = min(alone), max(float(np.mean(together**2, axis=(1, 2)).min()), NOTHING)
     return max(0.0, 1.0 - max(least, NOTHING) / most), correlation, beside
 
 
-def _without(roots: FloatArray, left: FloatArray) -> FloatArray:
-    """Errors (..., k, q) of rows, all k left out, by the hat matrix's root there (..., k, m) and residuals `left`."""
-    rest = (1.0 + _TINY) * np.eye(roots.shape[-2]) - roots @ np.swapaxes(roots, -1, -2)
-    return np.asarray(np.linalg.solve(rest, left))
+def _without(Z: FloatArray, sizes: FloatArray, left: FloatArray, near: Rows) -> FloatArray:
+    """Errors (r, t, k, q) at rows `near` (t, k), each k of them left out together, of r fits whose hat matrices' roots
+    are Z (n, m) over sizes (r, m), and residuals `left` (r, n, q); n is no row, and has no error."""
+    start, stop = near.min(), near[near < len(Z)].max() + 1
+    at, k = np.minimum(near, stop) - start, stop - start + 1  # the last is no row
+    roots = np.append(Z[start:stop], np.zeros((1, Z.shape[1])), axis=0) / sizes[:, None]
+    hat = (roots @ np.swapaxes(roots, 1, 2)).reshape(len(sizes), -1)[:, at[:, :, None] * k + at[:, None, :]]
+    errors = np.append(left[:, start:stop], np.zeros_like(left[:, :1]), axis=1)
+    return np.asarray(np.linalg.solve((1.0 + _TINY) * np.eye(near.shape[1]) - hat, errors[:, at]))
 
 
 def _correlation(errors: FloatArray, numbers: Rows) -> float:

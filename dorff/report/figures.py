@@ -32,7 +32,7 @@ DPI: Final = 130
 MOST_INPUTS: Final = 4
 MOST_OUTPUTS: Final = 4
 MOST_GROUPS: Final = 12
-POINTS: Final = 200
+POINTS: Final = 1200  # of the curves of a picture, next to each other
 BAND: Final = float(ndtri(0.975))
 MOST_LINES: Final = 8
 _ERROR: Final = Criterion("error", "root mean squared error", root, in_units=True)
@@ -161,7 +161,7 @@ def curve_plots(subject: Subject, inputs: Sequence[int]) -> bytes:
     figure = new_figure(max(3.1 * len(inputs), 7.0), max(2.5 * down, 3.6) + 0.4)
     panels = figure.subplots(down, len(inputs), squeeze=False, sharey="row", sharex="col")
     for column, i in enumerate(inputs):
-        x, few = subject.places(i, POINTS)
+        x, few = subject.places(i, POINTS // len(inputs))
         grid = subject.along(i, x)
         values = model.predict(grid)
         half = np.zeros_like(values) if model.posterior is None else BAND * model.std(grid)

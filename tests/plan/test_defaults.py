@@ -221,13 +221,15 @@ def test_the_error_without_neighbours_is_that_of_a_fit_without_them() -> None:
     """The residuals of rows that are left out together, by the hat matrix and by a solve without them."""
     n, m, ridge = 40, 6, 0.3
     F, Y = RNG.normal(size=(n, m)), RNG.normal(size=(n, 2))
-    rows = np.array([3, 4, 5, 9])
+    near = np.array([[3, 4, 5, 9], [n, 7, 8, 38]])  # n is no row
     values, vectors = np.linalg.eigh(F.T @ F)
-    roots = F @ vectors / np.sqrt(values + ridge)
-    found = look_at._without(roots[rows], (Y - roots @ (roots.T @ Y))[rows])
-    rest = np.setdiff1d(np.arange(n), rows)
-    W = np.linalg.solve(F[rest].T @ F[rest] + ridge * np.eye(m), F[rest].T @ Y[rest])
-    np.testing.assert_allclose(found, Y[rows] - F[rows] @ W, rtol=1e-6)
+    Z, sizes = F @ vectors, np.sqrt(values + np.array([[9.0], [ridge]]))
+    left = Y - (Z / sizes[:, None]) @ np.swapaxes(Z / sizes[:, None], 1, 2) @ Y
+    found = look_at._without(Z, sizes, left, near)[1]
+    for rows, errors in ((near[0], found[0]), (near[1, 1:], found[1, 1:])):
+        rest = np.setdiff1d(np.arange(n), rows)
+        W = np.linalg.solve(F[rest].T @ F[rest] + ridge * np.eye(m), F[rest].T @ Y[rest])
+        np.testing.assert_allclose(errors, Y[rows] - F[rows] @ W, rtol=1e-6)
 
 
 @pytest.mark.parametrize("gaps", [[], [5, 6, 40, 59]])
