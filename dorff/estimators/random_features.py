@@ -59,16 +59,17 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
         """Draw the features for inputs X (n, d); y is not looked at. InputError for what cannot be drawn."""
         rows = with_rows(self._inputs(unwrap(X, "X"), reset=True), "X")
         d = int(rows.shape[1])
-        periods = periods_of(self.sampler.config() if isinstance(self.sampler, Lattice) else {}, d)
+        lattice = self.sampler if isinstance(self.sampler, Lattice) else None
+        periods = periods_of({} if lattice is None else lattice.config(), d)
         some = folded(sample(rows, rows)[0], periods)
+        box = None if lattice is None else lattice_box(lattice, rows)
+        if lattice is not None and lattice.box is not None and box is not None:
+            check_inside(endless(box, periods), ends_of(rows))
 
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[Decomposable, Recipe]:
             kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
-            if isinstance(sampler, Lattice):
-                box = lattice_box(sampler, rows)
-                if sampler.box is not None:
-                    check_inside(endless(box, periods), ends_of(rows))
+            if isinstance(sampler, Lattice) and box is not None:
                 sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=True)
             return kernel, Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
 
@@ -76,10 +77,18 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             seed, invariant = seed_of(self.random_state), self._scalar(some[:1]).shift_invariant
             options: Any = {"tied": () if self.standardize else None, "shift_invariant": invariant}
             kernel, recipe, drawn, features = draw_features(some, None, described, seed, **options)
-            if recipe.on_lattice:  # features without the kernel: psi has it, of one scalar kernel a number each
-                phi, gain = features.phi, operator_weights(kernel, features.m, drawn.density).gain
+            self._model: Model | FeatureMap = features
+            if box is not None:  # features without the kernel: psi has it, of one scalar kernel a number each
+                phi, psi = features.phi, operator_weights(kernel, features.m, drawn.density)
                 assert isinstance(phi, Projected)
-                features = replace(features, phi=replace(phi, weights=phi.weights * gain[: len(phi.weights)]))
+                features = replace(features, phi=replace(phi, weights=phi.weights * psi.gain[: len(phi.weights)]))
+                one, h, info = (
+                    np.ones(1),
+                    np.zeros((features.m, 1)),
+                    dict(zip(("low", "high"), box.tolist(), strict=True)),
+                )
+                config = recipe.sampler.config()
+                self._model = Model(features, psi, h, one, one, kernel, config, seed, {"data": info})
         if self.sampler is not None and "sampler" in recipe.idle:
             why = recipe.idle["sampler"]
             warnings.warn(f"sampler={self.sampler!r} has no effect: {why}", UserWarning, stacklevel=2)
@@ -90,8 +99,10 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
     def transform(self, X: Any) -> Any:
         """F (n, m) at X (n, d): a lazy Dask array for Dask input, else NumPy."""
         check_is_fitted(self)
-        X = self._inputs(unwrap(X, "X"), reset=False)
-        return answered(X, self.feature_map_, FeatureMap.transform, (self.feature_map_.m,))
+        return self._answered(self._inputs(unwrap(X, "X"), reset=False))
+
+    def _answered(self, X: Any) -> Any:  # as far from who calls as predictions of estimators: what warns is that line
+        return answered(X, self._model, _features, (self.feature_map_.m,))
 
     @property
     def _n_features_out(self) -> int:
@@ -104,6 +115,10 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
         if not isinstance(scalar, ScalarKernel):
             raise InputError(f"kernel must be a scalar kernel or its name, such as Gaussian(2.0), not {kernel!r}")
         return scalar
+
+
+def _features(model: Model | FeatureMap, X: FloatArray) -> FloatArray:
+    return (model.feature_map if isinstance(model, Model) else model).transform(X)
 
 
 def answered(

@@ -154,6 +154,8 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         info["data"]["encoding"] = dataset.encoding
     if dataset.missing:
         info["data"]["missing"] = list(dataset.missing)
+    if plan.spec.recipe.get("outside") == "drop" and plan.spec.box is not None:
+        info["data"] |= dict(zip(("box_low", "box_high"), np.nan_to_num(plan.spec.box).tolist(), strict=True))
     if len(plan.job.kernels) > 1:
         info["kernels"] = kernel_names([kernel.model_dump(mode="json") for kernel in plan.job.kernels])
     if dataset.labels is not None:

@@ -95,7 +95,7 @@ class Held:
     def _of_runs(self, most: int) -> Iterator[RowBlock]:
         rule, usable, read = self.plan.frozen().folds, 0, 0
         for start, stop in self._runs(most):
-            rows = self.plan.dataset.block(start, stop).weighty()
+            rows = self.plan.spec.kept(self.plan.dataset.block(start, stop))
             rows = rows[rows.whole(partial=True)]
             rows = rows[rule.of(rows) == self.fold] if rule.by_rows else rows
             if len(rows):

@@ -149,7 +149,7 @@ def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray
     starts = np.linspace(first, last, runs)
     while True:
         for start in np.unique(starts.astype(int)):
-            rows = dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))).weighty()
+            rows = frozen.spec.kept(dataset.block(int(start), int(min(start + RUN_ROWS, dataset.n))))
             blocks.append(rows[rows.whole(partial=frozen.spec.partial)])
         rows = RowBlock.joined(blocks)
         rows = rows[np.isin(np.arange(len(rows)), np.linspace(0, len(rows) - 1, min(wanted, len(rows))).round())]

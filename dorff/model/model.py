@@ -144,6 +144,13 @@ class Model:
             return 0
         return int(np.count_nonzero(np.any((self.ends[0] > X) | (self.ends[1] < X), axis=1)))
 
+    def kept(self, X: FloatArray) -> npt.NDArray[np.bool_]:
+        """Which rows of X (n, d) the fit would have kept, (n,): those beyond its box it may have dropped."""
+        low, high = (bounds(self.info.get("data", {}).get(end), self.d) for end in ("box_low", "box_high"))
+        if low is None or high is None:
+            return np.ones(len(X), dtype=bool)
+        return np.asarray(~np.any(((low > X) | (high < X)) & np.isfinite(X), axis=1))
+
     def beyond(self, far: int, rows: int) -> str:
         """What is to be said of so many rows that lie beyond the `ends`, and where these are."""
         assert self.ends is not None

@@ -135,6 +135,19 @@ class PassSpec:
         """Whether rows may miss targets."""
         return self.nan in ("partial", "unlabelled")
 
+    @cached_property
+    def box(self) -> FloatArray | None:
+        """The box (2, d) that inputs must lie in, with what rounding may add; None where there is none."""
+        if (given := self.recipe.get("box")) is None:
+            return None
+        box = with_slack(np.array(given, dtype=np.float64))
+        return endless(box, periods_of(self.sampler, box.shape[1]))
+
+    def kept(self, rows: RowBlock) -> RowBlock:
+        """Those that weigh anything and, where rows beyond the box are dropped, do not lie beyond it."""
+        rows, box = rows.weighty(), self.box if self.recipe.get("outside") == "drop" else None
+        return rows if box is None else rows[~np.any((box[0] > rows.X) | (box[1] < rows.X), axis=1)]
+
     def config(self) -> Config:
         """The spec as JSON."""
         return {"format": FORMAT, **asdict(self)}
@@ -288,15 +301,6 @@ class Pass(Place):
     @property
     def features(self) -> FeatureMap:
         return self.constants.features
-
-    @cached_property
-    def box(self) -> FloatArray | None:
-        """The box (2, d) that inputs must lie in, with what rounding may add; None where there is none."""
-        given = self.spec.recipe.get("box")
-        if given is None:
-            return None
-        box = with_slack(np.array(given, dtype=np.float64))
-        return endless(box, periods_of(self.spec.sampler, box.shape[1]))
 
     @property
     def folds(self) -> FoldRule:

@@ -262,8 +262,8 @@ def usable(dataset: Dataset, frozen: Pass, rows: RowBlock) -> tuple[RowBlock, bo
     rows, spec, patterns = rows.weighty(), frozen.spec, frozen.constants.patterns
     low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
     finite = scan(rows.X, low, high) and scan(rows.Y, *np.zeros((2, dataset.q)))
-    if frozen.box is not None and not (finite and np.all(low >= frozen.box[0]) and np.all(high <= frozen.box[1])):
-        rows = _inside(dataset, frozen, frozen.box, rows)
+    if (box := spec.box) is not None and not (finite and np.all(low >= box[0]) and np.all(high <= box[1])):
+        rows = _inside(dataset, frozen, box, rows)
     if finite and (patterns is None or "" in patterns) and (rows.weights is None or np.isfinite(rows.weights).all()):
         return rows, False
     good = rows.whole(partial=spec.partial)

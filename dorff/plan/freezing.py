@@ -70,7 +70,7 @@ def _still_frozen(plan: Plan) -> bool:
     if tuning is None or tuning.first < dataset.first:
         return True
     rows = dataset.window(tuning.first)
-    return tuning.rows <= rows.n and tuning == tuning_rows(rows, tuning.rows)[1]
+    return tuning.rows <= rows.n and tuning == tuning_rows(plan.spec, rows, tuning.rows)[1]
 
 
 def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
@@ -85,7 +85,7 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
     unlabelled = plan.job.data.nan == "unlabelled"
     while unlabelled and len(read) < min(most, dataset.rows) and not np.isfinite(read.Y).any():
         read = dataset.block(dataset.first, dataset.first + min(2 * len(read), most, dataset.rows))
-    used = read.weighty()
+    used = plan.spec.kept(read)
     if unlabelled:
         finite = np.isfinite(used.X if used.weights is None else np.column_stack([used.X, used.weights]))
         used = used[np.all(finite, axis=1)]
@@ -116,20 +116,19 @@ def _patterns(plan: Plan, *, narrow: bool) -> tuple[str, ...] | None:
     if nan not in ("partial", "unlabelled") or dataset.labels is not None:
         return None
     stop = min(plan.leaves[0].stop, dataset.first + max(SMALL_SAMPLE, _most_rows(plan)))
-    counts = _counted(dataset.block(dataset.first, stop))
+    counts = _counted(plan.spec.kept(dataset.block(dataset.first, stop)))
     kept = sorted(counts, key=lambda name: (-counts[name], name))
     if len(kept) <= MOST_PATTERNS and not narrow:
         return None
     for start, end in dataset.runs():
         if len(kept) >= MOST_PATTERNS:
             break
-        kept += [name for name in _counted(dataset.block(start, end)) if name not in kept]
+        kept += [name for name in _counted(plan.spec.kept(dataset.block(start, end))) if name not in kept]
     return tuple(kept[:MOST_PATTERNS])
 
 
 def _counted(rows: RowBlock) -> Counter[str]:
     """How many rows have each pattern of targets, in order of the first that has it; rows without any are none."""
-    rows = rows.weighty()
     rows = rows[rows.whole(partial=True)]
     each = sorted(patterns_of(np.isfinite(rows.Y)), key=lambda one: int(np.argmax(one[1])))
     return Counter({name: int(np.count_nonzero(here)) for name, here in each})
@@ -184,7 +183,7 @@ def _looked(plan: Plan, kernels: _Kernels, scaled: Scaled) -> _Looked:
     dataset, spec, leaves = plan.dataset, plan.spec, plan.leaves
     if spec.folds.count == 1:
         return kernels, None, None
-    read = [dataset.block(start, stop).weighty() for start, stop in sample_runs(dataset.first, dataset.n)]
+    read = [spec.kept(dataset.block(start, stop)) for start, stop in sample_runs(dataset.first, dataset.n)]
     blocks = [block[block.whole()] for block in read]
     rows, rule = RowBlock.joined(blocks), replace(spec.folds, count=plan.job.solve.folds.count, held=0)
     x = scaled(_inputs(plan, rows))
@@ -270,7 +269,7 @@ def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
     fitted = [] if spec.words[1] is None else with_medians(plan.kernel_configs, x, sample.weights)
     if not spec.tuning:
         return _Kernels(drawn, fitted or None)
-    rows, name = tuning_rows(plan.dataset, plan.dataset.n)
+    rows, name = tuning_rows(spec, plan.dataset, plan.dataset.n)
     most, m = search_size(plan.dataset.n)
     tune = partial(
         tune_lengthscales, X=scaled(_inputs(plan, rows)), Y=rows.Y, n_features=min(m, spec.count), seed=spec.seed,

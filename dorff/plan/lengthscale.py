@@ -16,7 +16,7 @@ from dorff.errors import InputError
 from dorff.features.lengthscale_search import ROWS, Tuned
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
-from dorff.passes import Configs, RowsName
+from dorff.passes import Configs, PassSpec, RowsName
 from dorff.spec.checks import AUTO
 from dorff.spec.registry import Config
 from dorff.storage.location import locate
@@ -25,8 +25,8 @@ UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
 _ONE, _EACH = "tune", "tune each"
 
 
-def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
-    """At most `ROWS` rows, evenly spread over those up to number n, of those that are whole and have weight; and the
+def tuning_rows(spec: PassSpec, dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
+    """At most `ROWS` rows, evenly spread over those up to number n, of those that a pass keeps and are whole; and the
     name of these rows and values. Up to 64 runs are read, evenly spread. n is the number of rows at the first plan:
     rows appended later do not change the length-scales, and so a fit of the same rows all at once may find others (as
     with class_weight: balanced). InputError where no row counts."""
@@ -34,7 +34,7 @@ def tuning_rows(dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
     starts = starts[_spread(len(starts), UNITS)]
     taken = []
     for start in starts.tolist():
-        rows = dataset.block(start, min(start + dataset.unit_rows, n)).weighty()
+        rows = spec.kept(dataset.block(start, min(start + dataset.unit_rows, n)))
         at = np.flatnonzero(rows.whole())
         taken.append(rows[at[_spread(len(at), -(-ROWS // len(starts)))]])
     rows = RowBlock.joined(taken)

@@ -147,7 +147,8 @@ def score_rows(
     """Of the rows `span`, by the rule that the model was fitted with: rows of NaN or infinity are refused or
     left out; where it was `nan: partial` or `unlabelled`, targets that are there count."""
     fitted = cached_model(model, name, posterior=bool(levels))
-    rows, rule = dataset.block(span.start, span.stop).weighty(), fitted.info.get("data", {}).get("nan", "refuse")
+    read = dataset.block(span.start, span.stop).weighty()
+    rows, rule = read[fitted.kept(sight.full(read.X, fitted.d))], fitted.info.get("data", {}).get("nan", "refuse")
     good = rows.whole(partial=rule in ("partial", "unlabelled"))
     if rule == "refuse" and not good.all():
         row = int(np.argmin(good))

@@ -366,6 +366,23 @@ def test_rows_where_the_function_repeats_itself_are_counted(standardize: bool, t
         estimator.predict(da.from_array(far, chunks=(N, 3))).compute()
 
 
+@pytest.mark.parametrize("standardize", [False, True])
+def test_features_of_rows_far_off_are_counted_too(*, standardize: bool) -> None:
+    X, Y = flow()
+    sampler = replace(LATTICE, box=((0, 2), (0, 2)))
+    features = RandomFeatures(GAUSS, 600, sampler=sampler, standardize=standardize).fit(X)
+    ends = ORFFRegressor(GAUSS, 600, sampler=sampler, standardize=standardize, ridge=1e-5).fit(X, Y).model_.ends
+    assert ends is not None and ends[1][0] > 2.1
+    at = np.array([[ends[1][0] - 1e-6, 1.0], [ends[1][0] + 1e-6, 1.0], [1.0, ends[0][1] - 1e-6]])
+    with pytest.warns(UserWarning, match=r"^2 of 3 rows lie outside of input 0 from .*give Lattice a box") as seen:
+        F = pickle.loads(pickle.dumps(features)).transform(at)
+    assert np.array_equal(F, features.feature_map_.transform(at))
+    assert [one.filename for one in seen] == [__file__]
+    turning = replace(LATTICE, periods=(2.0, 2.0))
+    plain = RandomFeatures(GAUSS, 600, sampler=turning).fit(X)
+    np.testing.assert_allclose(plain.transform(X + 2.0), plain.transform(X), atol=1e-9)
+
+
 def test_models_without_lattice_or_range_repeat_nowhere() -> None:
     X, Y = flow()
     on = ORFFRegressor(FIELD, 600, sampler=LATTICE, ridge=1e-5).fit(X, Y).model_

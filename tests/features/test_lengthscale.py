@@ -9,6 +9,7 @@ import pytest
 from cases import LAW, moments_of, plain_map
 from hypothesis import given
 from hypothesis import strategies as st
+from pass_specs import spec_of
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
 
@@ -396,9 +397,10 @@ def test_the_rows_are_spread_over_those_there_at_the_first_plan(tmp_path: Path) 
     wanted = {"inputs": ["x"], "targets": ["y"], "weights": "w"}
     ingest([tmp_path / "first.npz"], tmp_path / "a.zarr", **wanted, shard_rows=512)
     store = open_dataset(tmp_path / "a.zarr", weights="weights")
-    first, name = tuning_rows(store, store.n)
+    spec = spec_of()
+    first, name = tuning_rows(spec, store, store.n)
     assert 8000 < len(first.X) <= 8192 and np.isfinite(first.Y).all() and 5.0 not in first.X and 7.0 not in first.X
     assert first.X[0] < 10 and first.X[-1] > n - 10 and len(np.unique(first.X // store.unit_rows)) <= UNITS
     ingest([tmp_path / "more.npz"], tmp_path / "a.zarr", **wanted, append=True)
     store = open_dataset(tmp_path / "a.zarr", weights="weights")
-    assert tuning_rows(store, n)[1] == name != tuning_rows(store, store.n)[1]
+    assert tuning_rows(spec, store, n)[1] == name != tuning_rows(spec, store, store.n)[1]

@@ -27,6 +27,7 @@ from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
 from dorff.plan import lattice, make_plan
 from dorff.plan.boxes import seen_box, told_box
+from dorff.predict import score
 from dorff.solvers import heavy, stochastic
 from dorff.spec.job import Job
 from dorff.store import load_model
@@ -627,6 +628,43 @@ def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:
             fitted(sea, data=parts)
     with pytest.raises(ValueError, match="sampler is no lattice"):
         fitted(sea, data={"box": box}, features={"sampler": {"type": "iid"}})
+
+
+DROPPED: dict[str, dict[str, Any]] = {
+    "found": {"kernel": {"type": "decomposable"}, "solve": {"ridge": "auto"}},
+    "each": {"kernel": EACH, "solve": {"standardize": True, "ridge": [1e-6, 1e-4, 1e-2], "select": "kfold"}},
+    "partial": {"data": {"nan": "partial"}, "solve": {"ridge": [1e-6, 1e-4, 1e-2], "select": "kfold"}},
+    "median": {"kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "median"}}},
+}
+
+
+@pytest.mark.parametrize("way", DROPPED)
+def test_rows_that_are_dropped_tell_nothing(way: str, tmp_path: Path) -> None:
+    """Far away and of other values they change no length-scale, scale, choice or score; and a score drops them too."""
+    X, Y = flow()
+    far = np.zeros(N, dtype=bool)
+    far[::11] = True
+    write(tmp_path / "whole.zarr", x=np.where(far[:, None], 1e4, X), y=np.where(far[:, None], 1e6, Y))
+    write(tmp_path / "inside.zarr", x=X[~far], y=Y[~far])
+    more = DROPPED[way]
+    data = {"box": [[0, 1], [0, 2]], "outside": "drop"} | more.get("data", {})
+    both = [fitted(tmp_path, name, **more | {"data": data | {"store": f"{name}.zarr"}, "state": f"{name}'s"})
+            for name in ("whole", "inside")]  # fmt: skip
+    assert [one.rows_dropped for one in both] == [far.sum(), 0] and both[0].rows_used == both[1].rows_used
+    models = [load_model(tmp_path / name) for name in ("whole", "inside")]
+    for end in ("center", "scale"):
+        ends = [getattr(model.feature_map, end) for model in models]
+        np.testing.assert_allclose(*ends, rtol=0.02)
+    lengths = [np.ravel(one.lengthscale[0]).astype(float) for one in both]
+    np.testing.assert_allclose(*lengths, rtol=0.1)
+    linear = [one.quality["outputs"][0]["r2_linear"] if one.quality else 0.0 for one in both]
+    np.testing.assert_allclose(*linear, atol=0.05)
+    np.testing.assert_allclose(*(model.predict(X[:50]) for model in models), atol=0.05)
+    scores = [
+        score(tmp_path / "whole", tmp_path / f"{name}.zarr", engine=SerialEngine()) for name in ("whole", "inside")
+    ]
+    assert [one.rows for one in scores] == [N - far.sum()] * 2 and scores[0].rows_dropped == far.sum()
+    assert scores[0].r2 == scores[1].r2 > 0.98
 
 
 def test_the_box_is_told_by_ingest_or_by_a_first_look_at_the_inputs(tmp_path: Path) -> None:
