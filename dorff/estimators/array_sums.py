@@ -182,9 +182,8 @@ class ArraySums:
         rows = RowBlock(np.arange(first, first + len(X)), X, Y, weights)
         if self.partial and not (some := np.asarray(~np.isnan(Y).all(axis=1))).all():
             rows = rows[some]
-        rows = rows if self.box is None else rows.weighty()
         if self.box is not None:
-            check_inside(self.box, rows.X)
+            check_inside(self.box, (rows := rows.weighty()).X)
         fold_of = None if self.folds.count == 1 else self.folds.of_rows(rows.numbers)
         for fold in range(self.folds.count):
             dealt = rows if fold_of is None else rows[fold_of == fold]
@@ -329,10 +328,11 @@ def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Ite
 
 def ends_of(X: Rows, weights: FloatArray | None = None) -> FloatArray:
     """The least and the largest of each input (2, d) of rows X (n, d), those of weight (n,) 0 left out."""
-    used = np.ones(len(X), bool) if weights is None or not weights.any() else weights > 0
+    used = np.ones(len(X), bool) if weights is None else weights > 0
     if isinstance(X, da.Array):
-        some = da.from_array(used, chunks=(X.chunks[0],))[:, None]
-        return np.asarray(compute(da.where(some, X, np.inf).min(axis=0), da.where(some, X, -np.inf).max(axis=0)))
+        rows = X.rechunk({0: tuple(one for one in X.chunks[0] if one)})  # no chunk is empty
+        some = da.from_array(used, chunks=(rows.chunks[0],))[:, None]
+        return np.asarray(compute(da.where(some, rows, np.inf).min(axis=0), da.where(some, rows, -np.inf).max(axis=0)))
     reader, low, high = ArrayReader(X, "X"), np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     for start, stop in runs(X, X):
         part = reader.read(start, stop)[used[start:stop]]

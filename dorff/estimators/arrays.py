@@ -336,4 +336,4 @@ def check_inside(box: FloatArray, X: FloatArray) -> None:
     """InputError for rows X (n, d) outside of a lattice's box (2, d)."""
     if np.any(box[0] > X) or np.any(box[1] < X):
         problem = f"X: rows lie outside of the box of the sampler's lattice, {box.T.tolist()}"
-        raise InputError(f"{problem}; give a Lattice(box=...) that holds all rows")
+        raise InputError(f"{problem}; give a Lattice(box=...) that holds all rows, and fit these anew")

@@ -198,7 +198,7 @@ SHORTER: Final = (1 / 10, 1 / 30, 1 / 100, 1 / 300)
 REACH: Final = (1e-3, 1e3)  # the length-scales looked at, times the first guess
 RATIOS: Final = (1e-8, 1e6)  # the ratios of noise variance to signal variance looked at
 ITERATIONS: Final = 100
-FLAT, AHEAD = 3.0, 10.0  # a log evidence so much above that of noise alone says nothing; one of shorter starts'
+FLAT, AHEAD = 3.0, 6.0  # a log evidence so much above that of noise alone says nothing; one of shorter starts'
 SHORT: Final = (1 / 3, 1 / 6)  # times the first guess, of inputs that seemed to have little effect
 MOST_PROBED, MOST_PROBES = 16, 3  # of these; and how often
 _FIRST_RATIO: Final = 0.1
@@ -257,7 +257,7 @@ def tune_lengthscales(
     weight 0 is left out. `n_features` is the most columns of the linear model of one problem.
 
     L-BFGS-B climbs from three starts in the logs of one length-scale and of the ratio of noise to signal variance, and
-    from the best of shorter ones where that ends 10 higher, as f may be a wave that is short beside the data; `each`
+    from the best of shorter ones where that ends 6 higher, as f may be a wave that is short beside the data; `each`
     goes on from the best (and the first guess), and from short length-scales of inputs that seemed to have little
     effect; it keeps one length-scale, in the inputs' standard deviations, where more are not worth their number by
     Schwarz's criterion (1978). The first guess is the median distance; with `each` that in units of the inputs'

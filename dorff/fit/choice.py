@@ -15,6 +15,7 @@ from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
 from dorff.moments import Kind, Moments, Part, Solvable, pinned
 from dorff.passes import usable
+from dorff.passes.frozen import with_slack
 from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
@@ -154,8 +155,9 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         info["data"]["encoding"] = dataset.encoding
     if dataset.missing:
         info["data"]["missing"] = list(dataset.missing)
-    if plan.spec.recipe.get("outside") == "drop" and plan.spec.box is not None:
-        info["data"] |= dict(zip(("box_low", "box_high"), np.nan_to_num(plan.spec.box).tolist(), strict=True))
+    if plan.spec.recipe.get("box") is not None:
+        ends = with_slack(np.array(plan.spec.recipe["box"], dtype=np.float64)).tolist()
+        info["data"] |= {"box_low": ends[0], "box_high": ends[1], "outside": plan.spec.recipe["outside"]}
     if len(plan.job.kernels) > 1:
         info["kernels"] = kernel_names([kernel.model_dump(mode="json") for kernel in plan.job.kernels])
     if dataset.labels is not None:

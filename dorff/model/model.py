@@ -1,6 +1,6 @@
 """Model: a fitted function, what it predicts for a block of inputs, and how sure it is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -120,13 +120,15 @@ class Model:
 
     @cached_property
     def ends(self) -> tuple[FloatArray, FloatArray] | None:
-        """Of a lattice the inputs (d,) half a period below and above the middle of the rows fitted: beyond these the
-        rows' other end is nearer, as the function repeats itself. Infinite along an input whose period is its own; the
-        rows' own, with a share of a length-scale, along one that was constant, which features do not see. None of other
-        models, and where the range of the rows is not kept."""
-        phi, data = self.feature_map.phi, self.info.get("data", {})
+        """Of a lattice the inputs (d,) half a period below and above the middle of its box, or of the rows fitted:
+        beyond these the other end is nearer, as the function repeats itself. Infinite along an input whose period is
+        its own; the box's own, with a share of a length-scale, along one that was constant, which features do not see.
+        None of other models, and where neither is kept."""
+        phi = self.feature_map.phi
         modes = phi.projection if isinstance(phi, Projected) else None
-        low, high = (bounds(data.get(end), self.d) for end in ("low", "high"))
+        low, high = self._range("box_low", "box_high")
+        if low is None or high is None:
+            low, high = self._range("low", "high")
         if not isinstance(modes, Modes) or low is None or high is None:
             return None
         scalars = [base.scalar for _, base in self.kernel.terms()]
@@ -146,10 +148,14 @@ class Model:
 
     def kept(self, X: FloatArray) -> npt.NDArray[np.bool_]:
         """Which rows of X (n, d) the fit would have kept, (n,): those beyond its box it may have dropped."""
-        low, high = (bounds(self.info.get("data", {}).get(end), self.d) for end in ("box_low", "box_high"))
-        if low is None or high is None:
+        low, high = self._range("box_low", "box_high")
+        if low is None or high is None or self.info["data"].get("outside") != "drop":
             return np.ones(len(X), dtype=bool)
-        return np.asarray(~np.any(((low > X) | (high < X)) & np.isfinite(X), axis=1))
+        beyond = ((low > X) | (high < X)) & np.isinf(periods_of(self.sampler, self.d)) & np.isfinite(X)
+        return np.asarray(~np.any(beyond, axis=1))
+
+    def _range(self, *ends: str) -> Iterator[FloatArray | None]:
+        return (bounds(self.info.get("data", {}).get(end), self.d) for end in ends)
 
     def beyond(self, far: int, rows: int) -> str:
         """What is to be said of so many rows that lie beyond the `ends`, and where these are."""

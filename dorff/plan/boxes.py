@@ -78,7 +78,7 @@ def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
     for start, stop in dataset.runs():
         X = dataset.block(start, stop).weighty().X
         if np.isfinite(X).all():
-            low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
+            low, high = np.minimum(low, X.min(axis=0, initial=np.inf)), np.maximum(high, X.max(axis=0, initial=-np.inf))
         else:
             some = np.where(np.isfinite(X), X, np.nan)[np.isfinite(X).any(axis=1)]
             if len(some):

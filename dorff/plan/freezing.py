@@ -74,18 +74,19 @@ def _still_frozen(plan: Plan) -> bool:
 
 
 def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
-    """Of the first rows those that weigh anything and are whole, or have any target where some may be missing, or none
-    where rows may be unlabelled; and the name of all of them. Where none of them has a target there are more, up to
-    SAMPLE_BYTES: targets are shifted by the mean of those found."""
+    """Of the first rows those that the pass keeps and that are whole, or have any target where some may be missing, or
+    none where rows may be unlabelled; and the name of all of them. Where none of them is kept or has a target there are
+    more, up to SAMPLE_BYTES: targets are shifted by the mean of those found."""
     dataset, most = plan.dataset, _most_rows(plan)
     rows = MEDIAN_SAMPLE if any(plan.spec.words) else SMALL_SAMPLE
     if plan.job.solve.standardize:
         rows = min(plan.leaves[0].stop - plan.leaves[0].start, max(SMALL_SAMPLE, most))
     read = dataset.block(dataset.first, min(dataset.n, dataset.first + rows))
     unlabelled = plan.job.data.nan == "unlabelled"
-    while unlabelled and len(read) < min(most, dataset.rows) and not np.isfinite(read.Y).any():
-        read = dataset.block(dataset.first, dataset.first + min(2 * len(read), most, dataset.rows))
     used = plan.spec.kept(read)
+    while len(read) < min(most, dataset.rows) and not (len(used) and (np.isfinite(used.Y).any() or not unlabelled)):
+        read = dataset.block(dataset.first, dataset.first + min(2 * len(read), most, dataset.rows))
+        used = plan.spec.kept(read)
     if unlabelled:
         finite = np.isfinite(used.X if used.weights is None else np.column_stack([used.X, used.weights]))
         used = used[np.all(finite, axis=1)]
@@ -94,6 +95,8 @@ def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
     if not len(used):
         more = "" if read.weights is None else " and weighs more than 0"
         problem = f"{dataset.path}: none of the first {len(read)} rows is free of NaN and infinity{more}"
+        if plan.job.data.outside == "drop" and plan.spec.box is not None:
+            raise InputError(f"{problem} and lies in data.box; name the box that the rows lie in, or mend the data")
         raise InputError(f"{problem}; mend the data")
     return replace(used, X=_inputs(plan, used)), named(read)
 

@@ -31,12 +31,8 @@ from dorff.storage.location import locate
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 #: And what of a job they differ by, else.
-_KEYS: Final = {
-    "rows": "choice of arrays",
-    "nan": "data.nan",
-    "seed": "features.seed",
-    "folds": "solve.select or folds",
-}
+_KEYS: Final = {"rows": "choice of arrays", "nan": "data.nan", "folds": "solve.select or folds"}
+_OTHER: Final = "they are of another "
 ANEW: Final = "rows are summed anew"
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14
@@ -112,11 +108,12 @@ def begun(
     job: Job, dataset: Dataset, wanted: PassSpec, made: Made, leaves: Sequence[Leaf]
 ) -> tuple[Pass | None, FloatArray | None, tuple[str, ...]]:
     """The pass in the job's state of the least sums that serve it; None where there is none. Where rows have come that
-    are outside of the box of each, a box for all of them, with room for more. And a sentence where none serves.
+    are outside of the box of each, a box for all of them, with room for more. And, where none serves, why the one that
+    is most like it does not.
 
     It is of the same rows, folds and targets, its first rows are what they were, and the lattice is fine and wide
     enough for the kernels. Its box is the one that the job names, if it names one."""
-    state, given, serving, reasons = locate(job.state), given_box(job, dataset), list[Pass](), dict[str, None]()
+    state, given, serving, reasons = locate(job.state), given_box(job, dataset), list[Pass](), list[str]()
     for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
         with suppress(InputError, OSError):  # it is damaged, or of another version
             frozen = load_pass(place, frozen_hash(place) or "")
@@ -125,10 +122,12 @@ def begun(
             if (reason := _unlike(frozen, job, dataset, wanted, made, given)) == "":
                 serving.append(frozen)
             elif frozen.spec.store == wanted.store and wanted.sums is Kind.TOEPLITZ:
-                reasons[reason] = None
+                reasons.append(reason)
     serving.sort(key=lambda one: int(np.prod(extents_of(modes_of(one.features)))))
-    text = f"{ANEW}, as sums that the state had do not serve this job: {'; others: '.join(reasons)}"
-    unlike = (text,) if reasons and not serving else ()
+    unlike: tuple[str, ...] = ()
+    if reasons and not serving:
+        nearest = min(reasons, key=lambda one: (_OTHER in one, one.count(", ")))
+        unlike = (f"{ANEW}, as sums that the state had do not serve this job: {nearest}",)
     if given is not None or job.data.outside == "drop":
         return serving[0] if serving else None, None, unlike
     ends: FloatArray | None = None
@@ -156,11 +155,12 @@ def _ends(frozen: Pass, dataset: Dataset, leaves: Sequence[Leaf]) -> FloatArray:
 def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Made, given: FloatArray | None) -> str:
     """Why the sums of a pass do not serve a job; "" where they do."""
     spec, constants = frozen.spec, frozen.constants
-    was, own = replace(spec, **{name: getattr(wanted, name) for name in _FREE}).config(), wanted.config()
+    free = _FREE if any(wanted.words) else (*_FREE, "seed")  # by which rows tell length-scales
+    was, own = replace(spec, **{name: getattr(wanted, name) for name in free}).config(), wanted.config()
     words = json.loads(json.dumps([wanted.words, wanted.tuning]))  # what stands for them was found for other ones
     others = {
         "data.outside": spec.recipe["outside"] != job.data.outside,
-        "data.box": given is not None and not np.array_equal(box_of(spec), given),
+        "data.box": given is not None and job.data.box is not None and not np.array_equal(box_of(spec), given),
         "features.sampler.tolerance": spec.sampler["tolerance"] > wanted.sampler["tolerance"],
         "features.sampler.periods": spec.sampler.get("periods") != wanted.sampler["periods"],
         "scaling of inputs": spec.one_scale != wanted.one_scale and spec.standardize is wanted.standardize,
@@ -168,7 +168,7 @@ def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Ma
     }
     keys = [_KEYS.get(key, f"solve.{key}") for key in own if was[key] != own[key] and key != "one_scale"]
     if keys := keys + [key for key in others if others[key]]:
-        return f"they are of another {', '.join(keys)}"
+        return _OTHER + ", ".join(keys)
     recipe = made(_scaled(box_of(spec), constants.features), constants.drawn if any(wanted.words) else None)
     try:
         if recipe.on(modes_of(constants.features)).cut and not recipe.cut:

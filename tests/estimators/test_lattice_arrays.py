@@ -366,6 +366,20 @@ def test_rows_where_the_function_repeats_itself_are_counted(standardize: bool, t
         estimator.predict(da.from_array(far, chunks=(N, 3))).compute()
 
 
+def test_a_chunk_may_be_empty() -> None:
+    X, Y = flow()
+    keep = X[:, 0] < 0.5
+    whole = da.from_array(np.vstack([X[keep], X[~keep]]), chunks=((keep.sum(), 100, N - keep.sum() - 100), 2))
+    some = whole[whole[:, 0] < 0.5]
+    some.compute_chunk_sizes()
+    assert some.chunks[0][1:] == (0, 0)
+    y = da.from_array(Y[keep], chunks=(some.chunks[0], 2))
+    one = ORFFRegressor(FIELD, 600, sampler=LATTICE, ridge=1e-5).fit(some, y)
+    np.testing.assert_allclose(one.predict(X[:9]), clone(one).fit(X[keep], Y[keep]).predict(X[:9]), rtol=0, atol=1e-9)
+    F, twin = (RandomFeatures(GAUSS, 600, sampler=LATTICE).fit(rows).transform(X[:9]) for rows in (some, X[keep]))
+    assert np.array_equal(F, twin)
+
+
 @pytest.mark.parametrize("standardize", [False, True])
 def test_features_of_rows_far_off_are_counted_too(*, standardize: bool) -> None:
     X, Y = flow()

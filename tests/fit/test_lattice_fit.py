@@ -16,6 +16,7 @@ from command_line import DORFF
 from quick import slow
 
 from dorff import ORFFClassifier, ORFFRegressor, RandomFeatures, frequencies, kernels
+from dorff.data import dataset as data_sets
 from dorff.data import ingest, open_dataset
 from dorff.data.layout import commit
 from dorff.engine import SerialEngine
@@ -430,13 +431,13 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
         assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
     for parts, reason in (
         ({"solve": {"standardize": True}}, "another solve.standardize$"),
-        ({"features": {"seed": 3}}, "another features.seed"),
         ({"data": {"box": [[-1, 3], [-1, 3]]}}, "another data.box$"),
         ({"data": {"box": [[-1, 3], [-1, 3]], "outside": "drop"}}, "another data.outside, data.box$"),
         ({"data": {"nan": "drop"}}, "another data.nan$"),
     ):
         (planned,) = (one for one in make_plan(job(sea, "other", **parts)).warnings if "rows are summed anew" in one)
         assert re.search(reason, planned), planned
+    assert fitted(sea, "seed", features={"seed": 3}).reads == 0.0  # nothing is drawn
     # What the lattice does not cover has a pass of its own, nor do others rows, folds or targets; and the first stays.
     for parts, reason in (
         ({"kernel": of_scale("divergence_free", 0.1)}, "their lattice is too coarse or too narrow for this kernel"),
@@ -630,6 +631,18 @@ def test_rows_outside_of_the_box_are_refused_or_counted(sea: Path) -> None:
         fitted(sea, data={"box": box}, features={"sampler": {"type": "iid"}})
 
 
+def test_the_first_rows_may_all_be_dropped(tmp_path: Path) -> None:
+    X, Y = flow()
+    X[:900] += 5.0
+    write(tmp_path / "data.zarr", x=X, y=Y)
+    done = fitted(tmp_path, data={"box": [[0, 1], [0, 2]], "outside": "drop"})
+    assert (done.rows_used, done.rows_dropped) == (N - 900, 900)
+    assert np.abs(values(tmp_path, "model", X[900:]) - Y[900:]).std() < 0.07
+    write(tmp_path / "data.zarr", append=True, x=X[:600], y=Y[:600])
+    with pytest.raises(InputError, match=r"no rows are left .* data\.outside: drop .* beyond data\.box: name the"):
+        fitted(tmp_path, data={"box": [[0, 1], [0, 2]], "outside": "drop", "window": 300})
+
+
 DROPPED: dict[str, dict[str, Any]] = {
     "found": {"kernel": {"type": "decomposable"}, "solve": {"ridge": "auto"}},
     "each": {"kernel": EACH, "solve": {"standardize": True, "ridge": [1e-6, 1e-4, 1e-2], "select": "kfold"}},
@@ -687,6 +700,30 @@ def test_the_box_is_told_by_ingest_or_by_a_first_look_at_the_inputs(tmp_path: Pa
         fitted(tmp_path, data={"store": "empty.zarr", "nan": "drop"}, state="of the empty")
 
 
+def test_many_rows_without_weight_have_no_part_in_the_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_sets, "RUN_ROWS", SHARD)
+    X, Y = flow()
+    w = np.where(np.arange(N) // SHARD == 3, 0.0, 1.0)
+    X[w == 0] += 100.0
+    write(tmp_path / "data.zarr", x=X, y=Y, w=w)
+    dataset = open_dataset(tmp_path / "data.zarr", weights="w")
+    assert any(w[start:stop].max() == 0 for start, stop in dataset.runs())
+    assert np.array_equal(seen_box(dataset, ""), [X[w > 0].min(axis=0), X[w > 0].max(axis=0)])
+    assert fitted(tmp_path, data={"weights": "w"}).rows_used == np.count_nonzero(w)
+
+
+def test_in_a_box_that_is_given_nothing_repeats_itself(tmp_path: Path) -> None:
+    """Rows are in its beginning alone; what is predicted at its end is what the kernel says there, and next to 0."""
+    X, Y = flow()
+    write(tmp_path / "data.zarr", x=X, y=Y)
+    fitted(tmp_path, data={"box": [[0, 10], [0, 2]]}, solve={"intercept": False})
+    model = load_model(tmp_path / "model")
+    assert model.ends is not None and -1.0 < model.ends[0][0] < 0.0 and 10.0 < model.ends[1][0] < 11.0
+    at = np.array([[8.0, 1.0], [9.99, 0.01], [0.0, 2.0]])
+    assert model.repeating(at) == 0 and np.abs(model.predict(at[:1])).max() < 0.05
+    assert model.repeating(at + np.array([11.0, 1.0])) == 3 and model.kept(100 + at).all()
+
+
 def test_a_plan_refuses_what_a_fit_would(tmp_path: Path) -> None:
     """Several counts, and a box that rows leave or that none lies in, as far as the store says where they are."""
     X, Y = flow(900)
@@ -706,7 +743,7 @@ def test_a_plan_refuses_what_a_fit_would(tmp_path: Path) -> None:
     turning = {"sampler": {"type": "lattice", "periods": [None, 9]}}
     make_plan(job(tmp_path, data=narrow, features=turning))
     commit(tmp_path / "data.zarr", {"ranges": {}})
-    with pytest.raises(InputError, match=r"no rows are left .* data\.outside: drop .* beyond data\.box: name the"):
+    with pytest.raises(InputError, match=r"none of the first 900 rows .* and lies in data\.box; name the"):
         fitted(tmp_path, data=empty)
 
 
