@@ -32,7 +32,7 @@ from dorff.spec.registry import Config, lazily
 brentq = lazily("scipy.optimize", "brentq")
 
 MOST_SIDES: Final = 5  # inputs that vary: with more of them the smallest lattice has more points than anybody draws
-MOST_SUMS: Final = 2**20  # numbers of a lattice that is made larger than it needs to be
+MOST_GRID: Final = 2**22  # points that sums are spread on, of a lattice that is made larger than it needs to be
 LARGEST_SUMS: Final = 2**31  # of any
 MOST_NODES: Final = 2**25  # of all frequencies together, along inputs that are constant
 _FAR: Final = 1e9  # length-scales, that no margin is as wide as
@@ -276,7 +276,7 @@ def _generous(bodies: Sequence[_Body], finest: FloatArray, turns: BoolArray, cou
     for finer, wider in ((4, 2), (2, 2), (2, 1)):
         step = np.where(turns, finest, finest / finer)
         extents = wider * np.max([body.beyond(step, count) for body in bodies], axis=0)
-        if np.prod(4.0 * extents + 1.0) <= MOST_SUMS:
+        if np.prod(2.0 * (4.0 * extents + 1.0)) <= MOST_GRID:
             return step, extents
     extents = _reach(bodies, finest, count)
     if np.prod(4.0 * extents + 1.0) > LARGEST_SUMS:

@@ -31,7 +31,12 @@ from dorff.storage.location import locate
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 #: And what of a job they differ by, else.
-_KEYS: Final = {"rows": "choice of arrays", "nan": "data.nan", "folds": "solve.select or folds"}
+_KEYS: Final = {
+    "rows": "choice of arrays",
+    "nan": "data.nan",
+    "seed": "features.seed",
+    "folds": "solve.select or folds",
+}
 _OTHER: Final = "they are of another "
 ANEW: Final = "rows are summed anew"
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.

@@ -22,6 +22,7 @@ from dorff.data.layout import commit
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError, InputError, StoppedError
 from dorff.fit import FitReport, fit, run
+from dorff.fit.streaming import sample_of
 from dorff.fit.tune import tune
 from dorff.frequencies import lattice as lattice_rule
 from dorff.passes import blocks as leaf_sizes
@@ -453,9 +454,17 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
     assert fitted(sea, "first").outcome == "unchanged"
 
 
+def test_a_seed_by_which_rows_tell_a_length_scale_has_sums_of_its_own(sea: Path) -> None:
+    for kernel, reason in ((of_scale("decomposable", "tune"), "another features.seed"), (FIELD, None)):
+        fitted(sea, "first", kernel=kernel, state=f"{reason}'s")
+        other = make_plan(job(sea, "other", kernel=kernel, features={"seed": 3}, state=f"{reason}'s"))
+        anew = [one for one in other.warnings if "rows are summed anew" in one]
+        assert len(anew) == (reason is not None) and all(one.endswith(f"they are of {reason}") for one in anew), anew
+
+
 def test_sums_that_would_cut_a_lattice_short_serve_no_job(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A longer length-scale takes every point of a lattice that is hardly finer than needed, not every second."""
-    monkeypatch.setattr(lattice_rule, "MOST_SUMS", 2**14)
+    monkeypatch.setattr(lattice_rule, "MOST_GRID", 2**16)
     sampler = {"type": "lattice", "error": 7e-4}
 
     def of(model: str, s: float, count: int, state: str = "state") -> FitReport:
@@ -645,9 +654,14 @@ def test_the_first_rows_may_all_be_dropped(tmp_path: Path) -> None:
 
 DROPPED: dict[str, dict[str, Any]] = {
     "found": {"kernel": {"type": "decomposable"}, "solve": {"ridge": "auto"}},
-    "each": {"kernel": EACH, "solve": {"standardize": True, "ridge": [1e-6, 1e-4, 1e-2], "select": "kfold"}},
+    "each": {
+        "kernel": EACH,
+        "solve": {"standardize": True, "ridge": [1e-6, 1e-4, 1e-2], "select": "kfold", "posterior": True},
+    },
     "partial": {"data": {"nan": "partial"}, "solve": {"ridge": [1e-6, 1e-4, 1e-2], "select": "kfold"}},
     "median": {"kernel": {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": "median"}}},
+    "streaming": {"kernel": EACH, "solve": {"route": "streaming"}},
+    "turning": {"kernel": EACH, "features": {"sampler": {"type": "lattice", "periods": [None, np.pi]}}},
 }
 
 
@@ -664,7 +678,7 @@ def test_rows_that_are_dropped_tell_nothing(way: str, tmp_path: Path) -> None:
     both = [fitted(tmp_path, name, **more | {"data": data | {"store": f"{name}.zarr"}, "state": f"{name}'s"})
             for name in ("whole", "inside")]  # fmt: skip
     assert [one.rows_dropped for one in both] == [far.sum(), 0] and both[0].rows_used == both[1].rows_used
-    models = [load_model(tmp_path / name) for name in ("whole", "inside")]
+    models = [load_model(tmp_path / name, held=True) for name in ("whole", "inside")]
     for end in ("center", "scale"):
         ends = [getattr(model.feature_map, end) for model in models]
         np.testing.assert_allclose(*ends, rtol=0.02)
@@ -673,9 +687,15 @@ def test_rows_that_are_dropped_tell_nothing(way: str, tmp_path: Path) -> None:
     linear = [one.quality["outputs"][0]["r2_linear"] if one.quality else 0.0 for one in both]
     np.testing.assert_allclose(*linear, atol=0.05)
     np.testing.assert_allclose(*(model.predict(X[:50]) for model in models), atol=0.05)
+    assert (held := models[0].held) is None or not far[held.numbers].any()
+    assert held is not None or way != "each"
+    plan = make_plan(job(tmp_path, "whole", **more | {"data": data | {"store": "whole.zarr"}, "state": "whole's"}))
+    assert sample_of(plan, plan.frozen(), 500)[0].X.max() <= 2.0
     scores = [
         score(tmp_path / "whole", tmp_path / f"{name}.zarr", engine=SerialEngine()) for name in ("whole", "inside")
     ]
+    aside, along = (models[0].kept(X + np.array(step)) for step in ([6.0, 0.0], [0.0, 6.0]))
+    assert not aside.any() and along.all() == (way == "turning")
     assert [one.rows for one in scores] == [N - far.sum()] * 2 and scores[0].rows_dropped == far.sum()
     assert scores[0].r2 == scores[1].r2 > 0.98
 

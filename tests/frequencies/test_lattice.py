@@ -268,12 +268,12 @@ def test_n_features_is_a_ceiling_that_the_lightest_frequencies_give_way_to() -> 
 
 
 @pytest.mark.parametrize("count", [2, 30, 400, 6000])
-@pytest.mark.parametrize("least", [2**10, 2**20])
+@pytest.mark.parametrize("least", [2**12, 2**22])
 def test_a_lattice_of_several_kernels_serves_each_of_them_alone(
     count: int, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With as many frequencies as it asks for, whether or not there are enough for all, or room for other kernels."""
-    monkeypatch.setattr(lattice, "MOST_SUMS", least)
+    monkeypatch.setattr(lattice, "MOST_GRID", least)
     lattice._modes_of.cache_clear()
     for d, sides in ((1, [1.0]), (2, [1.0, 0.4])):
         each = [kernels.Decomposable(kernels.Gaussian(s)) for s in (0.03, 0.31, 2.0)]
@@ -291,6 +291,16 @@ def test_a_lattice_of_several_kernels_serves_each_of_them_alone(
                 if alone.m < count - 2:
                     assert reached(served, sampler) < 1.2e-2
     lattice._modes_of.cache_clear()
+
+
+def test_a_lattice_is_made_larger_while_its_grid_is_small() -> None:
+    """Of three inputs less than of two: the grid that sums are spread on has twice the points along each."""
+    for sides, finer in (([1.0, 1.0], 4), ([1.0, 1.0, 1.0], 2)):
+        d = len(sides)
+        sampler = frequencies.Lattice(1e-3).over(np.array(sides), constant=False)
+        made = Recipe(kernels.Decomposable(kernels.Gaussian(0.25)).fix(d, 1), sampler, d, 1, 8000).lattice
+        assert made is not None and made.every.max() == finer
+        assert np.prod(2 * (4.0 * made.extents + 1)) <= lattice.MOST_GRID
 
 
 @pytest.mark.parametrize("intercept", [True, False])

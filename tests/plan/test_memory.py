@@ -356,7 +356,7 @@ def test_kernels_of_a_lattice_hold_what_their_own_features_need(
 ) -> None:
     """Not what those of all together would, whose lattice is as fine as the longest length-scale needs, and as wide as
     the shortest one does."""
-    monkeypatch.setattr(lattice, "MOST_SUMS", 2**12)
+    monkeypatch.setattr(lattice, "MOST_GRID", 2**14)
     each = [{"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": s}} for s in (0.4, 4.0)]
     words: dict[str, Any] = {"solve": {"ridge": [1e-3, 1e-2], **solve}}
     words |= {"features": {"count": 30_000, "sampler": {"type": "lattice", "error": 1e-3}}, "kernel": each}
