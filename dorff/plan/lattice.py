@@ -37,7 +37,6 @@ _KEYS: Final = {
     "seed": "features.seed",
     "folds": "solve.select or folds",
 }
-_OTHER: Final = "they are of another "
 ANEW: Final = "rows are summed anew"
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14
@@ -131,7 +130,7 @@ def begun(
     serving.sort(key=lambda one: int(np.prod(extents_of(modes_of(one.features)))))
     unlike: tuple[str, ...] = ()
     if reasons and not serving:
-        nearest = min(reasons, key=lambda one: (_OTHER in one, one.count(", ")))
+        nearest = min(reasons, key=lambda one: (one.count(", "), one))  # of the fewest keys, the lattice itself first
         unlike = (f"{ANEW}, as sums that the state had do not serve this job: {nearest}",)
     if given is not None or job.data.outside == "drop":
         return serving[0] if serving else None, None, unlike
@@ -173,7 +172,7 @@ def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Ma
     }
     keys = [_KEYS.get(key, f"solve.{key}") for key in own if was[key] != own[key] and key != "one_scale"]
     if keys := keys + [key for key in others if others[key]]:
-        return _OTHER + ", ".join(keys)
+        return f"they are of another {', '.join(keys)}"
     recipe = made(_scaled(box_of(spec), constants.features), constants.drawn if any(wanted.words) else None)
     try:
         if recipe.on(modes_of(constants.features)).cut and not recipe.cut:

@@ -249,6 +249,18 @@ def test_waves_that_are_short_beside_the_data_are_seen(waves: int, noise: float,
     assert tuned.status == "converged" and 0.05 < tuned.lengthscale[0] * waves / 1000.0 < 0.6, tuned
 
 
+def test_waves_of_few_rows_are_seen_in_most_samples() -> None:
+    """Where the evidence is not much higher than that of another length-scale."""
+    seen = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(0, 1000, (60, 1))
+        y = 10.0 + np.sin(2 * np.pi * 8 * X[:, 0] / 1000.0) + 0.7 * rng.standard_normal(60)
+        tuned = tune_lengthscales(kernels.Decomposable(UNIT), X, y, n_features=128)
+        seen += 0.05 < tuned.lengthscale[0] * 8 / 1000.0 < 0.6
+    assert seen >= 4
+
+
 def test_the_length_scale_of_a_field_is_found() -> None:
     """A curl-free field drawn from the exact process; through C as well, which mixes its targets."""
     rng = np.random.default_rng(2)

@@ -452,6 +452,8 @@ def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea
         assert again.outcome == "unchanged" and own.warnings == [planned, *again.warnings]
         assert not any("summed anew" in one for one in make_plan(job(sea, "other", **parts)).warnings)
     assert fitted(sea, "first").outcome == "unchanged"
+    (planned,) = make_plan(job(sea, data={"weights": "weights", "nan": "drop"})).warnings
+    assert planned.endswith("do not serve this job: they are of another data.nan")  # the weighted one, but for that
 
 
 def test_a_seed_by_which_rows_tell_a_length_scale_has_sums_of_its_own(sea: Path) -> None:
