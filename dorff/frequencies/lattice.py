@@ -265,8 +265,6 @@ def _every(step: FloatArray, given: FloatArray) -> IntArray:
 
 def _reach(bodies: Sequence[_Body], given: FloatArray, count: int) -> IntArray:
     """The last point (v,) that these kernels need, together and each alone: their lattice serves any of them."""
-    if len(bodies) == 1:
-        return bodies[0].beyond(given, count) - _every(bodies[0].step, given)
     return np.asarray(np.max([body.beyond(given, count) for body in bodies], axis=0) - 1)
 
 
@@ -337,7 +335,7 @@ def _rule(scalar: Stretched, error: float, d: int, field: bool) -> _Rule:
         if far > _FAR:
             problem = f"sampler: lattice: derivatives of {scalar!r} die off too slowly"
             raise InputError(f"{problem}; use another kernel, or iid or qmc")
-    margin = float(brentq(left, 1.0 if field else 0.0, far))
+    margin = float(brentq(left, 0.0, far))
     if isinstance(scalar, Isotropic):
         return _Rule(margin, _cutoff(unit, d, error / 2, field), 2.0)
     return _Rule(margin, _cutoff(unit, 1, error / (2 * d), field), np.inf)

@@ -295,6 +295,7 @@ def test_a_graph_that_is_refused(place: Path, change: Any, sentence: str) -> Non
     assert not (place / "rings/current").exists()
 
 
+@pytest.mark.slow
 def test_a_ridge_that_is_left_out_keeps_the_digits(place: Path) -> None:
     """Classes that the inputs tell apart ask for ever smaller ones, and of terms there is no QR."""
     for number, parts in enumerate(({"manifold": {"graph": LEAF, "weight": 1e-4}}, {"kernel": VIEWS})):

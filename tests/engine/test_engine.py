@@ -265,6 +265,7 @@ def test_the_moments_do_not_depend_on_ridge_or_weights(store: Path, tmp_path: Pa
     assert report.leaves_computed == 0 and len(report.table) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["leaves", "rows"])
 def test_folds_give_the_same_bits_and_a_sane_error(by: str, store: Path, tmp_path: Path) -> None:
     found = []

@@ -289,6 +289,7 @@ def kinds(X: np.ndarray, y: np.ndarray, folder: Path) -> dict[str, tuple[object,
     }
 
 
+@pytest.mark.slow
 def test_every_kind_of_input_agrees_with_numpy(tmp_path):
     X, codes = groups(2000)
     y = WORDS[codes]
@@ -482,6 +483,7 @@ def letters() -> tuple[np.ndarray, np.ndarray]:
     return np.array([row[1:] for row in rows], dtype=float), np.array([row[0] for row in rows])
 
 
+@pytest.mark.slow
 def test_letters():
     """Calibration lowers log loss and calibration error on rows of neither the fit nor the calibration; balanced
     weights raise the balanced accuracy where half of the alphabet is rare."""

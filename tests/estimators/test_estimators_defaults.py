@@ -27,6 +27,7 @@ def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return Z * [1.0, 100.0, 0.01, 1.0], y
 
 
+@pytest.mark.statistical
 def test_inputs_of_different_scales_need_nothing_said() -> None:
     (X, y), (at, truth) = table(600), table(600, seed=1)
     fitted = ORFFRegressor().fit(X, y)
@@ -142,6 +143,7 @@ def warned(estimator: ORFFRegressor | ORFFClassifier, X: np.ndarray, y: np.ndarr
     return " | ".join(str(one.message) for one in caught)
 
 
+@pytest.mark.slow
 def test_a_fit_warns_of_what_is_wrong_in_the_words_of_estimators() -> None:
     (X, y), rng = table(400), np.random.default_rng(0)
     X = X / X.std(axis=0)

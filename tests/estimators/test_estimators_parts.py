@@ -153,6 +153,7 @@ def test_calibration_counts_rows_by_their_weights():
 # --- threads ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_any_number_of_threads_gives_the_same_bits(tmp_path):
     X, Y = field(70_000)
     zarr.create_array(tmp_path / "x", data=X, chunks=(3000, 2), config={"write_empty_chunks": True})

@@ -409,6 +409,7 @@ def test_folds_of_leaves_are_a_remedy_where_there_are_as_many(
         assert ("or set solve.folds.by: leaves" in str(error.value)) == named
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", ["leaves", *slow("rows")])
 @pytest.mark.usefixtures("small_leaves")
 def test_how_many_sums_are_kept_changes_no_bit(

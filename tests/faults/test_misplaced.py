@@ -241,6 +241,7 @@ READERS: dict[str, Callable[[Path], bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True], ids=["with its arrays", "with all of it"])
 def test_a_plan_in_anothers_place(whole: bool, scenes: Callable[[str], Scene], tmp_path: Path) -> None:
     """Two plans of one job: the sums of its rows, and their triangle. Each file fits the other."""

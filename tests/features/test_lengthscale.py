@@ -224,6 +224,7 @@ def test_inputs_without_effect_get_long_length_scales() -> None:
     assert found.log_evidence > one.log_evidence + 50
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("waves", [1.0, 1.5])
 def test_waves_along_an_input_are_seen_beside_what_is_smooth(waves: float) -> None:
     """That input begins longer than they are, and the evidence has no slope towards them there."""
@@ -237,6 +238,7 @@ def test_waves_along_an_input_are_seen_beside_what_is_smooth(waves: float) -> No
     assert tuned.history[-1] == pytest.approx(tuned.log_evidence, rel=1e-6) and tuned.converged
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("waves", "noise", "count"), [(12, 0.3, 256), (25, 0.3, 256), (12, 2.0, 256), (40, 0.7, 256), (100, 0.3, 512)]
 )
@@ -249,6 +251,7 @@ def test_waves_that_are_short_beside_the_data_are_seen(waves: int, noise: float,
     assert tuned.status == "converged" and 0.05 < tuned.lengthscale[0] * waves / 1000.0 < 0.6, tuned
 
 
+@pytest.mark.statistical
 def test_waves_of_few_rows_are_seen_in_most_samples() -> None:
     """Where the evidence is not much higher than that of another length-scale."""
     seen = 0

@@ -196,6 +196,7 @@ def test_a_job_without_a_sampler_takes_the_same_default(stores: dict[int, Path],
     assert make_plan(Job.model_validate(given)).spec == make_plan(base).spec
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scalar", "sampler", "words"),
     [

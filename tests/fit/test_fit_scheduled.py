@@ -88,6 +88,7 @@ def test_nothing_new_touches_nothing(store: Path, route: str) -> None:
     assert second.model == first.model and second.rows_used == 3000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [{"solve": {"ridge": 1e-3}}, {"features": {"count": 32, "seed": 1}}, {"data": {"nan": "drop"}}],

@@ -152,6 +152,7 @@ def test_rows_appended_later_change_no_choice(tmp_path: Path) -> None:
     assert load_model(second.model).coefficients.tobytes() == load_model(whole.model).coefficients.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -251,6 +251,7 @@ ARC = {"type": "decomposable", "scalar": {"type": "arc_cosine", "order": 1}}
 PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("several", "said"),
     [
@@ -314,6 +315,7 @@ def test_classes_stay_zeros_and_ones_when_inputs_are_standardised(classes: Path,
     np.testing.assert_array_equal(load_model(tmp_path / "model").target_scale, 1.0)
 
 
+@pytest.mark.slow
 def test_very_few_rows_of_classes(tmp_path: Path) -> None:
     """Too few to hold any out for certain: fitted all the same."""
     for n in (4, 6, 8):

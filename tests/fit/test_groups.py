@@ -121,6 +121,7 @@ def test_k_fold_by_groups_is_k_fold_by_hand(tmp_path: Path) -> None:
     assert [row["ridge"] for row in report.table] == list(RIDGES) and report.reads == 1.0
 
 
+@pytest.mark.statistical
 def test_few_groups_that_are_found_leave_no_fold_empty(tmp_path: Path) -> None:
     """Every fold has some where there are as many; those that a job names are dealt by its seed."""
     for count, groups in ((5, 7), (7, 7), (5, 3), (4, 40)):
@@ -403,6 +404,7 @@ def test_rare_labels_are_not_looked_for_in_all_rows(tmp_path: Path, monkeypatch:
     assert set(some) < set(wanted.tolist()) and len(some) >= 3
 
 
+@pytest.mark.statistical
 def test_what_is_held_out_calibrates_and_says_how_wide_bands_are(tmp_path: Path) -> None:
     """The first rows alone are labelled, and nobody said how folds are dealt: a fifth of the labelled rows."""
     rows = len(of_fold_0("first"))
@@ -416,6 +418,7 @@ def test_what_is_held_out_calibrates_and_says_how_wide_bands_are(tmp_path: Path)
     assert report.folds == 5 and len(report.table) == 2
 
 
+@pytest.mark.slow
 def test_where_one_fold_has_all_labels_it_is_said(tmp_path: Path) -> None:
     leaves = {"folds": {"by": "leaves"}}
     model, report = fitted(sparse(tmp_path, **leaves))

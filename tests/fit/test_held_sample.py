@@ -78,6 +78,7 @@ def test_the_sample_is_a_fold_predicted_without_it(store: Path, tmp_path: Path) 
     assert_array_equal(held.coverage(1.0), np.mean(np.abs(held.Y - held.values) <= held.std, axis=0))
 
 
+@pytest.mark.slow
 def test_it_can_be_left_out(store: Path, tmp_path: Path) -> None:
     """At once, with the sums that are there; what it tells of bands stays."""
     kept = fitted(job(store, tmp_path))

@@ -139,7 +139,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*[*WAYS][::3], *slow(*[*WAYS][1::3], *[*WAYS][2::3])])
 def test_a_fit_is_that_of_gram_sums_of_its_features(way: str, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = WAYS[way]
     here = fitted(sea, "by exponentials", **parts)
@@ -180,6 +180,7 @@ LISTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [*list(LISTS)[:2], *slow(*list(LISTS)[2:])])
 def test_each_of_several_kernels_has_features_of_its_own(way: str, sea: Path) -> None:
     """The list's sums serve each of its kernels alone, without a row read, and its scores and fit are the same."""
@@ -207,6 +208,7 @@ def test_each_of_several_kernels_has_features_of_its_own(way: str, sea: Path) ->
     assert len(set(features)) > (2 if ceiling > 100 or len(each) > 3 else 1) and planned.costs.m == max(features)
 
 
+@pytest.mark.slow
 def test_a_fit_of_several_kernels_is_that_of_its_features(sea: Path) -> None:
     """Of the chosen kernel's own, by their values on all rows."""
     found, (X, Y) = fitted(sea, kernel=[UNEVEN[0], UNEVEN[4]], solve={"select": "gcv"}), flow()
@@ -263,6 +265,7 @@ def test_kernels_that_need_too_large_a_lattice_together_are_told_to_part(sea: Pa
     make_plan(job(sea, kernel=apart[0]))
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("select", ["evidence", "gcv"])
 def test_route_cg_chooses_by_estimates(select: str, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As route direct does, to the standard errors that it tells; refused of sums without a lattice."""
@@ -294,6 +297,7 @@ UNSURE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("way", ["field", *slow(*list(UNSURE)[1:])])
 def test_deviations_of_route_cg_are_those_of_samples(way: str, sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right on average, as far from the exact ones as is said, and the same at each run; bands are conformal."""
@@ -416,6 +420,7 @@ OTHERS: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [OTHERS[1::3], *slow([OTHERS[0], *OTHERS[2:4]])], ids=["several", "others"])
 def test_the_sums_answer_other_kernels_without_a_row_read(others: list[Any], sea: Path) -> None:
     """Of other length-scales, one an input, of other families and matrices, for fields; as from an own state."""
@@ -483,6 +488,7 @@ def test_sums_that_would_cut_a_lattice_short_serve_no_job(sea: Path, monkeypatch
     assert "needs more than features.count" in few.warnings[0]
 
 
+@pytest.mark.slow
 def test_sums_of_other_rows_or_of_less_care_serve_no_job(sea: Path) -> None:
     """First rows that were rewritten, sums of fewer digits, words that stood for other kernels."""
     rough = {"sampler": {"type": "lattice", "error": 1e-3, "tolerance": 1e-6}}
@@ -509,6 +515,7 @@ def test_sums_of_other_rows_or_of_less_care_serve_no_job(sea: Path) -> None:
     assert fitted(sea, "careful", kernel=kernel, features=finer).leaves_computed > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["direct", *slow("cg")])
 def test_a_search_is_over_the_same_sums(route: str, sea: Path) -> None:
     """`tune` of twelve kernels and ridges reads rows once, and then none."""
@@ -598,6 +605,9 @@ def test_where_all_inputs_have_a_period_no_row_is_looked_at_for_the_box(
     given: dict[str, Any] = {**parts, "data": {"box": [[5, 7]]}}
     assert fitted(tmp_path, "boxed", kernel=of_scale("decomposable", 5.0), **given).reads == 1.0
     assert fitted(tmp_path, "boxed too", kernel=of_scale("decomposable", 6.0), **given).reads == 0.0
+    other = {"features": {"sampler": {**sampler, "periods": [30]}}, "state": "own"}
+    (anew,) = (one for one in make_plan(job(tmp_path, kernel=EACH, **other)).warnings if "summed anew" in one)
+    assert anew.endswith("another features.sampler.periods"), anew
 
 
 def test_of_scaled_inputs_a_period_is_scaled_too(tmp_path: Path) -> None:
@@ -667,7 +677,7 @@ DROPPED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", DROPPED)
+@pytest.mark.parametrize("way", [*[*DROPPED][::5], *slow(*[*DROPPED][1:5])])
 def test_rows_that_are_dropped_tell_nothing(way: str, tmp_path: Path) -> None:
     """Far away and of other values they change no length-scale, scale, choice or score; and a score drops them too."""
     X, Y = flow()
@@ -698,6 +708,7 @@ def test_rows_that_are_dropped_tell_nothing(way: str, tmp_path: Path) -> None:
     ]
     aside, along = (models[0].kept(X + np.array(step)) for step in ([6.0, 0.0], [0.0, 6.0]))
     assert not aside.any() and along.all() == (way == "turning")
+    assert models[0].kept(np.array([[1.0 + 1e-10, 2.0], [1.0 + 1e-8, 2.0]])).tolist() == [True, False]
     assert [one.rows for one in scores] == [N - far.sum()] * 2 and scores[0].rows_dropped == far.sum()
     assert scores[0].r2 == scores[1].r2 > 0.98
 
@@ -769,6 +780,7 @@ def test_a_plan_refuses_what_a_fit_would(tmp_path: Path) -> None:
         fitted(tmp_path, data=empty)
 
 
+@pytest.mark.slow
 def test_appended_rows_keep_the_box(sea: Path) -> None:
     """Rows that lie in it are added, and no others; a wider box is another pass."""
     first = fitted(sea)
@@ -822,6 +834,7 @@ MEDIAN = {**EACH, "scalar": {**GAUSS, "lengthscale": "median"}}
 BESIDE = [of_scale("decomposable", 0.35), of_scale("decomposable", 0.45)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "more"),
     [

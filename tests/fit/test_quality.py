@@ -244,6 +244,7 @@ def honest_tables() -> Iterator[tuple[str, Table]]:
 HONEST = dict(honest_tables())
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("name", [*list(HONEST)[::4], *slow(*(name for at, name in enumerate(HONEST) if at % 4))])
 def test_good_data_are_not_warned_of(name: str, tmp_path: Path) -> None:
     """A job of three lines."""

@@ -155,6 +155,7 @@ def test_a_job_that_wants_workers_has_them_however_small(write: Write, started: 
     assert json.loads(done.stdout)["in_driver"] is False and "in this process" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["direct", "streaming"])
 def test_few_appended_rows_need_no_workers(
     route: str, write: Write, started: list[LocalCluster], monkeypatch: pytest.MonkeyPatch

@@ -293,6 +293,15 @@ def test_a_lattice_of_several_kernels_serves_each_of_them_alone(
     lattice._modes_of.cache_clear()
 
 
+def test_an_input_that_moves_no_kernel_by_a_tenth_of_the_error_has_no_frequencies() -> None:
+    """The Gaussian falls by 5e-3 and by 5e-4; and kernels that weigh nothing are not looked at."""
+    for side, varies in ((0.1, True), (0.0316, False)):
+        kernel = 1.0 * kernels.Decomposable(GAUSS) + 0.0 * kernels.Decomposable(kernels.Gaussian(1e-3))
+        sampler = frequencies.Lattice(1e-2).over(np.array([1.0, side * GAUSS.lengthscale]), constant=False)
+        made = Recipe(kernel.fix(2, 1), sampler, 2, 1, 4000).lattice
+        assert made is not None and made.modes.any(axis=0).tolist() == [True, varies] and made.D < 200
+
+
 def test_a_lattice_is_made_larger_while_its_grid_is_small() -> None:
     """Of three inputs less than of two: the grid that sums are spread on has twice the points along each."""
     for sides, finer in (([1.0, 1.0], 4), ([1.0, 1.0, 1.0], 2)):

@@ -303,6 +303,7 @@ def waiting(why: str, message: str = "", **last: Any) -> Document:
     return {"state": {"waiting": {"reason": why, "message": message}}, "lastState": {"terminated": last or None}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "match"),
     [
@@ -323,6 +324,7 @@ def test_a_pod_that_cannot_run_is_named_and_goes(cluster: Cluster, state: Docume
     trial.settle("pod that cannot run", "refused, the pod named", left=cluster.left)
 
 
+@pytest.mark.slow
 def test_pods_that_do_not_come_are_not_waited_for_for_ever(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, trial: Trial
 ) -> None:
@@ -374,6 +376,7 @@ def test_what_the_api_server_refuses_is_said(
     trial.settle(f"API server answers {status} to {' '.join(what)}", "ended, with the reason", left=cluster.left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503])
 def test_an_end_that_fails_is_tried_again(cluster: Cluster, caplog: pytest.LogCaptureFixture, status: int) -> None:
     cluster.refused["delete", "daskclusters"] = status
@@ -387,6 +390,7 @@ def test_an_end_that_fails_is_tried_again(cluster: Cluster, caplog: pytest.LogCa
     assert cluster.asked.count(end) > 1
 
 
+@pytest.mark.slow
 def test_an_end_that_nobody_answers_is_not_tried_for_long(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +411,7 @@ def test_an_end_that_is_refused_says_what_is_left(cluster: Cluster, caplog: pyte
     assert f"pods may be left: kubectl delete daskcluster {name}" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_or_silent(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -237,6 +237,7 @@ def test_lists_by_parts_are_exact(tmp_path: Path, d: int) -> None:
     same(whole(shards, 600), local_graph(world.scaled(), graph))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("append", ["rebuild", "link"])
 def test_more_candidates_than_are_looked_at(tmp_path: Path, append: str) -> None:
     """Partitions of many windows: rows list rows of their own window alone."""
@@ -469,6 +470,7 @@ def test_rows_that_change_meanwhile(tmp_path: Path, tasks: int) -> None:
     assert world.files() == world.files("fresh")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [False, True])
 def test_killed_while_rows_that_changed_are_read_again(tmp_path: Path, given: bool) -> None:
     """No graph of the old rows stays, wherever the run is killed that finds them changed."""

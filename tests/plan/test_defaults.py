@@ -136,6 +136,7 @@ def test_what_a_job_says_is_left_alone(said: dict[str, Any], left: set[str], tmp
         assert keys["solve.select"] == "gcv" and not make_plan(described).job.deals  # nothing is to be chosen
 
 
+@pytest.mark.statistical
 def test_appended_rows_change_no_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolving, "LEAST_ROWS", (100_000, 1_000, 0))
     X, Y = table(2000)

@@ -209,6 +209,7 @@ def by_products(sums: Sums, ridge: float) -> Solution:
     return iterate(system, ridge, nystrom(system, system.problem.l * ridge), most=3).solution
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
 @pytest.mark.parametrize("name", ["identity", "matrix", "curl trace", "helmholtz trace"])
 def test_conjugate_gradients_hold_what_is_said(name: str, gaps: bool) -> None:
@@ -417,6 +418,7 @@ def test_solves_of_many_targets_hold_what_is_said(m: int, q: int, count: int) ->
     assert 0.5 * cg_bytes(said) < held <= cg_bytes(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "q", "P", "count", "select", "kernels"),
     [

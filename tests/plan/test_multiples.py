@@ -57,6 +57,7 @@ def lengths(report: FitReport) -> FloatArray:
     return np.ravel(np.asarray(report.lengthscale[0], dtype=float))
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("seed", [0, *slow(1, 2)])
 def test_it_is_that_of_the_exact_kernel(seed: int) -> None:
     """By kernel ridge regression with the exact kernel on the same folds; and the worst multiple is much worse."""
@@ -73,6 +74,7 @@ def test_it_is_that_of_the_exact_kernel(seed: int) -> None:
     assert best > 1
 
 
+@pytest.mark.statistical
 def test_length_scales_that_are_right_stay_and_few_rows_tell_nothing() -> None:
     rng = np.random.default_rng(3)
     X = rng.uniform(-3, 3, (800, 2))
@@ -85,6 +87,7 @@ def test_length_scales_that_are_right_stay_and_few_rows_tell_nothing() -> None:
     assert multiple(Decomposable(Gaussian(0.2)), X, Y, np.zeros(800, int)) == 1.0
 
 
+@pytest.mark.statistical
 def test_few_features_do_not_choose_what_more_would_not() -> None:
     """Without noise few features tell a longer length-scale better, by any rows that are held out."""
     rng = np.random.default_rng(5)
@@ -95,6 +98,7 @@ def test_few_features_do_not_choose_what_more_would_not() -> None:
     assert held_out_multiple(setting, rows, of, 0, 48) > 1 == held_out_multiple(setting, rows, of, 0, 768)
 
 
+@pytest.mark.statistical
 def test_what_is_gained_has_to_be_worth_it() -> None:
     rng = np.random.default_rng(6)
     X, of = rng.uniform(-3, 3, (600, 2)), rng.integers(0, 5, 600)
@@ -105,6 +109,7 @@ def test_what_is_gained_has_to_be_worth_it() -> None:
         assert multiple(Decomposable(Gaussian(0.9)), X, Y, of) > 1
 
 
+@pytest.mark.statistical
 def test_rows_of_little_weight_tell_little_and_many_folds_are_put_together() -> None:
     X, Y, of = tracks(0, rows=60)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
@@ -122,6 +127,7 @@ def test_rows_of_little_weight_tell_little_and_many_folds_are_put_together() -> 
     assert held_out_multiple(setting, rows_of(X, Y), of + 100, 0, 128) == best
 
 
+@pytest.mark.statistical
 def test_rows_without_weight_change_no_length_scale_of_an_estimator() -> None:
     X, Y, of = tracks(1, rows=60)
     rng = np.random.default_rng(2)
@@ -160,6 +166,7 @@ def test_frequencies_that_are_drawn_for_another_kernel_keep_theirs(
     assert constants.tuned is not None and "times" not in str(constants.tuned)
 
 
+@pytest.mark.statistical
 def test_one_each_and_a_field_and_observed_sums_have_theirs() -> None:
     X, Y, of = tracks(0, rows=100)
     X = (X - X.mean(axis=0)) / X.std()
@@ -191,6 +198,7 @@ def test_kernels_of_one_search_have_one_multiple_and_numbers_are_kept() -> None:
     assert [one["output"] for one in configs] == [one["output"] for one in tuned]
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("kernel", [None, *slow({"type": "divergence_free"}, "sum")], ids=str)
 def test_a_job_of_tracks_tells_other_tracks(kernel: object, tmp_path: Path) -> None:
     """Better than with the length-scales of most evidence, which folds by rows keep; and it says so."""
@@ -262,6 +270,7 @@ def test_a_job_of_classes_asks_for_their_order(tmp_path: Path, monkeypatch: pyte
     assert [(one.free_scale, one.standardize) for one in settings] == [(True, False)]
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("how", ["rows", "auto", "groups", "splits", "shuffled"])
 def test_an_estimator_asks_where_folds_are_of_groups(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parameters, "held_out_multiple", lambda *_: 4.0)
@@ -275,6 +284,7 @@ def test_an_estimator_asks_where_folds_are_of_groups(how: str, monkeypatch: pyte
     np.testing.assert_allclose(own / plain, 4.0 if how in ("groups", "splits") else 1.0)
 
 
+@pytest.mark.statistical
 def test_estimators_tell_other_tracks_too() -> None:
     X, Y, of = tracks(2)
     model, by_rows = ORFFRegressor(n_features=256).fit(X, Y, groups=of), ORFFRegressor(n_features=256, cv=5).fit(X, Y)

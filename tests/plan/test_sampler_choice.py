@@ -92,6 +92,7 @@ def errors(d: int, scalar: kernels.ScalarKernel, m: int) -> tuple[float, float]:
     return min(map(rmse, of_lattice)), float(np.sqrt(np.mean(np.square(random))))
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(("d", "name", "length", "m"), LIMITS)
 def test_the_features_that_are_closer_to_the_kernel_are_chosen(
     d: int, name: str, length: float, m: int, tmp_path: Path
@@ -422,6 +423,7 @@ def appended(path: Path, X: FloatArray) -> None:
         stored.append(values)
 
 
+@pytest.mark.slow
 def test_rows_beyond_a_box_that_nobody_gave_make_it_wider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows are then summed again; there is room for the next ones, which are added to what is there."""
     for name in ("LIGHT_LEAF", "SMALLEST_LEAF", "LARGE_FIRST_LEAF"):

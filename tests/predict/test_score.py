@@ -193,6 +193,7 @@ def test_kfold_chooses_by_the_r2_that_everyone_sees(fitted: tuple[Path, FitRepor
     assert read_history(folder / "model")[-1]["r2_of"] == "mean of outputs"
 
 
+@pytest.mark.slow
 def test_tune_report_and_inspect_say_the_same(fitted: tuple[Path, FitReport]) -> None:
     folder, report = fitted
     path = folder / "job.json"

@@ -139,6 +139,7 @@ def test_held_out_rows_speak_where_folds_do_not() -> None:
     assert "R² of a linear model" not in said
 
 
+@pytest.mark.statistical
 def test_bands_that_do_not_hold_are_warned_of_and_corrected_ones_are_shown() -> None:
     held = a_sample(q=2, std=np.full((300, 2), [0.5, 0.2]), groups=np.arange(300) % 3 + 0.0)
     model = replace(a_model(SCALAR, 1, 2, info(targets=["depth_m", "wind"])), held=held)
@@ -227,6 +228,7 @@ def test_constant_inputs_are_listed_and_left_out() -> None:
     assert "left out" not in text(a_model(SCALAR, 3, 1, info(3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d", "p", "constant", "title", "sure"),
     [
@@ -249,6 +251,7 @@ def test_what_is_drawn_is_what_varies(d: int, p: int, constant: tuple[int, ...],
     assert ("How sure the field is" in said) == (title == "The field")
 
 
+@pytest.mark.slow
 def test_a_map_is_over_two_inputs_that_have_many_values_and_move_it_most() -> None:
     held = a_sample(60, 4, 1)
     held.X[:, 3] = held.X[:, 3] > 0

@@ -186,6 +186,7 @@ def test_models_without_a_report_get_a_page(tmp_path: Path, kernel: OperatorKern
     assert "not recorded" in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "info",
     [
@@ -199,6 +200,7 @@ def test_odd_information_is_no_reason_to_fail(tmp_path: Path, info: dict[str, An
     assert pictures(written(a_model(helmholtz(), 2, 2, info), tmp_path))
 
 
+@pytest.mark.slow
 def test_observations_are_drawn(tmp_path: Path) -> None:
     model = a_model(helmholtz(), 2, 2, an_info(["x_m", "y_m"], ["u", "v"]))
     plain = pictures(written(model, tmp_path))

@@ -74,6 +74,7 @@ CASES = [
 ]
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(("name", "way", "ridge"), CASES)
 def test_it_is_the_evidence(name: str, way: str, ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within its standard errors where the factored block is a part of the system, and with the same noise."""
@@ -89,6 +90,7 @@ def test_it_is_the_evidence(name: str, way: str, ridge: float, monkeypatch: pyte
     np.testing.assert_allclose(found.noise_variance, wanted.noise_variance, rtol=0.2)
 
 
+@pytest.mark.statistical
 def test_it_is_exact_where_all_is_factored_and_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the noise, by which an evidence at its greatest hardly changes."""
     parts, setting = case(KERNELS["helmholtz"], "weights")

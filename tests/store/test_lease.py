@@ -168,6 +168,7 @@ def test_a_paused_holder_is_overtaken_and_fenced(start: Callable[..., tuple[int,
     assert [line["who"] for line in read_history(tmp_path)] == ["quick"]
 
 
+@pytest.mark.slow
 def test_a_lease_is_renewed_while_it_is_held(tmp_path: Path) -> None:
     with Lease.take(tmp_path / LEASE, seconds=1.2) as lease:
         end = time.monotonic() + 1.8

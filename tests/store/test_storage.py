@@ -321,6 +321,7 @@ def test_a_lock_is_of_one_at_a_time(home: Location) -> None:
         assert ours() and {one.name for one in home.iterdir()} <= {"lock"}
 
 
+@pytest.mark.slow
 def test_a_lock_is_held_for_longer_than_it_takes_to_be_stale(home: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DORFF_LOCK_SECONDS", "2")
     home.mkdir(parents=True, exist_ok=True)
