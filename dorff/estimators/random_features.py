@@ -127,9 +127,11 @@ def answered(
     """What `answer` makes of a model, or of a feature map, and X (n, d), (n, *columns): a lazy Dask array for Dask
     input, else NumPy. Only the columns `read` (d,) of what is read here are looked at, where it is given."""
     if isinstance(X, da.Array):
+        if isinstance(model, Model):  # with no more said of it than predictions need
+            model = replace(model, info={key: value for key, value in model.info.items() if key == "data"})
         return X.rechunk({1: -1}).map_blocks(
             _answer_of_chunk,
-            delayed(_light(model) if isinstance(model, Model) else model),  # one copy in the graph
+            delayed(model),  # one copy in the graph
             answer=answer,
             read=read,
             dtype=dtype,
@@ -154,11 +156,6 @@ def _answer_of_chunk(
     rows = finite_in(np.ascontiguousarray(X, dtype=np.float64), read, f"X, chunk {block_id[0]}", 0)
     _warn_of(model, _repeating(model, rows), len(rows))
     return answer(model, rows)
-
-
-def _light(model: Model) -> Model:
-    """The model with no more said of it than predictions need."""
-    return replace(model, info={"data": model.info["data"]} if "data" in model.info else {})
 
 
 def _repeating(model: Any, X: FloatArray) -> int:
