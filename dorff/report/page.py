@@ -2,9 +2,10 @@
 
 import base64
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -93,7 +94,14 @@ def _template() -> Template:
     here = PackageLoader("dorff.report", ".")
     jinja = Environment(loader=here, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(number=describe.number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
+    jinja.filters.update(ranked=_ranked)
     return jinja.get_template("page.html.j2")
+
+
+def _ranked(trials: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
+    """Trials by what the best has least of, 1 - R2 where held-out rows told it, and that."""
+    ranks = [one["value"] if _real(one.get("r2")) is None else 1.0 - one["r2"] for one in trials]
+    return sorted(zip(ranks, trials, strict=True), key=itemgetter(0))
 
 
 def _checked(observations: Observations, model: Model) -> Observations | None:

@@ -181,6 +181,10 @@ def test_every_trial_and_every_choice_is_listed() -> None:
     said = text(a_model(SCALAR, 1, 1, info(**report) | {"kernels": ["0.3 curl", "lengthscale 2"]}))
     trials = "lengthscale 2 64 0.25 -7.75 lengthscale 2 64 0.125 -7.625 0.3 curl 64 0.25 -0.25 0.3 curl 64 0.125 -0.125"
     assert "Every trial: 4" in said and trials in said and "Score (evidence)" in said
+    held = [{**one, "r2": r2, "value": 3.0 - r2} for one, r2 in zip(table, (0.2, 0.9, 0.5, 0.7), strict=True)]
+    by_r2 = text(a_model(SCALAR, 1, 1, info(table=held, select="kfold") | {"kernels": ["a", "b"]}))
+    ranked = "a 64 0.25 0.1 b 64 0.25 0.3 b 64 0.125 0.5 a 64 0.125 0.8"
+    assert ranked in by_r2 and "1 − R² (kfold)" in by_r2
     assert "features.count: 512 a quarter of <the rows>" in said and "How kernel and ridge were chosen" not in said
     said = text(a_model(SCALAR, 1, 1, info(select="kfold") | {"kernels": ["one", "two"]}))
     assert "What dorff chose" not in said and "one 0.0001 0.2002 two 0.0001 0.2238" in said
