@@ -31,6 +31,14 @@ def slow(*cases: Any) -> list[Any]:
     return [pytest.param(*(case if isinstance(case, tuple) else [case]), marks=pytest.mark.slow) for case in cases]
 
 
+LONG: Final = ("test_bucket_faults.py", "test_slurm.py", "test_mpi.py", "test_fit_cli.py")  # these wait for minutes
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: where each is done by one worker (`--dist loadfile`), others are left for the rest."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 _running: list[pytest.Item] = []  # the test that runs, if any
 _guarded: set[object] = set()
 
