@@ -82,13 +82,9 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
                 phi, psi = features.phi, operator_weights(kernel, features.m, drawn.density)
                 assert isinstance(phi, Projected)
                 features = replace(features, phi=replace(phi, weights=phi.weights * psi.gain[: len(phi.weights)]))
-                one, h, info = (
-                    np.ones(1),
-                    np.zeros((features.m, 1)),
-                    dict(zip(("low", "high"), box.tolist(), strict=True)),
-                )
-                config = recipe.sampler.config()
-                self._model = Model(features, psi, h, one, one, kernel, config, seed, {"data": info})
+                h, one, config = np.zeros((features.m, 1)), np.ones(1), recipe.sampler.config()
+                info = {"data": {"low": box[0].tolist(), "high": box[1].tolist()}}
+                self._model = Model(features, psi, h, one, one, kernel, config, seed, info)
         if self.sampler is not None and "sampler" in recipe.idle:
             why = recipe.idle["sampler"]
             warnings.warn(f"sampler={self.sampler!r} has no effect: {why}", UserWarning, stacklevel=2)
