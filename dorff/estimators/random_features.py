@@ -59,12 +59,12 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
         """Draw the features for inputs X (n, d); y is not looked at. InputError for what cannot be drawn."""
         rows = with_rows(self._inputs(unwrap(X, "X"), reset=True), "X")
         d = int(rows.shape[1])
-        lattice = self.sampler if isinstance(self.sampler, Lattice) else None
-        periods = periods_of({} if lattice is None else lattice.config(), d)
+        periods, box = np.full(d, np.inf), None
+        if isinstance(self.sampler, Lattice):
+            periods, box = periods_of(self.sampler.config(), d), lattice_box(self.sampler, rows)
+            if self.sampler.box is not None:
+                check_inside(endless(box, periods), ends_of(rows))
         some = folded(sample(rows, rows)[0], periods)
-        box = None if lattice is None else lattice_box(lattice, rows)
-        if lattice is not None and lattice.box is not None and box is not None:
-            check_inside(endless(box, periods), ends_of(rows))
 
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[Decomposable, Recipe]:
             kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)

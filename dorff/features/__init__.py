@@ -8,6 +8,7 @@ from dorff.features.recipe import (
     feature_arrays,
     features_from,
     folded,
+    outside,
     period_box,
     periods_of,
     sampler_of,

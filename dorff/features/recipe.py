@@ -255,6 +255,11 @@ def endless(box: FloatArray, periods: FloatArray) -> FloatArray:
     return np.where(np.isfinite(periods), [[-np.inf], [np.inf]], box)
 
 
+def outside(box: FloatArray, X: FloatArray) -> BoolArray:
+    """Which rows of X (n, d) have a number, one that is finite, outside of a box (2, d); (n,)."""
+    return np.asarray(np.any(((box[0] > X) | (box[1] < X)) & np.isfinite(X), axis=1))
+
+
 def folded(X: FloatArray, periods: FloatArray) -> FloatArray:
     """Inputs X (n, d), those with a period moved by whole periods to where they are from 0 to it."""
     return np.asarray(np.where(np.isfinite(periods), np.mod(X, np.where(np.isfinite(periods), periods, 1.0)), X))

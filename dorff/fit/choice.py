@@ -15,7 +15,6 @@ from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
 from dorff.moments import Kind, Moments, Part, Solvable, pinned
 from dorff.passes import usable
-from dorff.passes.frozen import with_slack
 from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
@@ -143,6 +142,7 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
             "nan": plan.job.data.nan,
             "weights": plan.job.data.weights,
             "labelled": plan.job.data.labelled,
+            **plan.spec.reach,
             "low": np.min([receipt.low for receipt in receipts], axis=0).tolist(),
             "high": np.max([receipt.high for receipt in receipts], axis=0).tolist(),
         },
@@ -155,9 +155,6 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         info["data"]["encoding"] = dataset.encoding
     if dataset.missing:
         info["data"]["missing"] = list(dataset.missing)
-    if plan.spec.recipe.get("box") is not None:
-        ends = with_slack(np.array(plan.spec.recipe["box"], dtype=np.float64)).tolist()
-        info["data"] |= {"box_low": ends[0], "box_high": ends[1], "outside": plan.spec.recipe["outside"]}
     if len(plan.job.kernels) > 1:
         info["kernels"] = kernel_names([kernel.model_dump(mode="json") for kernel in plan.job.kernels])
     if dataset.labels is not None:

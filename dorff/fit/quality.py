@@ -321,9 +321,11 @@ def given_distance(plan: Plan, fitted: Fitted) -> float | None:
 
 def _far(distance: float | None, r2: float | None) -> Iterator[str]:
     """Of a length-scale far from rows' distances; of a short one that predicts rows nothing."""
-    if distance is not None and not FAR[0] < distance < (FAR[1] if (r2 or 0.0) < NO_BETTER else math.inf):
+    off = None
+    if distance is not None and distance <= FAR[0]:
+        off, kernel = f"{1 / distance:,.0f} times longer", "almost flat"
+    elif distance is not None and distance >= FAR[1] and (r2 or 0.0) < NO_BETTER:
         off, kernel = f"{distance:,.0f} times shorter", "zero between most rows"
-        if distance <= FAR[0]:
-            off, kernel = f"{1 / distance:,.0f} times longer", "almost flat"
+    if off is not None:
         problem = f"the length-scale is {off} than the median distance of two rows, in the units that the fit sees"
         yield f"{problem}: the kernel is {kernel}; leave lengthscale out, and it is found"

@@ -230,19 +230,17 @@ class Graph(Output):
         return {"graph": self.weights.tolist(), "offset": self.offset}
 
 
+def _graph(graph: npt.ArrayLike, offset: float = 0.0) -> Graph:
+    return Graph(graph, offset)
+
+
 OUTPUTS.add(
     Entry("identity", Identity, Part),
     Entry("covariance", Covariance, Part),
     Entry("simplex", Simplex, Part, source="Mroueh et al. 2012"),
     Entry("matrix", lambda matrix: Matrix(matrix), MatrixOutput, written="{matrix: FILE}"),
     Entry("factor", lambda factor: Factor(factor), FactorOutput, written="{factor: FILE}"),
-    Entry(
-        "graph",
-        lambda graph, offset=0.0: Graph(graph, offset),
-        GraphOutput,
-        source="Evgeniou et al. 2005",
-        written="{graph: FILE, offset: 0.1}",
-    ),
+    Entry("graph", _graph, GraphOutput, source="Evgeniou et al. 2005", written="{graph: FILE, offset: 0.1}"),
     Entry("learned", lambda learned="trace": Learned(learned), LearnedOutputSpec, written="{learned: frobenius}"),
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Product, Projected, periods_of
+from dorff.features import FeatureMap, Product, Projected, endless, outside, periods_of
 from dorff.frequencies import Modes
 from dorff.kernels import FloatArray, MultiView, OperatorKernel, mean_of
 from dorff.kernels.stretched import Stretched
@@ -151,8 +151,7 @@ class Model:
         low, high = self._range("box_low", "box_high")
         if low is None or high is None or self.info["data"].get("outside") != "drop":
             return np.ones(len(X), dtype=bool)
-        beyond = ((low > X) | (high < X)) & np.isinf(periods_of(self.sampler, self.d)) & np.isfinite(X)
-        return np.asarray(~np.any(beyond, axis=1))
+        return ~outside(endless(np.array([low, high]), periods_of(self.sampler, self.d)), X)
 
     def _range(self, *ends: str) -> Iterator[FloatArray | None]:
         return (bounds(self.info.get("data", {}).get(end), self.d) for end in ends)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.features import Drawn, FeatureMap, Projected, endless, feature_arrays, features_from, periods_of
+from dorff.features import Drawn, FeatureMap, Projected, endless, feature_arrays, features_from, outside, periods_of
 from dorff.frequencies.transforms import Arrays
 from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, FloatArray, Kind
@@ -135,18 +135,25 @@ class PassSpec:
         """Whether rows may miss targets."""
         return self.nan in ("partial", "unlabelled")
 
+    @property
+    def reach(self) -> Config:
+        """The ends of a box, with what rounding may add, and what becomes of rows beyond; empty where there is none."""
+        if (box := self.recipe.get("box")) is None:
+            return {}
+        low, high = with_slack(np.array(box, dtype=np.float64)).tolist()
+        return {"box_low": low, "box_high": high, "outside": self.recipe["outside"]}
+
     @cached_property
     def box(self) -> FloatArray | None:
-        """The box (2, d) that inputs must lie in, with what rounding may add; None where there is none."""
-        if (given := self.recipe.get("box")) is None:
+        """The box (2, d) that inputs must lie in, without ends along a period; None where there is none."""
+        if not (ends := self.reach):
             return None
-        box = with_slack(np.array(given, dtype=np.float64))
-        return endless(box, periods_of(self.sampler, box.shape[1]))
+        return endless(np.array([ends["box_low"], ends["box_high"]]), periods_of(self.sampler, len(ends["box_low"])))
 
     def kept(self, rows: RowBlock) -> RowBlock:
         """Those that weigh anything and, where rows beyond the box are dropped, do not lie beyond it."""
         rows, box = rows.weighty(), self.box if self.recipe.get("outside") == "drop" else None
-        return rows if box is None else rows[~np.any((box[0] > rows.X) | (box[1] < rows.X), axis=1)]
+        return rows if box is None else rows[~outside(box, rows.X)]
 
     def config(self) -> Config:
         """The spec as JSON."""

@@ -31,12 +31,7 @@ from dorff.storage.location import locate
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 #: And what of a job they differ by, else.
-_KEYS: Final = {
-    "rows": "choice of arrays",
-    "nan": "data.nan",
-    "seed": "features.seed",
-    "folds": "solve.select or folds",
-}
+_KEYS = {"rows": "choice of arrays", "nan": "data.nan", "seed": "features.seed", "folds": "solve.select or folds"}
 ANEW: Final = "rows are summed anew"
 #: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
 COPIES, FURTHER = 4096, 2**14
@@ -128,10 +123,9 @@ def begun(
             elif frozen.spec.store == wanted.store and wanted.sums is Kind.TOEPLITZ:
                 reasons.append(reason)
     serving.sort(key=lambda one: int(np.prod(extents_of(modes_of(one.features)))))
-    unlike: tuple[str, ...] = ()
-    if reasons and not serving:
-        nearest = min(reasons, key=lambda one: (one.count(", "), one))  # of the fewest keys, the lattice itself first
-        unlike = (f"{ANEW}, as sums that the state had do not serve this job: {nearest}",)
+    nearest = min(reasons, key=lambda one: (one.count(", "), one), default="")  # of few keys, the lattice itself first
+    text = f"{ANEW}, as sums that the state had do not serve this job: {nearest}"
+    unlike = (text,) if reasons and not serving else ()
     if given is not None or job.data.outside == "drop":
         return serving[0] if serving else None, None, unlike
     ends: FloatArray | None = None

@@ -19,6 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.describe import Observations, Subject, mapping, sequence
 from dorff.report.fields import derivative_plots, deviation_plot, field_plot, map_plots, slice_plots
+from dorff.solvers import least
 from dorff.storage.location import locate
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
@@ -99,9 +100,8 @@ def _template() -> Template:
 
 
 def _ranked(trials: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
-    """Trials by what the best has least of, 1 - R2 where held-out rows told it, and that."""
-    ranks = [one["value"] if _real(one.get("r2")) is None else 1.0 - one["r2"] for one in trials]
-    return sorted(zip(ranks, trials, strict=True), key=itemgetter(0))
+    """Trials by what the best has least of, and that."""
+    return sorted(((least(one["value"], _real(one.get("r2"))), one) for one in trials), key=itemgetter(0))
 
 
 def _checked(observations: Observations, model: Model) -> Observations | None:
