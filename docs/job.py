@@ -26,6 +26,7 @@ array of the data else. Bytes may have a unit: `4GiB`.
 WORDS = {  # a kind of word: its heading, in the order of the page
     "kernels": "Kernels",
     "scalars": "Scalar kernels",
+    "spaces": "Base spaces of skeletons",
     "outputs": "Output matrices",
     "samplers": "Samplers",
     "graphs": "Graphs",
@@ -34,6 +35,7 @@ WORDS = {  # a kind of word: its heading, in the order of the page
 CHOICE = {  # of a kind of word: how a job says which one
     "kernels": "`type` says which one: `kernel: {type: curl_free, scalar: ...}`.",
     "scalars": "`type` says which one: `scalar: {type: gaussian, lengthscale: 0.2}`.",
+    "spaces": "`type` says which one: `inputs: {type: angle, lengthscale: 0.5}`.",
     "outputs": "The one key says which: `output: {matrix: A.npy}`. Those without keys are words: `output: identity`.",
     "samplers": "`type` says which one: `sampler: {type: orthogonal}`.",
     "graphs": "`type` says which one: `graph: {type: knn}`.",

@@ -178,7 +178,8 @@ def quality_of_classes(
 def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
     """Held-out R2 with the first half of the features, None where features are not alike."""
     choice, kernel = fitted.choice, fitted.fit.kernel
-    alike = not isinstance(kernel, MultiView) and all(isinstance(one.scalar, Spectral) for _, one in kernel.terms())
+    scalars = [] if isinstance(kernel, MultiView) else [one.scalar for _, one in kernel.terms()]
+    alike = bool(scalars) and all(isinstance(one, Spectral) and not one.sampler for one in scalars)
     alike = alike and fitted.settings[0].features is None  # of a lattice half has another error, and another mean
     if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or fitted.settings[0].method != DIRECT:
         return None

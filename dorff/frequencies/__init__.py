@@ -6,15 +6,19 @@ from typing import Any
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler
 from dorff.frequencies.lattice import Lattice
+from dorff.frequencies.paths import Paths
 from dorff.frequencies.quadrature import Quadrature
 from dorff.frequencies.samplers import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal
 from dorff.frequencies.transforms import Arrays, Cost, Dense, Frequencies, Modes, Transform, transform_from
-from dorff.kernels import OperatorKernel, Spectral
+from dorff.kernels import OperatorKernel, Skeleton, Spectral
 from dorff.spec.registry import SAMPLERS, kind_of
 
 
 def default_sampler(kernel: OperatorKernel) -> Sampler:
-    """Orthogonal, or IID where rotations change a law: products over inputs, fields with unequal length-scales."""
+    """Orthogonal, or IID where rotations change a law: products over inputs, fields with unequal length-scales. Paths
+    where there is a skeleton."""
+    if any(isinstance(base.scalar, Skeleton) for _, base in kernel.terms()):
+        return Paths()
     laws = [(base.scalar, base.measures[0] if base.measure is None else base.measure) for _, base in kernel.terms()]
     turned = any(isinstance(scalar, Spectral) and not scalar.rotation_invariant(measure) for scalar, measure in laws)
     return IID() if turned else Orthogonal()

@@ -49,6 +49,8 @@ class Sampler(ABC):
     reflected: ClassVar[bool] = False
     #: Whether frequencies of several laws are a random sample of their mixture.
     sampled: ClassVar[bool] = True
+    #: Whether views may have frequencies of it, one law each, though it does not mix.
+    viewed: ClassVar[bool] = False
 
     def over(self, sides: FloatArray, *, constant: bool) -> "Sampler":
         """The same for inputs in a box of `sides` (d,); `constant`: a fit without a free intercept."""
@@ -166,7 +168,7 @@ class Sampler(ABC):
     def laws(self, kernel: OperatorKernel, d: int, p: int) -> list[Law]:
         """The laws of the kernel's terms of positive weight, in order; InputError where there is no rule for one."""
         if isinstance(kernel, MultiView):
-            if not self.mixes:
+            if not (self.mixes or self.viewed):
                 problem = f"sampler: {self.config()['type']} is no rule for the views of a multi-view kernel"
                 raise InputError(f"{problem}, which have frequencies of their own; use iid, orthogonal or qmc")
             found, before = list[Law](), 0
@@ -194,6 +196,9 @@ class Sampler(ABC):
         for measure in base.measures if base.measure is None else (base.measure,):
             try:
                 law.check_measure(measure)
+                if law.sampler not in ("", self.kind):
+                    problem = f"the frequencies of {type(law).__name__} are drawn by {law.sampler} alone"
+                    raise InputError(f"sampler: {problem}, not by {self.kind}; leave the sampler out")
                 self.accept(law, measure, d)
                 return measure
             except InputError as error:
@@ -206,7 +211,7 @@ class Sampler(ABC):
 
     def _weighed(self, laws: Sequence[Law]) -> bool:
         """Whether frequencies come with their density: psi depends on them, or the sampler tells it anyhow."""
-        return self.mixes or len(laws) != 1 or laws[0].weighed
+        return self.mixes or self.viewed or len(laws) != 1 or laws[0].weighed
 
 
 class DenseSampler(Sampler):

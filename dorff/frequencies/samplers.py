@@ -16,6 +16,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.lattice import Lattice, LatticeSpec
+from dorff.frequencies.paths import Paths, PathsSpec
 from dorff.frequencies.transforms import HADAMARD_FROM, Dense, Frequencies, HadamardChain, settled, uniform
 from dorff.kernels import FloatArray, Gaussian, Isotropic, Measure, Spectral
 from dorff.kernels.scalar import IntArray, whole
@@ -319,5 +320,6 @@ SAMPLERS.add(
     Entry("fastfood", Fastfood, source="Le, Sarlos & Smola 2013"),
     Entry("qmc", QMC, QMCSpec, source="Yang, Sindhwani, Avron & Mahoney 2014"),
     Entry("gauss_quadrature", GaussQuadrature, GaussQuadratureSpec, source="Dao, De Sa & Re 2017"),
+    Entry("paths", Paths, PathsSpec, source="Daniely, Frostig, Gupta & Singer 2017"),
     Entry("lattice", Lattice, LatticeSpec, source="Greengard, Rachh & Barnett 2025"),
 )

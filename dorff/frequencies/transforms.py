@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dorff.errors import InputError
 from dorff.kernels import FloatArray, MultiView
 from dorff.kernels.scalar import BoolArray, IntArray
-from dorff.loops import butterfly_rules, hadamard_chain
+from dorff.loops import butterfly_rules, hadamard_chain, sparse_rows
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -129,6 +129,38 @@ class Modes(Transform):
         return fit and bool(np.all(np.abs(self.modes) <= self.extents) and np.any(self.extents > 0))
 
 
+@dataclass(frozen=True, eq=False)
+class Sparse(Transform):
+    """omega (D, d) with few entries that are not 0, in compressed rows: those of frequency j are `values` (entries,)
+    along `columns` (entries,) from starts[j] to starts[j + 1] - 1. `inputs` (1,) is d."""
+
+    starts: IntArray
+    columns: IntArray
+    values: FloatArray
+    inputs: IntArray
+    kind = "sparse"
+    tile_rows = 64
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.starts) - 1, int(self.inputs[0])
+
+    def project(self, x: FloatArray, out: FloatArray) -> None:
+        sparse_rows(x, self.starts, self.columns, self.values, out)
+
+    def dense(self) -> FloatArray:
+        out = np.zeros(self.shape)
+        out[np.repeat(np.arange(self.D), np.diff(self.starts)), self.columns] = self.values
+        return out
+
+    def fits(self) -> bool:
+        fit = self.inputs.shape == (1,) and self.inputs.dtype == self.starts.dtype == np.int64
+        fit = fit and self.starts.ndim == self.columns.ndim == 1 and self.columns.dtype == np.int32
+        fit = fit and len(self.starts) > 1 and self.starts[0] == 0 and self.starts[-1] == len(self.values)
+        fit = fit and bool(np.all(np.diff(self.starts) >= 0)) and self.columns.shape == self.values.shape
+        return fit and finite(self.values) and int(self.inputs[0]) > 0 and _below(self.columns, self.d)
+
+
 class _Blocks(Transform):
     """Some `rows` of structured blocks, of inputs that are stretched."""
 
@@ -219,7 +251,7 @@ def settled(transform: Transform, worth_from: int) -> Transform:
 
 def transform_from(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
     """The transform that `kind` and `arrays()` describe; InputError, or KeyError, where they do not fit each other."""
-    form = {form.kind: form for form in (Dense, Modes, HadamardChain, ButterflyRules)}.get(kind)
+    form = {form.kind: form for form in (Dense, Modes, Sparse, HadamardChain, ButterflyRules)}.get(kind)
     if form is None:
         raise InputError(f"transform {kind!r} is not known; it is of a newer version of dorff")
     transform = form(**{field.name: arrays[field.name] for field in fields(form)})

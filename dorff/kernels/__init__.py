@@ -10,14 +10,16 @@ from dorff.kernels.nonstationary import ENTRIES, ArcCosine, Mercer, Pointwise, P
 from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex
 from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKernel, Spectral, median_lengthscale
+from dorff.kernels.scalar import scalar_from_config as scalar_from_config
 from dorff.kernels.signature import FromSignature
+from dorff.kernels.skeleton import Layer, Skeleton, SkeletonNode, SkeletonSpec
+from dorff.kernels.spaces import Angle, AngleSpec, BlockSpec, Category, CategorySpec, ColumnBlock, Sign, SpaceSpec
 from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product
 from dorff.kernels.tabulated import Tabulated
-from dorff.spec.checks import AUTO
 from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
 from dorff.spec.part import LengthscaleSpec
-from dorff.spec.registry import KERNELS, SCALARS, Entry, kind_of
+from dorff.spec.registry import KERNELS, SCALARS, SPACES, Entry, kind_of
 
 _BOOK = "Rasmussen & Williams 2006"
 _MIXTURE = "(1 + |x − z|² / 2αs²)^−α"
@@ -29,26 +31,23 @@ SCALARS.add(
     Entry("cauchy", Cauchy, LengthscaleSpec, "∏ 1 / (1 + (xᵢ − zᵢ)² / s²)", "Rahimi & Recht 2007"),
     Entry("rational_quadratic", RationalQuadratic, RationalQuadraticSpec, _MIXTURE, f"{_BOOK}, eq. 4.19"),
     *ENTRIES,
+    Entry(
+        "skeleton",
+        Skeleton,
+        SkeletonSpec,
+        "σ̂ᵥ(meanᵤ kᵤ), v a skeleton's output",
+        "Daniely, Frostig, Gupta & Singer 2017",
+    ),
 )
 
 
-def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
-    """The scalar kernel that `ScalarKernel.config` (or a job's `scalar:`) describes, or InputError."""
-    kind = kind_of(config)
-    entry = SCALARS.get(kind)
-    if entry is None:
-        raise InputError(f"kernel.scalar.type: {kind!r} is not built; use one of {', '.join(SCALARS.names)}")
-    options = {name: field for name, field in entry.options.model_fields.items() if name != "type"}
-    for key, field in options.items():
-        if (field.is_required() or field.default == AUTO) and key not in config:
-            raise InputError(f"kernel.scalar.{key} is missing from a {kind} kernel; add it")
-    for key in config:
-        if key not in ("type", *options):
-            raise InputError(f"kernel.scalar.{key} is not known to a {kind} kernel; use {', '.join(options)}")
-    kernel = entry.build(**{key: value for key, value in config.items() if key != "type"})
-    if not isinstance(kernel, ScalarKernel):
-        raise InputError(f"kernel.scalar.type: {kind} of another package builds no ScalarKernel")
-    return kernel
+_PAPER = "Daniely, Frostig, Gupta & Singer 2017"
+SPACES.add(
+    Entry("angle", Angle, AngleSpec, "cos((x − z) / s)", f"{_PAPER}, example 2"),
+    Entry("sign", Sign, SpaceSpec, "x z, of −1 and 1", f"{_PAPER}, example 1"),
+    Entry("category", Category, CategorySpec, "1 where x = z, else 0", f"{_PAPER}, example 4"),
+    Entry("block", ColumnBlock, BlockSpec, "k(x, z)", f"{_PAPER}, example 3"),
+)
 
 
 def from_config(config: Mapping[str, Any]) -> OperatorKernel:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.spec.registry import Config, lazily
+from dorff.spec.checks import AUTO
+from dorff.spec.registry import SCALARS, Config, kind_of, lazily
 
 pdist = lazily("scipy.spatial.distance", "pdist")
 
@@ -121,6 +122,7 @@ class Spectral(ScalarKernel):
     `lengthscale` is in the inputs' units, one number or one per input. `check_measure` says which measures it has."""
 
     shift_invariant: ClassVar[bool] = True
+    sampler: ClassVar[str] = ""  #: the word of the only sampler that draws its frequencies, where there is one
     lengthscale: float | tuple[float, ...]
 
     @abstractmethod
@@ -207,6 +209,25 @@ class GaussianWeighted(ScalarKernel):
     def centre(self) -> float:
         """phi(0), without `scale`."""
         return float(np.asarray(self.activation.function(np.zeros((1, 1)))).ravel()[0])
+
+
+def scalar_from_config(config: Mapping[str, Any]) -> ScalarKernel:
+    """The scalar kernel that `ScalarKernel.config` (or a job's `scalar:`) describes, or InputError."""
+    kind = kind_of(config)
+    entry = SCALARS.get(kind)
+    if entry is None:
+        raise InputError(f"kernel.scalar.type: {kind!r} is not built; use one of {', '.join(SCALARS.names)}")
+    options = {name: field for name, field in entry.options.model_fields.items() if name != "type"}
+    for key, field in options.items():
+        if (field.is_required() or field.default == AUTO) and key not in config:
+            raise InputError(f"kernel.scalar.{key} is missing from a {kind} kernel; add it")
+    for key in config:
+        if key not in ("type", *options):
+            raise InputError(f"kernel.scalar.{key} is not known to a {kind} kernel; use {', '.join(options)}")
+    kernel = entry.build(**{key: value for key, value in config.items() if key != "type"})
+    if not isinstance(kernel, ScalarKernel):
+        raise InputError(f"kernel.scalar.type: {kind} of another package builds no ScalarKernel")
+    return kernel
 
 
 def positive_number(name: str, value: float, *, or_zero: bool = False) -> float:

@@ -26,14 +26,7 @@ class Stretched(Spectral):
     mixed: ClassVar[bool] = False  #: whether `mixing` is random
 
     def __init__(self, lengthscale: Lengthscale) -> None:
-        try:
-            values = np.asarray(lengthscale, dtype=np.float64)
-        except (TypeError, ValueError):
-            values = np.empty(0)
-        if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
-            raise InputError(f"lengthscale must be a positive number or a list, one per input, not {lengthscale!r}")
-        plain = float(values) if values.ndim == 0 else tuple(float(v) for v in values)
-        object.__setattr__(self, "lengthscale", plain)
+        object.__setattr__(self, "lengthscale", lengthscales(lengthscale))
 
     def config(self) -> Config:
         value = self.lengthscale if isinstance(self.lengthscale, float) else list(self.lengthscale)
@@ -116,6 +109,17 @@ class Stretched(Spectral):
             return 0.0, np.full(d, 1.0 / self.second_moments(d).sum())
         total = 1.0 + d * self.variance
         return 1.0 / total, self.stretch(d) ** -2 / total
+
+
+def lengthscales(value: Lengthscale) -> float | tuple[float, ...]:
+    """A positive number, or one for each input; InputError for anything else."""
+    try:
+        values = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.ndim > 1 or values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 1e-300):
+        raise InputError(f"lengthscale must be a positive number or a list, one per input, not {value!r}")
+    return float(values) if values.ndim == 0 else tuple(float(v) for v in values)
 
 
 class Isotropic(Stretched):

@@ -164,3 +164,30 @@ def _rule_rows(
             if on.size > 0:
                 project(last, on, before, total)
             give_rows(last, (rows[low:high], k * width), gains[low:high], out, first * out[1] + low, valid)
+
+
+def sparse_rows(x: F64, starts: Array, columns: Array, values: F64, out: F64) -> None:
+    """Project each row of x by rows of W that have few entries: out[:, j] = sum of values[e] x[:, columns[e]] over e in
+    starts[j]..starts[j + 1] - 1, in this order. x and out as in `hadamard_chain`; starts (D + 1,) int64, ascending
+    from 0; columns (entries,) int32 in [0, d), values (entries,)."""
+    block("x", x)
+    entries = len(values)
+    ends = _rows("starts", starts, entries + 1)
+    output(out, "x", x, len(starts) - 1)
+    indices = _indices("columns", columns, (entries,), np.int32, max(1, x.shape[1]))
+    weights = parameter("values", values, (entries,), np.float64)
+    if len(x) and len(starts) > 1:
+        chosen = ends, indices, weights
+        _sparse_rows(flat(x, x.shape[1]), chosen, flat(out, len(starts) - 1, writeable=True), len(x))
+
+
+@loop
+def _sparse_rows(inputs: Strided, chosen: tuple[Array, Array, F64], outputs: Strided, b: int) -> None:
+    (x, x_step), (starts, columns, values), (out, step) = inputs, chosen, outputs
+    for i in range(b):
+        row, target = x[i * x_step :], out[i * step :]
+        for j in range(len(starts) - 1):
+            total = 0.0
+            for e in range(starts[j], starts[j + 1]):
+                total += values[e] * row[columns[e]]
+            target[j] = total

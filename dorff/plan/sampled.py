@@ -54,7 +54,7 @@ def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
     scalar = None if isinstance(kernel, MultiView) else next(base.scalar for _, base in kernel.terms())
     if not isinstance(scalar, Spectral):
         scalar = Gaussian(median_lengthscale(X[:: max(1, len(X) // 1000)]))
-    sampler = sampler_of({"type": "iid"}, Decomposable(scalar))
+    sampler = sampler_of({"type": scalar.sampler or "iid"}, Decomposable(scalar))
     return Recipe.of(scalar, sampler, d=X.shape[1], n_features=FEATURES).draw(seed).phi.transform(X)
 
 

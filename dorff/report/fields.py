@@ -318,7 +318,7 @@ class _Doubt:
 def _reach(subject: Subject) -> FloatArray | None:
     """The longest length-scale (d,) in input units; None where a scalar kernel has none."""
     scalars = [term.scalar for weight, term in subject.model.kernel.terms() if weight > 0]
-    spectral = [scalar for scalar in scalars if isinstance(scalar, Spectral)]
+    spectral = [scalar for scalar in scalars if isinstance(scalar, Spectral) and not scalar.sampler]
     if len(spectral) < len(scalars):
         return None
     stretches = np.array([1.0 / scalar.stretch(subject.model.d) for scalar in spectral])

@@ -137,6 +137,11 @@ def _one_or_more(value: object, check: Callable[[object], N]) -> N | tuple[N, ..
     return tuple(map(check, value))
 
 
+def positives(value: object) -> float | tuple[float, ...]:
+    """A positive number, or a list of them."""
+    return _one_or_more(value, positive)
+
+
 def penalties(value: object) -> float | tuple[float, ...]:
     """One number or several, none negative; {from, to, count} are as many numbers of equal ratios."""
     if not isinstance(value, dict):
@@ -177,7 +182,7 @@ def lengthscale(value: object) -> str | float | tuple[float, ...]:
     if value == {"tune": "each"}:
         return "tune each"
     if not isinstance(value, str | dict):
-        return _one_or_more(value, positive)
+        return positives(value)
     if value in WORDS:
         return str(value)
     wanted = "a number, a list of numbers (one an input), median, tune or {tune: each}"

@@ -9,7 +9,7 @@ from dorff.spec import checks
 from dorff.spec.part import GAUSSIAN, Idle, Names, NotNegative, Part, Positive, Rows, Share, Square, Typed, ViewName
 from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word, kind_of
 
-Scalar = Annotated[Typed, Word(SCALARS, default="gaussian", later=("skeleton",))]
+Scalar = Annotated[Typed, Word(SCALARS, default="gaussian")]
 Output = Annotated[str | Part, Keyed(OUTPUTS)]
 
 

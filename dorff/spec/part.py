@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from pydantic.annotated_handlers import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
+from dorff.errors import InputError
 from dorff.spec import checks
 
 _WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
@@ -41,6 +42,12 @@ _PERIODS = WithJsonSchema({"type": "array", "minItems": 1, "items": {"anyOf": [_
 Periods = Annotated[tuple[float | None, ...], BeforeValidator(checks.periods), _PERIODS]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(checks.positive)]
 NotNegative = Annotated[float, Field(ge=0), BeforeValidator(checks.not_negative)]
+#: A positive number, or one for each of several.
+Positives = Annotated[
+    float | tuple[float, ...],
+    BeforeValidator(checks.positives),
+    WithJsonSchema({"anyOf": [_NUMBERS["items"], _NUMBERS]}),
+]
 #: A number, several, or {from, to, count}.
 Penalties = Annotated[float | tuple[float, ...], BeforeValidator(checks.penalties), WithJsonSchema({"anyOf": _GIVEN})]
 #: The same, or auto.
@@ -120,6 +127,27 @@ class OneOf:
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, _: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"enum": list(self.names.built)}
+
+
+class Takes:
+    """Beside `Any`: what `make` takes, left as it is written; what it says of anything else. `schema` is its JSON
+    Schema."""
+
+    def __init__(self, make: Callable[[Any], object], schema: dict[str, Any]) -> None:
+        self._make, self._schema = make, schema
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, _: GetJsonSchemaHandler) -> dict[str, Any]:
+        return self._schema
+
+    def _checked(self, value: Any) -> Any:
+        try:
+            self._make(value)
+        except InputError as error:
+            raise checks.Refusal(f"does not fit: {error}") from None
+        return value
 
 
 class OneOrMore:

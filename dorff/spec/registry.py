@@ -239,6 +239,7 @@ def lazily(module: str, name: str) -> Callable[..., Any]:
 
 SCALARS: Final = Registry("scalars", "dorff.kernels")
 KERNELS: Final = Registry("kernels", "dorff.kernels")
+SPACES: Final = Registry("spaces", "dorff.kernels")  # of a skeleton's inputs
 OUTPUTS: Final = Registry("outputs", "dorff.kernels")
 SAMPLERS: Final = Registry("samplers", "dorff.frequencies")
 GRAPHS: Final = Registry("graphs", "dorff.graphs")  # `build` gives one of the graphs of `dorff.graphs`

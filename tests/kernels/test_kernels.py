@@ -308,8 +308,8 @@ def test_impossible_kernels_say_so():
         (0.0 * kernels.CurlFree(scalar)).fix(2, 2)
     with pytest.raises(TypeError):
         kernels.CurlFree(scalar) + 1.0
-    with pytest.raises(InputError, match="'skeleton'"):
-        kernels.from_config({"type": "curl_free", "scalar": {"type": "skeleton"}})
+    with pytest.raises(InputError, match="'wavelet'"):
+        kernels.from_config({"type": "curl_free", "scalar": {"type": "wavelet"}})
     for field in (kernels.CurlFree, kernels.DivergenceFree):
         for rough in (kernels.Laplacian(1.0), kernels.Matern(1.0, nu=1.0), kernels.Matern([1.0, 2.0], nu=0.5)):
             with pytest.raises(InputError, match=r"not (twice )?differentiable.*infinite second moment.*use"):

@@ -582,7 +582,7 @@ def test_measures_a_kernel_does_not_have(kernel, measure, words):
         (lambda: kernels.Gaussian(1e-320), "lengthscale must be"),
         (lambda: kernels.Mercer.named("bridge", 3).gram(*inputs(9, 1)), r"lie in \[0, 1\], but run from -"),
         (lambda: kernels.Mercer.named("bridge", 3).gram(*inputs(2, 2)), r"one input column in \[0, 1\], not 2"),
-        (lambda: kernels.scalar_from_config({"type": "skeleton"}), "'skeleton' is not built; use one of gaussian"),
+        (lambda: kernels.scalar_from_config({"type": "wavelet"}), "'wavelet' is not built; use one of gaussian"),
         (lambda: kernels.scalar_from_config({"type": "matern"}), "kernel.scalar.lengthscale is missing"),
         (lambda: kernels.scalar_from_config({"type": "arc_cosine", "nu": 1}), "kernel.scalar.nu is not known"),
     ],

@@ -58,6 +58,7 @@ def two(other: dict[str, Any]) -> dict[str, Any]:
     return {"kernel": {"type": "sum", "terms": [{"weight": 1.0, "kernel": SINGLE}, {"weight": 2.0, "kernel": other}]}}
 
 
+SKELETON = scalar("skeleton", layers=[{"activation": "erf"}])
 WIDE = {**SINGLE, "scalar": {"type": "gaussian", "lengthscale": 1.0}}
 #: A job in which the key counts, the key's place in it, and another value.
 EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
@@ -155,6 +156,11 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "pointwise.function": (scalar("pointwise", function="erf"), "kernel.scalar.function", "tanh"),
     "mercer.system": ({"data": {"inputs": "unit"}, **scalar("mercer", system="brownian", count=20)},
                           "kernel.scalar.system", "bridge"),
+    "skeleton.inputs": (SKELETON, "kernel.scalar.inputs", {"type": "angle", "lengthscale": 2.0}),
+    "skeleton.layers": (SKELETON, "kernel.scalar.layers", [{"activation": "step"}]),
+    "skeleton.shape": (scalar("skeleton", layers=[{"size": 1}, {}], shape=[2, 1]), "kernel.scalar.shape", [1, 2]),
+    "skeleton.nodes": (scalar("skeleton", nodes={"a": {"of": [0, 1]}}), "kernel.scalar.nodes", {"a": {"of": [0]}}),
+    "paths.draws": ({**SKELETON, **sampler("paths")}, "features.sampler.draws", 4),
     "mercer.count": ({"data": {"inputs": "unit"}, **scalar("mercer", system="brownian", count=20)},
                          "kernel.scalar.count", 10),
 }  # fmt: skip
@@ -660,6 +666,7 @@ def test_every_option_of_a_sampler_changes_what_is_drawn(d: int) -> None:
     """All options of all samplers, each against each other: other frequencies, or a refusal."""
     options: dict[type[frequencies.Sampler], dict[str, tuple[Any, ...]]] = {
         frequencies.IID: {}, frequencies.Orthogonal: {}, frequencies.SORF: {}, frequencies.Fastfood: {},
+        frequencies.Paths: {"draws": (16,)},
         frequencies.ROM: {"blocks": (3, 2, 4)},
         frequencies.QMC: {"sequence": ("sobol", "halton"), "scramble": (True, False)},
         frequencies.GaussQuadrature: {"points": (8, 4)},

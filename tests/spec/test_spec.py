@@ -326,7 +326,6 @@ def test_an_unknown_key_names_its_place_and_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "place", "name", "built"),
     [
-        ({"kernel": kernel(scalar={"type": "skeleton"})}, "kernel.scalar.type", "skeleton", "gaussian"),
         ({"kernel": {"type": "product"}}, "kernel.type", "product", "divergence_free"),
     ],
 )
@@ -402,8 +401,8 @@ def test_what_is_not_built_yet_is_refused_by_name(
         ({"kernel": 3}, "kernel must be a mapping of keys, came 3; correct it"),
         (
             {"features": {"sampler": "lattise"}},
-            "features.sampler must be one of: orthogonal, iid, sorf, rom, fastfood, qmc, gauss_quadrature, lattice, "
-            "quadrature, auto; came 'lattise'; did you mean 'lattice'?",
+            "features.sampler must be one of: orthogonal, iid, sorf, rom, fastfood, qmc, gauss_quadrature, paths, "
+            "lattice, quadrature, auto; came 'lattise'; did you mean 'lattice'?",
         ),
         (
             {"kernel": {"type": "curlfree"}},
@@ -559,12 +558,12 @@ def test_what_is_not_built_yet_is_refused_by_name(
         (
             {"kernel": kernel(scalar={"type": "mattern"})},
             "kernel.scalar.type must be one of: gaussian, laplacian, matern, cauchy, rational_quadratic, arc_cosine, "
-            "polynomial, pointwise, mercer; came 'mattern'; did you mean 'matern'?",
+            "polynomial, pointwise, mercer, skeleton; came 'mattern'; did you mean 'matern'?",
         ),
         (
             {"features": {"sampler": {"type": "sorff"}}},
             "features.sampler.type must be one of: orthogonal, iid, sorf, rom, fastfood, qmc, gauss_quadrature, "
-            "lattice, quadrature; came 'sorff'; did you mean 'sorf'?",
+            "paths, lattice, quadrature; came 'sorff'; did you mean 'sorf'?",
         ),
         (
             {"features": {"sampler": {"type": "sorf", "blocks": 3}}},

@@ -1,0 +1,203 @@
+"""Random features of computation skeletons, all at once: characters of a few inputs each, merged where equal."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.frequencies.base import Law, Sampler
+from dorff.frequencies.transforms import Cost, Dense, Frequencies, Sparse, uniform
+from dorff.kernels import Measure, OperatorKernel, Spectral
+from dorff.kernels.scalar import FloatArray, IntArray, whole
+from dorff.kernels.skeleton import Skeleton, SkeletonGraph
+from dorff.spec.part import Typed, within
+
+FEW_CALLS: Final = 64  # that are dealt out one by one
+_TOGETHER: Final = 2**17  # features that are drawn at a time
+Calls = tuple[IntArray, IntArray, IntArray]  # feature, node, how often it calls it
+
+
+class PathsSpec(Typed):
+    """RFSS: characters of a skeleton's inputs. Of `draws` times as many as are kept equal ones are merged."""
+
+    draws: Annotated[int, within(1, 1024)] = 16
+
+
+@dataclass(frozen=True)
+class Paths(Sampler):
+    """RFSS (Daniely et al. 2017, algorithm 1) where base features are characters: a feature is exp(i omega . x), omega
+    a sum of its base features'. Of `draws` times as many frequencies as are wanted those that are equal, or opposite,
+    are merged (section 6), and as many as are wanted stay: each whose count c is above a threshold t, the others with
+    probability c / t and the weight of t (systematic sampling; Fearnhead & Clifford 2003), so that the kernel's
+    estimate stays unbiased whatever is merged. Where fewer differ, some stand twice, with their weight shared. With
+    `draws` 1 this is the paper's scheme without merging. Other scalar kernels have their frequencies drawn one by
+    one."""
+
+    draws: int = 16
+    kind = "paths"
+    viewed = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "draws", whole("draws", self.draws, 1, 1024))
+
+    def accept(self, law: Spectral, measure: Measure, d: int) -> None:
+        return
+
+    def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
+        if not isinstance(law.scalar, Skeleton):
+            return Frequencies(Dense(law.spectrum.draw(rng, count, d, law.measure)), uniform(count))
+        transform, counts = distinct(law.scalar.graph(d), rng, count * self.draws, d)
+        kept, weights = thinned(rng, counts, count)
+        return Frequencies(rows_of(transform, kept), weights)
+
+    def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
+        """As `Sampler.cost`. Of one skeleton frequencies are sparse: entries as its complexity says, where finite."""
+        laws = self.laws(kernel, d, p)
+        if len(laws) > 1 or not isinstance(skeleton := laws[0].scalar, Skeleton):
+            return super().cost(kernel, d=d, p=p, count=count)
+        drawn, entries = self.draws * count, _most_entries(skeleton, d)
+        written = count * (2 * entries + 1)
+        return Cost(count, int(written + 4 * drawn + 12 * min(drawn, _TOGETHER) * entries), 2.0 * count * entries)
+
+
+def _most_entries(skeleton: Skeleton, d: int) -> float:
+    """About the mean number of a frequency's entries that are not 0, or more; d at most."""
+    graph = skeleton.graph(d)
+    widest = max(len(columns) / space.nodes(len(columns)) for space, columns, _ in graph.spaces)
+    return min(float(d), 1 + float(graph.complexities[-1]) * widest)
+
+
+def calls_of(graph: SkeletonGraph, rng: np.random.Generator, count: int) -> Calls:
+    """The input nodes that `count` features call, by feature and then by node. From the output back each node is handed
+    all calls of it together, and hands on the sum of their degrees, dealt out to those that it is over."""
+    nodes = graph.inputs + len(graph.nodes)
+    waiting: list[list[tuple[IntArray, IntArray]]] = [[] for _ in range(nodes)]
+    waiting[-1].append((np.arange(count), np.ones(count, dtype=np.int64)))
+    given: list[Calls] = []
+    for number in range(nodes - 1, graph.inputs - 1, -1):
+        if not waiting[number]:
+            continue
+        of, conjugate = graph.nodes[number - graph.inputs]
+        features, calls = _summed(*map(np.concatenate, zip(*waiting[number], strict=True)))
+        waiting[number].clear()
+        features, child, calls = _dealt(rng, features, conjugate.sums(rng, calls), len(of))
+        to = of[child]
+        inner = to >= graph.inputs
+        given.append((features[~inner], to[~inner], calls[~inner]))
+        order = np.flatnonzero(inner)[np.argsort(to[inner], kind="stable")]
+        names, starts = np.unique(to[order], return_index=True)
+        for name, some in zip(names, np.split(order, starts)[1:], strict=True):
+            waiting[name].append((features[some], calls[some]))
+    features, to, calls = map(np.concatenate, zip(*given, strict=True))
+    keys, calls = _summed(features * graph.inputs + to, calls)
+    return keys // graph.inputs, keys % graph.inputs, calls
+
+
+def _summed(keys: IntArray, calls: IntArray) -> tuple[IntArray, IntArray]:
+    """The keys, each once and ascending, and the sums of their calls."""
+    order = np.argsort(keys, kind="stable")
+    keys, calls = keys[order], calls[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[starts], np.add.reduceat(calls, starts) if len(starts) else calls
+
+
+def _dealt(rng: np.random.Generator, features: IntArray, calls: IntArray, among: int) -> Calls:
+    """Calls dealt out at random: feature, which of those, how many; some of these may stand several times."""
+    few = calls <= FEW_CALLS
+    one = np.repeat(features[few], calls[few])
+    dealt = rng.multinomial(calls[~few], np.full(among, 1.0 / among))
+    row, child = np.nonzero(dealt)
+    return (
+        np.concatenate([one, features[~few][row]]),
+        np.concatenate([rng.integers(among, size=len(one)), child]),
+        np.concatenate([np.ones(len(one), dtype=np.int64), dealt[row, child]]),
+    )
+
+
+def distinct(graph: SkeletonGraph, rng: np.random.Generator, count: int, d: int) -> tuple[Sparse, IntArray]:
+    """The frequencies that differ, up to their sign, among `count` that are drawn, and how often each came. Equal
+    ones are known by sums of hashes of 64 bits: two that differ are taken for one with probability 2^-63."""
+    parts = [characters_of(graph, rng, min(_TOGETHER, count - start), d) for start in range(0, count, _TOGETHER)]
+    hashes = np.concatenate([part[1] for part in parts])
+    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    ends = np.cumsum([part[0].D for part in parts])
+    at = np.searchsorted(ends, first, side="right")
+    rows = [rows_of(part[0], first[at == number] - (ends[number] - part[0].D)) for number, part in enumerate(parts)]
+    return stacked(rows), counts[np.argsort(at, kind="stable")]
+
+
+def characters_of(
+    graph: SkeletonGraph, rng: np.random.Generator, count: int, d: int
+) -> tuple[Sparse, npt.NDArray[np.uint64]]:
+    """`count` frequencies, and a hash (count,) of each that is the same for its negative."""
+    features, nodes, calls = calls_of(graph, rng, count)
+    hashes = np.zeros((count, 2), dtype=np.uint64)
+    owner, columns, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
+    for space, own, at, local in graph.by_space(nodes):
+        some = space.characters(rng, local, calls[at], len(own))
+        np.add.at(hashes, features[at], _hashed(nodes[at], some.codes))
+        kept = some.values != 0.0
+        owner.append(np.broadcast_to(features[at][:, None], some.values.shape)[kept])
+        columns.append(own[some.columns][kept])
+        values.append(some.values[kept])
+    entries = np.concatenate(owner), np.concatenate(columns), np.concatenate(values)
+    return _compressed(*entries, count, d), hashes.min(axis=1)
+
+
+def _compressed(owner: IntArray, columns: IntArray, values: FloatArray, count: int, d: int) -> Sparse:
+    """Entries of `count` rows, those at the same place added."""
+    keys = owner * d + columns
+    order = np.argsort(keys, kind="stable")
+    keys, values = keys[order], values[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    values = np.add.reduceat(values, starts) if len(starts) else values
+    ends = np.searchsorted(keys[starts], np.arange(count + 1) * d)
+    return Sparse(ends, (keys[starts] % d).astype(np.int32), values, np.array([d]))
+
+
+def _hashed(nodes: IntArray, codes: IntArray) -> npt.NDArray[np.uint64]:
+    """A number of 64 bits for each node and code (e, 2), 0 for a code of 0: mixed as Steele, Lea & Flood (2014) do."""
+    z = nodes.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + codes.astype(np.int64).view(np.uint64)
+    for factor, shift in ((0xBF58476D1CE4E5B9, 30), (0x94D049BB133111EB, 27), (0xD6E8FEB86659FD93, 31)):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return np.where(codes == 0, np.uint64(0), z ^ (z >> np.uint64(32)))
+
+
+def thinned(rng: np.random.Generator, counts: IntArray, wanted: int) -> tuple[IntArray, FloatArray]:
+    """Which of what came `counts` (U,) times stay, `wanted` of them, and the roots (wanted,) of their weights, of
+    which the squares estimate counts / counts.sum() without bias."""
+    total, U = float(counts.sum()), len(counts)
+    if wanted >= U:
+        copies = wanted // U + (np.arange(U) < wanted % U)
+        return np.repeat(np.arange(U), copies), np.sqrt(np.repeat(counts / copies, copies) / total)
+    threshold = _threshold(counts, wanted)
+    order = rng.permutation(U)
+    ends = np.cumsum(np.minimum(counts[order] / threshold, 1.0))
+    ends *= wanted / ends[-1]
+    kept = order[np.searchsorted(ends, np.arange(wanted) + rng.random(), side="right").clip(max=U - 1)]
+    return kept, np.sqrt(np.maximum(counts[kept], threshold) / total)
+
+
+def _threshold(counts: IntArray, wanted: int) -> float:
+    """t such that the sum of min(1, counts / t) is `wanted`."""
+    falling = np.sort(counts)[::-1]
+    rest = np.cumsum(falling[::-1])[::-1]  # of this and all that are smaller
+    whole = np.arange(wanted)  # so many that stay surely
+    thresholds = rest[:wanted] / (wanted - whole)
+    return float(thresholds[np.argmax(falling[:wanted] <= thresholds)])
+
+
+def rows_of(transform: Sparse, rows: IntArray) -> Sparse:
+    """Some of its rows."""
+    sizes = np.diff(transform.starts)[rows]
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    at = np.arange(starts[-1]) + np.repeat(transform.starts[rows] - starts[:-1], sizes)
+    return Sparse(starts, transform.columns[at], transform.values[at], transform.inputs)
+
+
+def stacked(parts: list[Sparse]) -> Sparse:
+    """The rows of several, one after another."""
+    sizes = np.concatenate([np.diff(part.starts) for part in parts])
+    columns, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("columns", "values"))
+    return Sparse(np.concatenate([[0], np.cumsum(sizes)]), columns, values, parts[0].inputs)

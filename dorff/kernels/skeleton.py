@@ -1,0 +1,322 @@
+"""Compositional kernels of computation skeletons (Daniely, Frostig, Gupta & Singer 2017)."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Annotated, Any, Final
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.kernels.conjugates import ALONE, Conjugate, conjugate_of
+from dorff.kernels.isotropic import Gaussian
+from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
+from dorff.kernels.spaces import BaseSpace, ColumnBlock, spaces_of
+from dorff.spec.part import OneOrMore, Part, Takes, Typed
+from dorff.spec.registry import SPACES, Config, Word
+
+MOST_NODES: Final = 10**5
+_NUMBERS: Final = 2**24  # of nodes' values at a time
+
+
+@dataclass(frozen=True, init=False)
+class SkeletonNode:
+    """A node over those that it is `of`, input nodes by number and others by name, with a conjugate `activation`."""
+
+    of: tuple[int | str, ...]
+    activation: Conjugate
+
+    def __init__(self, of: Sequence[int | str], activation: Conjugate | str | Mapping[str, Any] = "relu") -> None:
+        if isinstance(of, str | int) or not of:
+            raise InputError(f"nodes: `of` must be a list of input nodes' numbers and nodes' names, not {of!r}")
+        vars(self).update(of=tuple(of), activation=conjugate_of(activation))
+
+
+@dataclass(frozen=True, init=False)
+class Layer:
+    """Nodes over windows of the layer below: `size` places along each axis, one number or one an axis, `stride` places
+    apart, none of them over the edge. Without a size one node over the whole layer (fully connected). With the
+    activation identity it is pooling, by the mean."""
+
+    size: tuple[int, ...] | int | None
+    stride: tuple[int, ...] | int
+    activation: Conjugate
+
+    def __init__(
+        self,
+        size: Sequence[int] | int | None = None,
+        stride: Sequence[int] | int = 1,
+        activation: Conjugate | str | Mapping[str, Any] = "relu",
+    ) -> None:
+        sizes = None if size is None else _each("size", size)
+        if size is None and stride != 1:
+            raise InputError(f"layers: a layer without a size has no stride, but stride is {stride!r}; give a size")
+        vars(self).update(size=sizes, stride=_each("stride", stride), activation=conjugate_of(activation))
+
+    def windows(self, places: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[slice, ...]]]:
+        """The places of this layer, over one of so many `places` along each axis, and what each sees of those."""
+        if self.size is None:
+            return (1,) * len(places), [(slice(None),) * len(places)]
+        sizes, strides = _along(self.size, len(places), "size"), _along(self.stride, len(places), "stride")
+        if any(size > there for size, there in zip(sizes, places, strict=True)):
+            problem = f"layers: a window of {list(sizes)} is larger than the layer below, of {list(places)} places"
+            raise InputError(f"{problem}; make it smaller, or leave its size out")
+        along = [
+            [slice(at, at + size) for at in range(0, there - size + 1, stride)]
+            for there, size, stride in zip(places, sizes, strides, strict=True)
+        ]
+        return tuple(map(len, along)), list(product(*along))
+
+    def config(self) -> Config:
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        kept = {name: value for name, value in plain.items() if (name, value) not in (("size", None), ("stride", 1))}
+        return {**kept, "activation": self.activation.config()}
+
+
+def _each(name: str, value: Sequence[int] | int) -> tuple[int, ...] | int:
+    if isinstance(value, Sequence) and value:
+        return tuple(whole(f"layers: {name}", one) for one in value)
+    return whole(f"layers: {name}", value)
+
+
+def _along(value: tuple[int, ...] | int, axes: int, name: str) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * axes
+    if len(value) != axes:
+        raise InputError(f"layers: {name} has {len(value)} numbers, but places lie along {axes} axes; give as many")
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class SkeletonGraph:
+    """A skeleton for d inputs: its `spaces` with their columns and the number of their first node; and for each other
+    node, after those that it is over, their numbers and its conjugate activation. The last one is the output."""
+
+    spaces: tuple[tuple[BaseSpace, IntArray, int], ...]
+    inputs: int
+    nodes: tuple[tuple[IntArray, Conjugate], ...]
+
+    def by_space(self, nodes: IntArray) -> Iterator[tuple[BaseSpace, IntArray, IntArray, IntArray]]:
+        """The input nodes among these, by space: it, its columns, where they are, and their numbers in the space."""
+        for space, columns, first in self.spaces:
+            at = np.flatnonzero((nodes >= first) & (nodes < first + space.nodes(len(columns))))
+            if len(at):
+                yield space, columns, at, nodes[at] - first
+
+    @cached_property
+    def complexities(self) -> FloatArray:
+        """C of every node, the mean number of base features in one of its features (eq. 11); infinite for a step."""
+        C = np.ones(self.inputs + len(self.nodes))
+        for number, (of, conjugate) in enumerate(self.nodes, self.inputs):
+            C[number] = conjugate.slope * C[of].mean()
+        return C
+
+
+@dataclass(frozen=True, init=False)
+class Skeleton(Spectral):
+    """The kernel of a computation skeleton (Daniely et al. 2017, section 5): k_v(x, z) = s_v(mean_u k_u(x, z)) at a
+    node v over nodes u, s_v its conjugate activation; base kernels at input nodes.
+
+    `inputs`: a base space of all columns (`Angle()`, its word "angle", or a description as in JOB.yaml), or several,
+    each with its columns; input nodes are numbered in their order. Either `layers`, from the inputs up, whose last has
+    one place: over inputs of `shape` (places along each axis, then channels), without which all are channels of one
+    place. Or `nodes`, by name, each after those that it is over; the last one is the output. InputError for what does
+    not fit together; for d inputs in `check`."""
+
+    inputs: tuple[BaseSpace, ...]
+    layers: tuple[Layer, ...]
+    shape: tuple[int, ...] | None
+    nodes: tuple[tuple[str, SkeletonNode], ...]
+    lengthscale = 1.0
+    sampler = "paths"
+
+    def __init__(
+        self,
+        layers: Sequence[Layer | Mapping[str, Any]] = (),
+        *,
+        inputs: Any = "angle",
+        shape: Sequence[int] | None = None,
+        nodes: Mapping[str, SkeletonNode | Mapping[str, Any]] | None = None,
+    ) -> None:
+        if bool(layers) == bool(nodes):
+            raise InputError("a skeleton has either layers or nodes; give one of them")
+        if shape is not None and nodes:
+            raise InputError("shape is of inputs that have layers, but here are nodes; leave it out")
+        vars(self).update(
+            inputs=spaces_of(inputs),
+            layers=tuple(one if isinstance(one, Layer) else Layer(**one) for one in layers),
+            shape=_places(shape),
+            nodes=tuple(
+                (name, one if isinstance(one, SkeletonNode) else SkeletonNode(**one))
+                for name, one in (nodes or {}).items()
+            ),
+        )
+
+    def graph(self, d: int) -> SkeletonGraph:
+        """The skeleton for d inputs; InputError where it does not fit them."""
+        spaces, first = [], 0
+        for space in self.inputs:
+            columns = np.arange(d) if space.columns is None else np.array(space.columns)
+            if columns.max() >= d:
+                raise InputError(f"inputs: {space.kind} has column {columns.max()}, but there are {d}, from 0 on")
+            spaces.append((space, columns, first))
+            first += space.nodes(len(columns))
+        graph = SkeletonGraph(tuple(spaces), first, tuple(self._layered(first) if self.layers else self._named(first)))
+        _check_calls(graph)
+        return graph
+
+    def _layered(self, inputs: int) -> Iterator[tuple[IntArray, Conjugate]]:
+        shape = (1, inputs) if self.shape is None else self.shape
+        if math.prod(shape) != inputs:
+            raise InputError(
+                f"shape: {list(shape)} holds {math.prod(shape)} inputs, but there are {inputs}; correct it"
+            )
+        numbers, places, above = np.arange(inputs).reshape(shape), shape[:-1], inputs
+        for layer in self.layers:
+            places, windows = layer.windows(places)
+            if above + len(windows) > inputs + MOST_NODES:
+                raise InputError(f"layers: more than {MOST_NODES} nodes; make strides longer")
+            yield from ((numbers[window].ravel(), layer.activation) for window in windows)
+            numbers = np.arange(above, above + len(windows)).reshape(*places, 1)
+            above += len(windows)
+        if math.prod(places) > 1:
+            problem = f"layers: the last one has {list(places)} places, but a kernel is that of one"
+            raise InputError(f"{problem}; add a layer without a size")
+
+    def _named(self, inputs: int) -> Iterator[tuple[IntArray, Conjugate]]:
+        numbers: dict[int | str, int] = {number: number for number in range(inputs)}
+        for above, (name, node) in enumerate(self.nodes, inputs):
+            unknown = [one for one in node.of if one not in numbers or isinstance(one, bool)]
+            if unknown:
+                known = f"an input node, 0 to {inputs - 1}, or a node above it in the list"
+                raise InputError(f"nodes: {name} is over {unknown[0]!r}, which is not {known}; correct it")
+            yield np.array([numbers[one] for one in node.of]), node.activation
+            numbers[name] = above
+        used = {one for _, node in self.nodes for one in node.of}
+        idle = [name for name, _ in self.nodes[:-1] if name not in used]
+        if idle:
+            raise InputError(f"nodes: no node is over {idle[0]!r}, but only the last one is the output; take it out")
+
+    def check(self, d: int) -> None:
+        self.graph(d)
+
+    def complexity(self, d: int) -> float:
+        """C(S), the mean number of base features in a feature (eq. 11)."""
+        return float(self.graph(d).complexities[-1])
+
+    def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        graph, out = self.graph(X.shape[1]), np.empty((len(X), len(Z)))
+        step = max(1, _NUMBERS // max(1, len(Z) * len(graph.nodes)))
+        for start in range(0, len(X), step):
+            out[start : start + step] = _values(graph, X[start : start + step], Z)
+        return out
+
+    def config(self) -> Config:
+        inputs = [one.config() for one in self.inputs]
+        shape = {} if self.shape is None else {"shape": list(self.shape)}
+        nodes = {name: {"of": list(node.of), "activation": node.activation.config()} for name, node in self.nodes}
+        rest = {"nodes": nodes} if self.nodes else {**shape, "layers": [one.config() for one in self.layers]}
+        return {"type": "skeleton", "inputs": inputs[0] if len(inputs) == 1 else inputs, **rest}
+
+    def log_density(self, omega: FloatArray, measure: Measure) -> FloatArray:
+        """Zeros: with respect to the kernel's own law, for most of its frequencies have a probability."""
+        self.check_measure(measure)
+        return np.zeros(len(omega))
+
+    def check_derivatives(self) -> None:
+        problem = "derivatives of a skeleton's kernel are not built, which curl-free and divergence-free kernels need"
+        raise InputError(f"{problem}; use a decomposable kernel")
+
+    def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
+        self.check_derivatives()
+        raise AssertionError
+
+    def second_moments(self, d: int) -> FloatArray:
+        self.check_derivatives()
+        raise AssertionError
+
+    def dims(self, d: int, measure: Measure) -> int:
+        return self._no_quantiles()
+
+    def quantiles(self, uniforms: FloatArray, d: int, measure: Measure) -> FloatArray:
+        return np.empty(self._no_quantiles())
+
+    def _no_quantiles(self) -> int:
+        raise InputError("sampler: the frequencies of a skeleton are drawn by paths; leave the sampler out")
+
+
+def _places(value: Any) -> tuple[int, ...] | None:
+    """Places along each axis, then channels; InputError for anything else."""
+    if value is not None and (not isinstance(value, list | tuple) or len(value) < 2):
+        raise InputError(f"shape must be a list of places along each axis, then channels, not {value!r}")
+    return None if value is None else tuple(whole("shape: a number", one) for one in value)
+
+
+_COUNT: Final = {"type": "integer", "minimum": 1}
+_COUNTS: Final = {"type": "array", "items": _COUNT, "minItems": 1}
+_NUMBERED: Final = {
+    "exponential": {"type": "number", "exclusiveMinimum": 0},
+    "polynomial": _COUNT,
+    "power_series": {"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 2},
+}
+_MAPPINGS: Final = [
+    {"type": "object", "properties": {word: of}, "required": [word], "additionalProperties": False}
+    for word, of in _NUMBERED.items()
+]
+Window = Annotated[Any, Takes(lambda value: Layer(value), {"anyOf": [_COUNT, _COUNTS, {"type": "null"}]})]
+Activation = Annotated[Any, Takes(conjugate_of, {"anyOf": [{"enum": list(ALONE)}, *_MAPPINGS]})]
+
+
+class LayerSpec(Part):
+    """Nodes over windows of `size` places of the layer below, `stride` apart; without a size one over all of it."""
+
+    size: Window = None
+    stride: Window = 1
+    activation: Activation = "relu"
+
+
+class NodeSpec(Part):
+    """A node over input nodes, by number, and nodes above it in the list, by name."""
+
+    of: Annotated[tuple[int | str, ...], OneOrMore()]
+    activation: Activation = "relu"
+
+
+class SkeletonSpec(Typed):
+    """A compositional kernel: layers or nodes over encoded inputs, each the conjugate activation of a mean."""
+
+    inputs: Annotated[tuple[Annotated[str | Typed, Word(SPACES, alone="angle")], ...], OneOrMore()] = ("angle",)
+    shape: Annotated[Any, Takes(_places, {"anyOf": [{**_COUNTS, "minItems": 2}, {"type": "null"}]})] = None
+    layers: Annotated[tuple[LayerSpec, ...], OneOrMore()] = ()
+    nodes: dict[str, NodeSpec] | None = None
+
+
+def _values(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
+    """The output's values (n, k)."""
+    values = np.empty((len(graph.nodes), len(X), len(Z)))
+    for above, (of, conjugate) in enumerate(graph.nodes):
+        total = values[of[of >= graph.inputs] - graph.inputs].sum(axis=0)
+        for space, columns, _, nodes in graph.by_space(of):
+            total += space.total(X[:, columns], Z[:, columns], nodes)
+        values[above] = conjugate(total / len(of))
+    return np.asarray(values[-1])
+
+
+def _check_calls(graph: SkeletonGraph) -> None:
+    """InputError where a step, whose features call what it is over infinitely often on average, is over another one,
+    or over a block that is no Gaussian."""
+    endless = np.zeros(graph.inputs + len(graph.nodes), dtype=bool)
+    for space, columns, first in graph.spaces:
+        if isinstance(space, ColumnBlock) and not isinstance(space.scalar, Gaussian):
+            endless[first : first + space.nodes(len(columns))] = True
+    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
+        endless[number] = endless[of].any()
+        if math.isinf(conjugate.slope):
+            if endless[number]:
+                problem = "a step is over another step, or over a block that is not gaussian: its features have"
+                raise InputError(
+                    f"activation: {problem} more factors than can be drawn; use relu or erf for one of them"
+                )
+            endless[number] = True

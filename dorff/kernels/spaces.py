@@ -1,0 +1,270 @@
+"""Base spaces of a computation skeleton: encodings of columns, their kernels, and characters that stand for them."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.kernels.isotropic import Gaussian
+from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, scalar_from_config, whole
+from dorff.kernels.stretched import lengthscales
+from dorff.spec.kernel import Scalar
+from dorff.spec.part import OneOrMore, Positives, Typed, within
+from dorff.spec.registry import SPACES, Config
+
+
+class Characters(NamedTuple):
+    """exp(i omega . x), one of each of e calls: along `columns` (e, w) omega is `values` (e, w), elsewhere 0. Equal
+    `codes` (e, 2), of omega and of -omega, are of equal omega."""
+
+    columns: IntArray
+    values: FloatArray
+    codes: IntArray
+
+
+@dataclass(frozen=True)
+class BaseSpace(ABC):
+    """Some `columns` of the inputs, all of them where None, as input nodes of a skeleton, and the kernel k of each: a
+    function of x - z with k(x, x) = 1, the mean of a character over its law (Daniely et al. 2017, section 4)."""
+
+    columns: tuple[int, ...] | None
+    kind: ClassVar[str]  #: its word in JOB.yaml
+
+    def nodes(self, width: int) -> int:
+        """How many input nodes a number of columns makes: one each."""
+        return width
+
+    @abstractmethod
+    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
+        """The sum over some of the nodes of their kernels (n, k), for their columns X (n, w) and Z (k, w)."""
+
+    @abstractmethod
+    def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
+        """For each of `nodes` (e,) the product of as many characters as it is called, `calls` (e,) of 1 or more."""
+
+    @abstractmethod
+    def config(self) -> Config:
+        """The space in the grammar of JOB.yaml."""
+
+
+class _Coded(BaseSpace):
+    """A column's frequencies are whole multiples of its unit."""
+
+    @abstractmethod
+    def units(self, width: int) -> FloatArray:
+        """What the columns' frequencies are multiples of, (width,)."""
+
+    @abstractmethod
+    def multiples(self) -> IntArray:
+        """Those whose cosines the kernel is the mean of."""
+
+    @abstractmethod
+    def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
+        """The multiple of a product of characters."""
+
+    def reduced(self, multiples: IntArray) -> IntArray:
+        """The least multiples that do the same."""
+        return multiples
+
+    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
+        units, multiples = self.units(X.shape[1])[nodes], self.multiples()
+        left, right = (_waves(one[:, nodes] * units, multiples) for one in (X, Z))
+        return np.asarray(left @ right.T / len(multiples))
+
+    def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
+        multiples = self.reduced(self.drawn(rng, calls))
+        values = multiples * self.units(width)[nodes]
+        return Characters(nodes[:, None], values[:, None], np.stack([multiples, self.reduced(-multiples)], axis=1))
+
+
+def _waves(turns: FloatArray, multiples: IntArray) -> FloatArray:
+    """[cos | sin] of all multiples of `turns` (n, w), (n, 2 w times their number)."""
+    angles = (turns[:, :, None] * multiples).reshape(len(turns), -1)
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+
+
+class SpaceSpec(Typed):
+    """Some columns of the inputs, or all of them."""
+
+    columns: Annotated[tuple[Annotated[int, within(0)], ...], OneOrMore()] = ()
+
+
+class AngleSpec(SpaceSpec):
+    """Circles: an input over its length-scale is an angle in radians."""
+
+    lengthscale: Positives = 1.0
+
+
+class CategorySpec(SpaceSpec):
+    """Whole numbers, of which so many values in a row differ: 1 where equal, else 0."""
+
+    values: Annotated[int, within(2)]
+
+
+class BlockSpec(SpaceSpec):
+    """Columns that are one input, with a shift-invariant scalar kernel."""
+
+    scalar: Scalar
+
+
+@dataclass(frozen=True, init=False)
+class Angle(_Coded):
+    """cos((x - z) / s), s = `lengthscale`, one number or one a column: x / s is an angle in radians (the circle,
+    example 2). A real number from 0 to 1, say, becomes half a turn with lengthscale 1 / pi."""
+
+    lengthscale: float | tuple[float, ...]
+    kind = "angle"
+
+    def __init__(
+        self, lengthscale: float | Sequence[float] = 1.0, *, columns: Sequence[int] | int | None = None
+    ) -> None:
+        vars(self).update(columns=_columns("angle", columns), lengthscale=lengthscales(lengthscale))
+
+    def units(self, width: int) -> FloatArray:
+        scale = np.asarray(self.lengthscale)
+        if scale.ndim and len(scale) != width:
+            raise InputError(f"inputs: angle has {len(scale)} length-scales for {width} columns; give one, or one each")
+        return np.broadcast_to(1.0 / scale, (width,))
+
+    def multiples(self) -> IntArray:
+        return np.array([1])
+
+    def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
+        return 2 * rng.binomial(calls, 0.5) - calls
+
+    def config(self) -> Config:
+        scale = self.lengthscale
+        return _config(self, lengthscale=list(scale) if isinstance(scale, tuple) else scale)
+
+
+@dataclass(frozen=True, init=False)
+class Sign(_Coded):
+    """x z for columns of -1 and 1 (example 1), as cos((x - z) pi / 2)."""
+
+    kind = "sign"
+
+    def __init__(self, *, columns: Sequence[int] | int | None = None) -> None:
+        vars(self).update(columns=_columns("sign", columns))
+
+    def units(self, width: int) -> FloatArray:
+        return np.full(width, math.pi / 2)
+
+    def multiples(self) -> IntArray:
+        return np.array([1])
+
+    def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
+        return calls
+
+    def reduced(self, multiples: IntArray) -> IntArray:
+        return multiples % 2
+
+    def config(self) -> Config:
+        return _config(self)
+
+
+@dataclass(frozen=True, init=False)
+class Category(_Coded):
+    """1 where x = z, else 0, for columns of whole numbers of which `values` in a row differ, such as 0 to values - 1
+    (example 4, with exp(2 pi i omega x / n) in place of what is printed)."""
+
+    values: int
+    kind = "category"
+
+    def __init__(self, values: int, *, columns: Sequence[int] | int | None = None) -> None:
+        count = whole("category: values", values, 2, 10**6)
+        vars(self).update(columns=_columns("category", columns), values=count)
+
+    def units(self, width: int) -> FloatArray:
+        return np.full(width, 2 * math.pi / self.values)
+
+    def multiples(self) -> IntArray:
+        return np.arange(self.values)
+
+    def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
+        return rng.integers(self.values, size=len(calls))  # of a sum of uniform ones too
+
+    def reduced(self, multiples: IntArray) -> IntArray:
+        least = (self.values - 1) // 2
+        return (multiples + least) % self.values - least
+
+    def config(self) -> Config:
+        return _config(self, values=self.values)
+
+
+@dataclass(frozen=True, init=False)
+class ColumnBlock(BaseSpace):
+    """One input node for all its columns, with a shift-invariant `scalar` kernel, such as a Gaussian (example 3)."""
+
+    scalar: Spectral
+    kind = "block"
+
+    def __init__(self, scalar: Spectral | Mapping[str, Any], *, columns: Sequence[int] | int | None = None) -> None:
+        kernel: object = scalar_from_config(scalar) if isinstance(scalar, Mapping) else scalar
+        if not isinstance(kernel, Spectral):
+            raise InputError(f"inputs: block needs a shift-invariant scalar kernel, such as gaussian, not {kernel!r}")
+        vars(self).update(columns=_columns("block", columns), scalar=kernel)
+
+    def nodes(self, width: int) -> int:
+        self.scalar.check(width)
+        return 1
+
+    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
+        return len(nodes) * self.scalar.gram(X, Z)
+
+    def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
+        if isinstance(self.scalar, Gaussian):
+            values = self._draw(rng, len(nodes), width) * np.sqrt(calls)[:, None]
+        else:
+            values = np.add.reduceat(self._draw(rng, int(calls.sum()), width), np.cumsum(calls) - calls)
+        codes = np.repeat(rng.integers(2**63, size=len(nodes))[:, None], 2, axis=1)  # no two are equal
+        return Characters(np.broadcast_to(np.arange(width), values.shape), values, codes)
+
+    def _draw(self, rng: np.random.Generator, count: int, width: int) -> FloatArray:
+        return self.scalar.draw(rng, count, width, Measure.UNBOUNDED)
+
+    def config(self) -> Config:
+        return _config(self, scalar=self.scalar.config())
+
+
+def space_of(value: BaseSpace | str | Mapping[str, Any]) -> BaseSpace:
+    """The base space that `value` is, names or describes as `config` does; InputError for anything else."""
+    if isinstance(value, BaseSpace):
+        return value
+    described = {"type": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
+    entry = SPACES.get(described.pop("type", None))
+    if entry is None:
+        words = ", ".join(SPACES.names)
+        raise InputError(f"inputs: a base space is one of {words}, or a mapping with one as its type, not {value!r}")
+    try:
+        space = entry.build(**described)
+    except TypeError as error:
+        raise InputError(f"inputs: {value!r} does not describe a base space ({error}); correct it") from None
+    if not isinstance(space, BaseSpace):
+        raise InputError(f"inputs: {entry.name} of another package builds no BaseSpace")
+    return space
+
+
+def spaces_of(value: Any) -> tuple[BaseSpace, ...]:
+    """The base spaces of one or several; InputError where several have no columns."""
+    spaces = tuple(map(space_of, value if isinstance(value, list | tuple) else [value]))
+    if len(spaces) > 1 and any(one.columns is None for one in spaces):
+        raise InputError("inputs: of several spaces each needs its columns; add them")
+    return spaces
+
+
+def _columns(kind: str, columns: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    if columns is None or columns == ():
+        return None
+    listed = [columns] if isinstance(columns, int) else list(columns)
+    if not listed or len(set(listed)) < len(listed):
+        raise InputError(f"inputs: columns of {kind} must be whole numbers, each once, not {columns!r}")
+    return tuple(whole(f"inputs: a column of {kind}", column, 0) for column in listed)
+
+
+def _config(space: BaseSpace, **options: Any) -> Config:
+    columns = {} if space.columns is None else {"columns": list(space.columns)}
+    return {"type": space.kind, **options, **columns}
