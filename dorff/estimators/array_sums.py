@@ -53,8 +53,7 @@ Targets: TypeAlias = "Rows | OneHot"
 def one_thread() -> Iterator[None]:
     """One BLAS thread inside the block, as before outside of it; nothing where another thread has seen to it. The
     setting is the process's, and only the thread that made it can take it back (threadpoolctl 3.8). So of fits at the
-    same time in threads of one process those that outlast the first may end with more BLAS threads: then their last
-    bits are not fixed."""
+    same time in threads those that outlast the first may end with more BLAS threads: their last bits are not fixed."""
     if not _pinning.acquire(blocking=False):
         yield
         return
@@ -67,8 +66,8 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """What is known before the pass: features, targets' shift y0 (q,), how to solve, folds, what a sample told, and of
-    a lattice the inputs' box (2, d)."""
+    """What is known before the pass: features, targets' shift y0 (q,), how to solve, folds, what a sample told; `box`
+    (2, d) is that of a lattice's inputs."""
 
     features: FeatureMap
     y0: FloatArray
@@ -111,9 +110,8 @@ class Drawing:
 @dataclass(frozen=True, eq=False)
 class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
-    `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
-    rows out that have none. `precision` is that of `BlockSums`; of a `tolerance` exponentials are summed, and
-    written out as moments at the end."""
+    `class_weight` (q,) weighs one-hot rows; `partial` takes NaN for targets not observed, and leaves rows out that have
+    none. `precision` is that of `BlockSums`; of a `tolerance` exponentials are summed, and written out as moments."""
 
     features: FeatureMap
     y0: FloatArray
@@ -320,9 +318,8 @@ def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Ite
     for rows in (X, Y.labels if isinstance(Y, OneHot) else Y):
         if isinstance(rows, StoredRows | StoredLabels):
             return runs_of(len(rows), rows.unit_rows)
-    step = PART_ROWS
-    if isinstance(Y, OneHot):  # whose rows are made anew, a number for each class
-        step = max(1, min(step, MOST_ONES // Y.shape[1]))
+    # One-hot rows are made anew, a number for each class.
+    step = max(1, min(PART_ROWS, MOST_ONES // Y.shape[1])) if isinstance(Y, OneHot) else PART_ROWS
     return ((start, min(start + step, len(X))) for start in range(0, len(X), step))
 
 

@@ -95,8 +95,7 @@ class FitReport:
 
 def made(plan: Plan) -> dict[str, Any]:
     """All that a model depends on but for its rows' values, as the model keeps it. These fingerprints name; where no
-    receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of the files that manifold
-    terms are of."""
+    receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of manifold terms' files."""
     observe = None if plan.observe is None else plan.observe.tolist()
     solve = plan.job.solve.model_dump(mode="json", exclude={"observe"})
     wanted: list[Any] = [plan.own.config(), plan.kernel_configs, plan.drawn_configs, plan.job.features.counts]

@@ -29,8 +29,7 @@ S = TypeVar("S", bound=Solvable)
 
 
 def folds_with_rows(sums: Mapping[Part, S], no_rows: str, no_target: Callable[[int], str]) -> list[list[S]]:
-    """The sums of each fold that has rows, as `by_fold`; InputError, in these words, where none has, and for a target
-    that no row has."""
+    """The sums of each fold that has rows, as `by_fold`; InputError, in these words, if none has, or not a target."""
     folds = by_fold(sums)
     if not folds:
         raise InputError(no_rows)
@@ -55,8 +54,7 @@ class Fitted:
         return self.choice.fit
 
     def total(self) -> tuple[list[Solvable], Setting]:
-        """The sums of all rows, one for each pattern of targets, and the chosen setting, both of the chosen number of
-        features."""
+        """The sums of all rows, one for each pattern of targets, and the setting, both of the chosen features."""
         sums = pooled(by_fold(self.sums))
         (parts,), setting = of_first([sums], self.settings[self.choice.candidate], self.choice.m)
         return list(parts), setting
@@ -248,8 +246,7 @@ def not_trimmed(plan: Plan) -> Iterator[None]:
 
 @contextmanager
 def nothing_left(plan: Plan) -> Iterator[None]:
-    """What is refused before its first leaf is done leaves nothing behind. Receipts of done leaves stay, whatever
-    happens: they are used again."""
+    """What is refused before its first leaf is done leaves nothing behind. Receipts stay: they are used again."""
     absent = [path for path in (plan.directory, *plan.directory.parents) if not path.exists()]
     try:
         yield

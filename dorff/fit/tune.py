@@ -141,8 +141,7 @@ def _shared(directory: Path, folds: Mapping[Part, Solvable], name: str = "folds"
 
 
 def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m: int) -> list[Score]:
-    """The scores of one setting of a plan with the first m features, at each ridge, from the folds in a file, and each
-    manifold term's sums in another."""
+    """The scores of one setting with the first m features, at each ridge, from files of folds and of terms' sums."""
     folds, solve = _read(path, LatticeMoments if plan.spec.sums is Kind.TOEPLITZ else Moments), plan.job.solve
     sums = [_read(one, Moments)[0, ""] for one in terms]
     (setting,) = settings(plan, sums, only=number)

@@ -211,8 +211,7 @@ def _leaf_bytes(
     if light is not None:  # many units at a time, that are opened once
         read = 3 * (OPENING_BYTES + max(1, units) * (dataset.unit_bytes() - OPENING_BYTES))
         return parts * light.each + light.once + 8 * recipe.numbers + read, read
-    leaf = parts * square
-    leaf += 8 * block * (width + 8) + 8 * recipe.numbers + read
+    leaf = parts * square + 8 * block * (width + 8) + 8 * recipe.numbers + read
     if spec.sums is Kind.TRIANGLE:  # a block by columns too; two triangles are merged as squares
         return max(leaf + 8 * block * width, 2 * square + 2 * packed), read
     if spec.mixed:  # a block and a square of half the width
@@ -324,8 +323,7 @@ def most_left_out(job: Job) -> int | None:
 
 
 def leaves_out(job: Job, k: int) -> bool:
-    """Whether the fit of a system of k unknowns is judged by rows left out one at a time: to choose, or where k-fold
-    does not and that takes little."""
+    """Whether rows left out one at a time judge a fit of k unknowns: to choose, or if cheap where k-fold does not."""
     small = job.classes is None and 8 * k * k <= SMALL_POSTERIOR
     return job.solve.select == "loo" or (job.solve.select != "kfold" and small)
 
@@ -336,8 +334,7 @@ def keeps_posterior(job: Job, k: int) -> bool:
 
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:
-    """DoesNotFitError, with the numbers, where a worker needs more memory than the job gives it, InputError where it
-    ends before a leaf does."""
+    """DoesNotFitError, with the numbers, if a worker has too little memory; InputError if it ends before a leaf."""
     given = job.cluster.memory
     if costs.worker_bytes > 0.95 * given:
         fewer = costs.fewer and f"{costs.fewer} or "
@@ -365,11 +362,9 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     ]
     instead = f", or set solve.route: {' or '.join(fitting)} (another result)" if fitting else ""
     if costs.peak_bytes > machine:
-        problem = (
-            f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB"
-        )
+        needs = f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak"
         remedy = f"lower features.count (now {costs.m}) or cluster.workers{_by_leaves(job, costs)}{instead}"
-        raise DoesNotFitError(f"{problem}; {remedy}")
+        raise DoesNotFitError(f"{needs}, this machine has {machine / MiB:.0f} MiB; {remedy}")
     if costs.disk_bytes > free:
         problem = f"the moments need {costs.disk_bytes / MiB:.1f} MiB of disk, {free / MiB:.1f} MiB are free"
         remedy = f"free some, put `state` on a larger disk{instead}"

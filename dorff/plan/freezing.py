@@ -113,8 +113,7 @@ def _most_rows(plan: Plan) -> int:
 def _patterns(plan: Plan, *, narrow: bool) -> tuple[str, ...] | None:
     """The patterns of targets that rows may have, where they have more than there are sums for; None where all count.
     They are the commonest of the first leaf's rows (up to SAMPLE_BYTES); where these have no more than there are sums
-    for but `narrow` says that all rows do, those that come first after them are taken too. So they depend on the first
-    rows alone, and not on how many came later."""
+    for but `narrow` says that all rows do, those that come first after them are taken. Later rows change nothing."""
     dataset, nan = plan.dataset, plan.job.data.nan
     if nan not in ("partial", "unlabelled") or dataset.labels is not None:
         return None
@@ -138,8 +137,7 @@ def _counted(rows: RowBlock) -> Counter[str]:
 
 
 def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
-    """The constants that the pass needs from data, from its first rows; `narrow` as in `freeze_constants`. Nothing is
-    written."""
+    """The constants that the pass needs of its first rows; `narrow` as in `freeze_constants`. Nothing is written."""
     dataset, spec = plan.dataset, plan.spec
     rows, sample = _sample(plan)
     drawn = build_kernels(plan.drawn_configs, dataset.d)

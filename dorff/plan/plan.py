@@ -90,8 +90,7 @@ class Plan(_Draft):
     drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is C (q, p) where
     targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates` and `recipe`
     length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are those of a plan that
-    is tried in memory; otherwise they are read from where they were frozen. `resolved` are the keys that the job left
-    out, which `job` has."""
+    is tried in memory, else read from where they were frozen; `resolved` keys that the job left out and `job` has."""
 
     costs: Costs
     terms: tuple[ManifoldTerm, ...] = ()
@@ -185,8 +184,7 @@ class Plan(_Draft):
 
     @property
     def patterns(self) -> Sequence[str] | None:
-        """The patterns of targets that count, where rows have more than there are sums for, as far as is known: None
-        before the first fit, too."""
+        """The patterns of targets that count, where rows have more than there are sums for; None before a first fit."""
         return None if frozen_hash(self.directory) is None else self.frozen().constants.patterns
 
     def frozen(self) -> Pass:
