@@ -198,8 +198,7 @@ class ArraySums:
 
     def _of_chunks(self, X: da.Array, Y: Any, weights: FloatArray | None, before: int) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
-        shared = delayed(self)
-        task, merge = delayed(ArraySums.of_chunk), delayed(_merged)
+        shared, task, merge = delayed(self), delayed(ArraySums.of_chunk), delayed(_merged)
         nodes = [
             task(shared, before + first, x, y, weights_of(weights, [(first, first + count)]))
             for first, count, x, y in chunks(X, Y)
@@ -375,10 +374,8 @@ class HeldRows:
         else:
             assert not isinstance(Y, da.Array)
             inputs, targets = ArrayReader(X, "X"), ArrayReader(Y, "y")
-            parts = [
-                self.of_run(start, inputs.read(start, stop), targets.read(start, stop))
-                for start, stop in (runs(X, Y) if len(self.windows) == 1 else self.windows)
-            ]
+            read = runs(X, Y) if len(self.windows) == 1 else self.windows
+            parts = [self.of_run(start, inputs.read(start, stop), targets.read(start, stop)) for start, stop in read]
         f, codes, numbers = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
         return f, codes, numbers
 

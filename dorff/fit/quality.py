@@ -215,9 +215,8 @@ def warnings_of(
         problem = f"a linear model has R2 {lost[0].r2_linear:.2f} on {rows}, and this fit {lost[0].r2 or 0.0:.2f}"
         why, other = "new rows are further from others than its length-scale reaches", "longer ones (2, 4 and 8 times)"
         if distance is not None and distance < LONG:
-            why = (
-                "the kernel hardly varies from row to row, or within a period, as its length-scale is longer than that"
-            )
+            flat = "the kernel hardly varies from row to row, or within a period"
+            why = f"{flat}, as its length-scale is longer than that"
             other = "shorter ones (1/2, 1/4 and 1/8)"
         yield f"{problem}: {why}; list kernels of {other}, of which the best on held-out rows is taken"
     elif poor:

@@ -97,9 +97,8 @@ def system_of(
     corners = [border.corner for border in borders]
     kernel, scale = setting.fixed(corners), setting.scaling(corners)
     weights = operator_weights(kernel, frozen.features.m, frozen.constants.density, normalize=setting.normalize)
-    return kernel, make_system(
-        borders, rows, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
-    )
+    free, C = setting.intercept, setting.observe
+    return kernel, make_system(borders, rows, weights, intercept=free, scale=scale, observe=C)
 
 
 def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Moments]) -> FloatArray:

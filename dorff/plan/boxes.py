@@ -31,15 +31,11 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
         return period_box(np.zeros((2, dataset.d)), periods) if np.isfinite(periods).all() else None
     box = np.array(job.data.box, dtype=np.float64).T
     if box.shape[1] != dataset.d:
-        raise InputError(
-            f"data.box: wanted the least and the largest of each of the {dataset.d} inputs "
-            f"({', '.join(dataset.input_columns)}), got those of {box.shape[1]}; correct it"
-        )
-    if np.any(box[0] > box[1]):
-        at = int(np.argmax(box[0] > box[1]))
-        raise InputError(
-            f"data.box: of {dataset.input_columns[at]} {box[0, at]:g} is more than {box[1, at]:g}; turn them"
-        )
+        wanted = f"the least and the largest of each of the {dataset.d} inputs ({', '.join(dataset.input_columns)})"
+        raise InputError(f"data.box: wanted {wanted}, got those of {box.shape[1]}; correct it")
+    for name, low, high in zip(dataset.input_columns, *box, strict=True):
+        if low > high:
+            raise InputError(f"data.box: of {name} {low:g} is more than {high:g}; turn them")
     box = period_box(box, periods)
     if (ends := told_box(dataset)) is not None:
         _check_rows(job, dataset, box, period_box(ends, periods))

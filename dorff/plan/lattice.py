@@ -233,10 +233,10 @@ def _covering(kernel: OperatorKernel) -> Iterator[None]:
         yield
     except InputError as error:
         scalars = " + ".join(str(base.scalar.config()) for _, base in kernel.terms())
-        raise InputError(
-            f"kernel: {scalars} needs frequencies that lie closer together, or reach further, than those of "
-            "features.drawn_for; list it there too, or leave drawn_for out"
-        ) from error
+        needs = (
+            f"{scalars} needs frequencies that lie closer together, or reach further, than those of features.drawn_for"
+        )
+        raise InputError(f"kernel: {needs}; list it there too, or leave drawn_for out") from error
 
 
 def scaled_recipe(frozen: Pass, sampler: Config, recipe: Recipe) -> Recipe:
@@ -253,10 +253,8 @@ def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
     weights = operator_weights(kernel, 2 * len(omega), density)
     kept = float(weights.sizes[: len(omega)].sum())
     if of.intercept:
-        about = omega[:1] if omega.ndim == 2 else omega[:1].mean(axis=1, keepdims=True)
-        zero = omega[:1] - about
-        alone = operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None))
-        kept += float(alone.sizes[0])
+        zero = omega[:1] - (omega[:1] if omega.ndim == 2 else omega[:1].mean(axis=1, keepdims=True))
+        kept += float(operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None)).sizes[0])
     return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
 
 

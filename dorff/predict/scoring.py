@@ -225,7 +225,5 @@ def _coverage(names: Sequence[str], inside: FloatArray, counts: FloatArray, *, c
     kinds = {"plain": inside[0], "conformal": inside[1] if corrected else None}
     together = {kind: None if of is None else float(of.sum() / max(counts.sum(), 1)) for kind, of in kinds.items()}
     shares = {kind: None if of is None else (of / np.maximum(counts, 1)).tolist() for kind, of in kinds.items()}
-    apart = {
-        name: {kind: None if of is None else of[at] for kind, of in shares.items()} for at, name in enumerate(names)
-    }
+    apart = {name: {kind: of and of[at] for kind, of in shares.items()} for at, name in enumerate(names)}
     return {**together, "per_output": apart}
