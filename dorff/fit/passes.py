@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from dorff.data import Dataset
@@ -126,14 +127,10 @@ def sum_terms(
     for the number of a pass, from 0, who is told its rows. InputError for a T of zeros."""
     if not plan.terms:
         return ()
-    sums, number = list[TermSums](), 0
+    sums, numbers = list[TermSums](), count()
     for term in plan.terms:
-        parts = []
-        for source in term.sources:
-            parts.append(_sum(plan, term, source, engine, told(number), lease))
-            number += 1
-        total = parts[0]
-        for part in parts[1:]:
+        total, *rest = [_sum(plan, term, source, engine, told(next(numbers)), lease) for source in term.sources]
+        for part in rest:
             summary = {key: of if key == "type" else of + part.summary[key] for key, of in total.summary.items()}
             total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], summary)
         if not total.sums.packed.any() and any(term.manifold.weights):

@@ -31,14 +31,11 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
+Judge = Callable[[Path, Path | None], Verdict]  # of the new version and the current one
+
+
 def publish(
-    model: Model,
-    root: Path,
-    *,
-    lease: Lease,
-    rule: Publish,
-    record: Mapping[str, Any],
-    judge: Callable[[Path, Path | None], Verdict],
+    model: Model, root: Path, *, lease: Lease, rule: Publish, record: Mapping[str, Any], judge: Judge
 ) -> tuple[Path, Verdict]:
     """Write a version of the model, have it judged, and switch to it; returns its directory and the verdict. `record`
     goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept. Whatever
