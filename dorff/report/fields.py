@@ -72,6 +72,10 @@ class Plane:
         label_axes(axes, self.subject.inputs[self.i], self.subject.inputs[self.j], title=title)
 
 
+def planes(subject: Subject) -> list[Plane]:
+    return [Plane(subject, i, j) for i, j in combinations(subject.varied, 2)]
+
+
 def field_plot(subject: Subject, whole: bool) -> bytes:
     """A 2-d field's arrows over its speed; observed vectors in another colour; pale where the data say next to
     nothing, which is far from all rows to draw if these are the `whole` data, else where deviations are large."""
@@ -180,7 +184,7 @@ def _bar(figure: Figure, image: Any, axes: Any, label: str) -> None:
 def slice_plots(subject: Subject) -> bytes:
     """The planes through the centre of a 3-d field of two inputs that vary: arrows over what crosses the plane, with
     the data, the paler the farther from it; divergence; curl; deviation where the model keeps a posterior."""
-    drawn = [Plane(subject, i, j) for i, j in combinations(subject.varied, 2)]
+    drawn = planes(subject)
     data = [_plane_values(plane) for plane in drawn]
     divergence, curl = [one[3] for one in data], [one[4] for one in data]
     unit, limit = _scale(subject, divergence + curl)
