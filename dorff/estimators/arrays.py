@@ -126,8 +126,7 @@ def _columns(dataset: Any, name: str) -> Any:
 
 
 def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) -> FloatArray:
-    """`values` (n, columns), whose first row is number `first`; InputError at a number that is not finite. `partial`
-    lets NaN pass, for a number that was not observed."""
+    """`values` (n, columns), the first row is number `first`; InputError if one is not finite (`partial`: or NaN)."""
     wrong = np.isinf(values) if partial else ~np.isfinite(values)
     if wrong.any():
         row, column = (int(at) for at in np.argwhere(wrong)[0])

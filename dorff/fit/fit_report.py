@@ -117,8 +117,7 @@ def current_model(plan: Plan) -> Model | None:
 
 
 def nothing_new(plan: Plan) -> Model | None:
-    """The published model, where a fit would give it again: the same job, rows whose files are what they were, and
-    nothing missing in the state. Nothing is written."""
+    """The published model, where a fit would give it again: the same job, files and whole state. Writes nothing."""
     if frozen_hash(plan.directory) is None or (model := current_model(plan)) is None:
         return None
     if model.info.get("made") != made(plan):
@@ -137,8 +136,7 @@ def nothing_new(plan: Plan) -> Model | None:
 
 
 def same_rows(plan: Plan, passed: PassResult) -> Model | None:
-    """The published model, where it is of the same job and of the values that a pass has found: files were touched, or
-    something of the state was lost and is there again."""
+    """The published model, where it is of the same job and of the values that a pass has found, in whatever files."""
     model = current_model(plan)
     if model is None or {**model.info.get("made", {}), "terms": None} != {**made(plan), "terms": None}:
         return None

@@ -34,8 +34,7 @@ def block_rows(m: int) -> int:
 
 
 def evaluation_bytes(m: int, *, squares: int = 0) -> int:
-    """The most memory of a prediction by m features, with deviations, beside the rows and what is predicted; where
-    these come from a grid of `squares`, that and what it is made of too."""
+    """The most memory of a prediction by m features, beside rows and results; with a grid of so many `squares`."""
     return 8 * block_rows(m) * m + STEP_BYTES + 32 * squares
 
 

@@ -43,8 +43,7 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
 
 
 def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -> None:
-    """InputError for a given box that rows leave, or that no row lies in where such are dropped. `ends` (2, d) are
-    those of all rows that there were, some of which may be no longer used."""
+    """InputError for a box that rows leave, or that none lies in where such are dropped. All rows ever have `ends`."""
     (low, high), (least, most), drops = with_slack(box), ends, job.data.outside == "drop"
     outside = (least > high) | (most < low) if drops else (least < low) | (most > high)
     remedy = "name the box that the rows lie in" if drops else "make it wider, or set data.outside: drop"

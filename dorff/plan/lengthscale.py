@@ -90,16 +90,15 @@ def multiplied(
 ) -> tuple[list[Config], list[float]]:
     """Kernels that were tuned where `words` say so, with length-scales times what `multiple` makes of each; and these
     numbers. Those that differ in output matrices alone have the same."""
-    filled, factors, by_kernel = list(configs), list[float](), dict[str, float]()
-    for at, (word, config) in enumerate(zip(words, configs, strict=True)):
-        alone = _replaced(config, "output", "identity")
+    filled, factors, by_kernel = list(configs), [1.0] * len(configs), dict[str, float]()
+    for at in (at for at, word in enumerate(words) if tunes(word) is not None):
+        alone = _replaced(configs[at], "output", "identity")
         name = json.dumps(alone, sort_keys=True)
-        if tunes(word) is not None and name not in by_kernel:
+        if name not in by_kernel:
             by_kernel[name] = multiple(kernels.from_config(alone))
-        factors.append(by_kernel.get(name, 1.0) if tunes(word) is not None else 1.0)
-        if factors[at] != 1:  # all terms have the same
-            longer = np.asarray(next(lengthscales(config))) * factors[at]
-            filled[at] = _replaced(config, "lengthscale", longer.tolist())
+        if (factor := by_kernel[name]) != 1:  # all terms have the same
+            longer = np.asarray(next(lengthscales(configs[at]))) * factor
+            filled[at], factors[at] = _replaced(configs[at], "lengthscale", longer.tolist()), factor
     return filled, factors
 
 

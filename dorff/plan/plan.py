@@ -221,8 +221,7 @@ class Plan(_Draft):
         return configs
 
     def sharing(self) -> list[float | None]:
-        """The effective sample size of each kernel, in frequencies; None where they were drawn for it alone.
-        InputError for a kernel that they serve too badly (see `check_targets`)."""
+        """The effective sample size of each kernel, in frequencies; None if drawn for it alone. See `check_targets`."""
         targets = self.fitted()
         if self.drawn_configs is self.kernel_configs and len(targets) == 1:
             return [None]
