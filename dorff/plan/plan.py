@@ -212,7 +212,7 @@ class Plan(_Draft):
 
     def configs(self) -> Configs:
         """The kernels of the job, with numbers where it has words for length-scales."""
-        if _with_words(self.kernel_configs) is None:
+        if not lengthscale_words(self.kernel_configs):
             return self.kernel_configs
         # Another job may have frozen the pass that they share: only kernels that its name tells are known there.
         constants = self.frozen().constants
@@ -250,7 +250,7 @@ class Plan(_Draft):
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
         status = self.frozen().constants.tuned
-        if status is None or not _with_words(self.kernel_configs):
+        if status is None or not lengthscale_words(self.kernel_configs):
             return [None] * len(self.kernel_configs)
         return list(status)
 
@@ -295,7 +295,8 @@ def _drafted(resolved: Resolved) -> _Draft:
     recipe = make_recipe(sources, dataset, job, observe)
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
-    words = _with_words(drawn), _with_words(configs) if drawn is not configs else None
+    of_drawn, of_own = (one if lengthscale_words(one) else None for one in (drawn, configs))
+    words = of_drawn, of_own if drawn is not configs else None
     together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     width = 0 if lattice.summable(job, recipe) else recipe.m + 1 + dataset.q
     if job.data.window is not None:
@@ -390,8 +391,3 @@ def _spec(
         tuning=(job.solve.intercept, None if observe is None else observe.tolist()) if tuned else None,
         one_scale=False,
     )
-
-
-def _with_words(configs: Configs) -> Configs | None:
-    """The kernels, where the rows must say what one of their words stands for."""
-    return configs if lengthscale_words(configs) else None

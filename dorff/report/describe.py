@@ -191,8 +191,8 @@ def sequence(value: object) -> Sequence[Any]:
 
 
 def _columns(names: object, count: int, default: str) -> tuple[ColumnLabel, ...]:
-    if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == count:
-        return tuple(read_column(str(name)) for name in names)
+    if len(given := sequence(names)) == count:
+        return tuple(read_column(str(name)) for name in given)
     return tuple(ColumnLabel(f"{default}{number}") for number in range(count))
 
 
