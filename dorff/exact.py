@@ -174,10 +174,8 @@ def _check(X: FloatArray, Y: FloatArray, C: FloatArray, w: FloatArray, ridge: fl
     if len(X) != len(Y):
         raise InputError(f"X has {len(X)} rows but Y has {len(Y)}; give one target row per input row")
     if C.ndim != 2 or len(C) != Y.shape[1] or not np.isfinite(C).all() or not C.any():
-        raise InputError(
-            f"observe must be a finite matrix, not zero, with a row for each of Y's {Y.shape[1]} columns and a column "
-            f"for each output; got shape {C.shape}"
-        )
+        wanted = f"not zero, with a row for each of Y's {Y.shape[1]} columns and a column for each output"
+        raise InputError(f"observe must be a finite matrix, {wanted}; got shape {C.shape}")
     if w.shape != (len(X),) or not np.isfinite(w).all() or (w < 0).any():
         raise InputError(f"weights must be {len(X)} numbers of 0 or more, one per row; got shape {w.shape}")
     if not np.isfinite(X).all() or np.isinf(Y).any():

@@ -23,8 +23,7 @@ SHOWN: Final = 20  # lines of history
 
 
 def look(path: Path) -> dict[str, Any]:
-    """What is there: a model (its root or a version), a state directory, a graph or a Zarr group, told by `kind`.
-    Raises InputError where it is none of them, or damaged."""
+    """What is there, by its `kind`; InputError where it is of none, or damaged."""
     what = kind(path)
     if what == "state":
         return {"kind": what, "path": str(path), "plans": list(map(_plan, _plans(path))), "bytes": _bytes_below(path)}

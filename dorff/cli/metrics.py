@@ -55,9 +55,8 @@ Progress = Callable[..., None]  # told how many rows, or whatever is counted, ar
 
 @contextmanager
 def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
-    """Write a block's end and the figures that it fills in to the file `path`, if one is given. Raises InputError,
-    before the block, where it cannot be such a file. A rank of an MPI job that is not the driver's does what the driver
-    has for it in the block's place."""
+    """Write a block's end and the figures that it fills in to the file `path`, if one is given; InputError, before the
+    block, where it cannot be. A rank of an MPI job does what its driver has for it in the block's place."""
     from dorff.engine.mpi import served
 
     if served(job):

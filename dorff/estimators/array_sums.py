@@ -53,8 +53,7 @@ Targets: TypeAlias = "Rows | OneHot"
 def one_thread() -> Iterator[None]:
     """One BLAS thread inside the block, as before outside of it; nothing where another thread has seen to it. The
     setting is the process's, and only the thread that made it can take it back (threadpoolctl 3.8). So of fits at the
-    same time in threads of one process those that outlast the first may end with more BLAS threads: then their last
-    bits are not fixed."""
+    same time in threads those that outlast the first may end with more BLAS threads: their last bits are not fixed."""
     if not _pinning.acquire(blocking=False):
         yield
         return
@@ -67,8 +66,8 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """What is known before the pass: features, targets' shift y0 (q,), how to solve, folds, what a sample told, and of
-    a lattice the inputs' box (2, d)."""
+    """What is known before the pass: features, targets' shift y0 (q,), how to solve, folds, what a sample told; `box`
+    (2, d) is that of a lattice's inputs."""
 
     features: FeatureMap
     y0: FloatArray
@@ -111,9 +110,8 @@ class Drawing:
 @dataclass(frozen=True, eq=False)
 class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
-    `class_weight` (q,) weighs rows whose targets are one-hot; `partial` takes NaN for targets not observed, and leaves
-    rows out that have none. `precision` is that of `BlockSums`; of a `tolerance` exponentials are summed, and
-    written out as moments at the end."""
+    `class_weight` (q,) weighs one-hot rows; `partial` takes NaN for targets not observed, and leaves rows out that have
+    none. `precision` is that of `BlockSums`; of a `tolerance` exponentials are summed, and written out as moments."""
 
     features: FeatureMap
     y0: FloatArray
@@ -200,8 +198,7 @@ class ArraySums:
 
     def _of_chunks(self, X: da.Array, Y: Any, weights: FloatArray | None, before: int) -> Folds:
         """A task a chunk, merged by a tree over chunk numbers: the bits depend on the chunks, not on who ran them."""
-        shared = delayed(self)
-        task, merge = delayed(ArraySums.of_chunk), delayed(_merged)
+        shared, task, merge = delayed(self), delayed(ArraySums.of_chunk), delayed(_merged)
         nodes = [
             task(shared, before + first, x, y, weights_of(weights, [(first, first + count)]))
             for first, count, x, y in chunks(X, Y)
@@ -320,9 +317,8 @@ def runs(X: FloatArray | StoredRows, Y: FloatArray | StoredRows | OneHot) -> Ite
     for rows in (X, Y.labels if isinstance(Y, OneHot) else Y):
         if isinstance(rows, StoredRows | StoredLabels):
             return runs_of(len(rows), rows.unit_rows)
-    step = PART_ROWS
-    if isinstance(Y, OneHot):  # whose rows are made anew, a number for each class
-        step = max(1, min(step, MOST_ONES // Y.shape[1]))
+    # One-hot rows are made anew, a number for each class.
+    step = max(1, min(PART_ROWS, MOST_ONES // Y.shape[1])) if isinstance(Y, OneHot) else PART_ROWS
     return ((start, min(start + step, len(X))) for start in range(0, len(X), step))
 
 
@@ -378,10 +374,8 @@ class HeldRows:
         else:
             assert not isinstance(Y, da.Array)
             inputs, targets = ArrayReader(X, "X"), ArrayReader(Y, "y")
-            parts = [
-                self.of_run(start, inputs.read(start, stop), targets.read(start, stop))
-                for start, stop in (runs(X, Y) if len(self.windows) == 1 else self.windows)
-            ]
+            read = runs(X, Y) if len(self.windows) == 1 else self.windows
+            parts = [self.of_run(start, inputs.read(start, stop), targets.read(start, stop)) for start, stop in read]
         f, codes, numbers = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
         return f, codes, numbers
 

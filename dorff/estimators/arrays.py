@@ -126,8 +126,7 @@ def _columns(dataset: Any, name: str) -> Any:
 
 
 def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) -> FloatArray:
-    """`values` (n, columns), whose first row is number `first`; InputError at a number that is not finite. `partial`
-    lets NaN pass, for a number that was not observed."""
+    """`values` (n, columns), the first row is number `first`; InputError if one is not finite (`partial`: or NaN)."""
     wrong = np.isinf(values) if partial else ~np.isfinite(values)
     if wrong.any():
         row, column = (int(at) for at in np.argwhere(wrong)[0])
@@ -304,8 +303,8 @@ def row_weights(weights: Any, n: int) -> FloatArray | None:
         numbers = np.asarray(values[:] if isinstance(values, StoredRows) else values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"sample_weight must be numbers, one a row ({error})") from None
-    if isinstance(values, StoredRows):
-        numbers = numbers[:, 0] if values.ndim == 1 else numbers
+    if isinstance(values, StoredRows) and values.ndim == 1:
+        numbers = numbers[:, 0]
     if numbers.shape != (n,):
         raise InputError(f"sample_weight must have one number for each of the {n} rows; got shape {numbers.shape}")
     if not (np.isfinite(numbers).all() and np.all(numbers >= 0) and numbers.any()):

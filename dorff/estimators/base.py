@@ -323,8 +323,7 @@ class ORFFEstimator(Nested, ABC):
     def _mapped(
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None
     ) -> Any:
-        """What `finish` makes of f at X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy. `views`
-        are those that f is the mean of, where not of all."""
+        """What `finish` makes of f, or of the mean of `views`, at X (n, d): (n, *columns), lazy of Dask, else NumPy."""
         answer = bound(_finished, finish=finish, views=views)
         return self._answered(X, self.model_, answer, columns, dtype, views=views)
 

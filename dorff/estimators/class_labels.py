@@ -27,9 +27,8 @@ AnyLabels: TypeAlias = "Labels | StoredLabels | da.Array"
 
 @dataclass(frozen=True, eq=False)
 class StoredLabels:
-    """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows. As everywhere in dorff
-    the presence of every chunk is checked before it is read, and packed numbers are unpacked; numbers that are not
-    packed keep their type."""
+    """A Zarr array (n,) or (n, 1) in a local folder, of numbers or text, read by runs of rows. As for `StoredRows`
+    chunks are checked before they are read, and packed numbers unpacked; others keep their type."""
 
     stored: StoredArray
     ndim: ClassVar = 1
@@ -195,9 +194,7 @@ def _check_number(classes: Labels) -> None:
 def _merged(parts: Iterable[tuple[Labels, npt.NDArray[np.int64]]]) -> tuple[Labels, npt.NDArray[np.int64]]:
     classes: Labels | None = None
     counts = np.zeros(0, dtype=np.int64)
-    for own, some in parts:
-        if not len(own):
-            continue
+    for own, some in (part for part in parts if len(part[0])):
         classes, place = np.unique(own if classes is None else np.concatenate([classes, own]), return_inverse=True)
         counts = np.bincount(place, np.concatenate([counts, some])).astype(np.int64)
         _check_number(classes)

@@ -259,8 +259,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         self._judge(fitted, quality, stream.drawing, 5)
 
     def _deal(self, Y: array_sums.Targets, groups: Any, rule: FoldRule, *, semi: bool) -> Deal:
-        """Which folds rows are in. Without `cv` they are those that a calibration needs, and with no need of that one;
-        a fifth alone where rows are held out once."""
+        """Which folds rows are in; without `cv` those that a calibration needs, a fifth alone where it takes one."""
         by_number = self._cv is None or isinstance(self._cv, numbers.Integral)
         if groups is not None or not by_number:
             if semi or (self.calibrate and not isinstance(Y, class_labels.OneHot)):

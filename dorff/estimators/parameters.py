@@ -76,14 +76,11 @@ class Nested(BaseEstimator):  # type: ignore[misc]
         """Sets parameters as `get_params` names them. Those of a kernel that is a name, or None, need its length-scale
         among them. InputError for one that there is not."""
         inner: dict[str, Parameters] = {name: {} for name in _OPEN}
-        outer = {}
-        for key, value in params.items():
+        for key in list(params):
             name, _, rest = key.partition("__")
             if rest and name in _OPEN:
-                inner[name][rest] = value
-            else:
-                outer[key] = value
-        super().set_params(**outer)
+                inner[name][rest] = params.pop(key)
+        super().set_params(**params)
         for name, changes in inner.items():
             if changes:
                 setattr(self, name, changed(getattr(self, name), changes, name))
@@ -205,10 +202,8 @@ def tuned(kernel: OperatorKernel, read: RowsRead, scaled: Scaled, *, n: int, **o
     if not whole.any():
         return kernel
     rows, m = search_size(n)
-    each = not kernel.vector_field
-    return tune_lengthscales(
-        kernel, scaled(some_x), some_y, each=each, rows=rows, n_features=m, weights=weights, **options
-    ).kernel
+    options |= {"each": not kernel.vector_field, "rows": rows, "n_features": m, "weights": weights}
+    return tune_lengthscales(kernel, scaled(some_x), some_y, **options).kernel
 
 
 def looked_at(

@@ -273,9 +273,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         as of `predict`."""
         y = unwrap(y, "y")
         if isinstance(y, Deferred):
-            flat = y.ndim == 1
-            y = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0, partial=self._with_gaps)
-            y = y[:, 0] if flat else y
+            rows = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0, partial=self._with_gaps)
+            y = rows[:, 0] if y.ndim == 1 else rows
         values = np.asarray(self.predict(X, views=views))
         if self.model_.observe is not None:
             values = self.model_.observed(values.reshape(len(values), -1))

@@ -100,10 +100,8 @@ class Penalties:
 
     def settings(self, setting: Setting) -> list[Setting]:
         """`setting` with the penalties, for each of `combinations`; a weight of zero is none."""
-        weighed = (
-            tuple(replace(one, weight=one.weight * weight) for one, weight in zip(self.penalties, weights, strict=True))
-            for weights in self.combinations
-        )
+        each = (zip(self.penalties, weights, strict=True) for weights in self.combinations)
+        weighed = ([replace(one, weight=one.weight * weight) for one, weight in pairs] for pairs in each)
         return [replace(setting, penalties=tuple(one for one in several if one.weight > 0)) for several in weighed]
 
 

@@ -78,9 +78,8 @@ class ScalarMap(ABC):
         return 0
 
     def squares(self, roots: Roots, count: int) -> tuple[Product, FloatArray] | None:
-        """A faster way to the squared lengths (b, count) of [F(x) | 1] T, than to make F, for all T (m + 1, n) that
-        `roots` gives of each number below `count` and n at most, and how wrong its values are at most, (count,); if
-        there is one."""
+        """A faster way to the squared lengths (b, count) of [F(x) | 1] T for all T (m + 1, n) that `roots` gives of
+        each number below `count` and n at most, and how wrong its values are at most, (count,); if there is one."""
         return None
 
     def slopes(self, W: FloatArray) -> Product | None:

@@ -167,8 +167,7 @@ class Maclaurin(OwnFeatures):
 @dataclass(frozen=True, eq=False)
 class Eigenfunctions(OwnFeatures):
     """Eigenfunctions of a Mercer kernel, drawn with probability lambda_i / |lambda|_1 (Oono's note, 6.3): column j is
-    sqrt(|lambda|_1 / m) phi_{i_j} (the note prints |lambda|_1 / sqrt(m)). A kernel of no more than `count` eigenpairs
-    has all of them, exactly: sqrt(lambda_i) phi_i."""
+    sqrt(|lambda|_1 / m) phi_{i_j} (the note prints |lambda|_1 / sqrt(m)). If m suffices all: sqrt(lambda_i) phi_i."""
 
     kernel: Mercer
     inputs: int

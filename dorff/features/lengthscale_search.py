@@ -319,8 +319,7 @@ def _probed(evidence: Evidence, guess: FloatArray, climb: _Climb) -> _Climb:
 
 
 def _onward(evidence: Evidence, guess: FloatArray, climb: _Climb, starts: Sequence[FloatArray], by: float) -> _Climb:
-    """A climb from that start where the evidence is highest, if it is higher than at the climb's end, and ends higher
-    `by` more than that; else the climb as it is."""
+    """A climb from the start of most evidence, if that is more than at the climb's end, and ends `by` higher."""
     values = [evidence(guess * np.exp(start[:-1]), float(np.exp(start[-1])))[0] for start in starts]
     if max(values, default=-np.inf) <= climb.value:
         return climb
@@ -378,8 +377,8 @@ def _sample(
     X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
     Y = Y[:, None] if Y.ndim == 1 else Y
     if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y) or not X.shape[1] or not Y.shape[1]:
-        came = f"got shapes {X.shape} and {Y.shape}"
-        raise InputError(f"X must be (rows, inputs) and Y (rows, targets) of as many rows; {came}")
+        problem = "X must be (rows, inputs) and Y (rows, targets) of as many rows"
+        raise InputError(f"{problem}; got shapes {X.shape} and {Y.shape}")
     w = np.ones(len(X)) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != (len(X),) or np.any(w < 0):
         raise InputError(f"weights must be {len(X)} numbers, one a row, none negative; got shape {w.shape}")

@@ -1,7 +1,7 @@
 """Features of projections, cosines and sines or any phi(omega . x); and such that move with the length-scales."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -127,8 +127,7 @@ class Projected(ScalarMap):
             np.multiply(split.rest(work) if split else _values(phi, work), self.weights, out=out[:, :D])
             if self.reflected and not split:
                 out[:, D : 2 * D] = _values(phi, -work) * self.weights
-        slope = layout(phi, self.reflected)[1]
-        if slope:
+        if slope := layout(phi, self.reflected)[1]:
             np.multiply(x, slope, out=out[:, D : D + self.d])
         if self.centre_column:
             out[:, self.m - 1] = math.sqrt(self.centre)
@@ -236,8 +235,7 @@ def modes_of(features: FeatureMap) -> Modes:
 
 
 def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
-    """The first `count` frequencies (`Projected.first`) of a map and of its `Law`. InputError where a part of the
-    features would estimate another kernel."""
+    """`Projected.first` of a map and of its `Law`. InputError where a part would estimate another kernel."""
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
         problem = "several need features that are one sample of frequencies; this kernel's or sampler's are not"
         remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
@@ -309,38 +307,35 @@ class UnitFeatures:
 
 
 def with_lengthscale(kernel: OperatorKernel, lengthscale: Lengthscale, *, identity: bool = False) -> OperatorKernel:
-    """The kernel with this length-scale (one, or one an input) in all its terms; `identity`: and no output matrices.
-    InputError for a scalar kernel that has none."""
+    """The kernel with this length-scale (or one an input) in all terms; `identity`: without output matrices."""
     for _, base in kernel.terms():
         if not isinstance(base.scalar, Stretched):
             remedy = "use a kernel with one, such as gaussian"
             raise InputError(f"lengthscale: {type(base.scalar).__name__} has none to tune; {remedy}")
     value = float(np.ravel(lengthscale)[0]) if np.size(lengthscale) == 1 else np.asarray(lengthscale).tolist()
-
-    def replaced(config: Any) -> Any:
-        if isinstance(config, Mapping):
-            put = {"lengthscale": value, **({"output": "identity"} if identity else {})}
-            return {key: put[key] if key in put else replaced(item) for key, item in config.items()}
-        return [replaced(item) for item in config] if isinstance(config, list | tuple) else config
-
+    put = {"lengthscale": value, **({"output": "identity"} if identity else {})}
     together = {"concatenate": False} if identity and kernel.concatenated else {}
-    return from_config({**replaced(kernel.config()), **together})
+    return from_config({**mapped(kernel.config(), lambda key, item: put.get(key, item)), **together})
+
+
+def mapped(value: Any, put: Callable[[str, Any], Any]) -> Any:
+    """The same with what `put` makes of a key and its item; items that it gives back are gone through in turn."""
+    if isinstance(value, dict):
+        return {key: mapped(item, put) if (other := put(key, item)) is item else other for key, item in value.items()}
+    return [mapped(item, put) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _linear_root(base: object, d: int, p: int) -> FloatArray:
     """B (r, p, d + 1) such that U = B [omega | 1] has U^T U = M(omega). For the divergence-free kernel the rows
     omega_i e_j - omega_j e_i, i < j: linear, and more than p where p > 3."""
     if isinstance(base, CurlFree):
-        root = np.zeros((1, p, d + 1))
-        root[0, range(p), range(d)] = 1.0
-    elif isinstance(base, DivergenceFree):
-        pairs = list(combinations(range(p), 2))
-        root = np.zeros((len(pairs), p, d + 1))
-        for row, (i, j) in zip(root, pairs, strict=True):
-            row[j, i], row[i, j] = 1.0, -1.0
-    elif isinstance(base, Decomposable):
-        root = np.zeros((p, p, d + 1))
-        root[range(p), range(p), d] = 1.0
-    else:
+        return np.eye(p, d + 1)[None]
+    if isinstance(base, Decomposable):
+        return np.eye(p)[:, :, None] * np.eye(1, d + 1, d)
+    if not isinstance(base, DivergenceFree):
         raise InputError(f"lengthscale: that of {type(base).__name__} cannot be tuned; give a number, or median")
+    pairs = list(combinations(range(p), 2))
+    root = np.zeros((len(pairs), p, d + 1))
+    for row, (i, j) in zip(root, pairs, strict=True):
+        row[j, i], row[i, j] = 1.0, -1.0
     return root

@@ -228,9 +228,8 @@ class Recipe:
         whole("seed", seed, 0)
         rng, scalar = np.random.default_rng(seed), self.scalar
         if isinstance(scalar, Polynomial):
-            if self.m == self._own:
-                return Drawn(Monomials.of(scalar, self.d), None)
-            return Drawn(Maclaurin.of(scalar, self.d, self.m, rng), None)
+            exact = self.m == self._own
+            return Drawn(Monomials.of(scalar, self.d) if exact else Maclaurin.of(scalar, self.d, self.m, rng), None)
         if isinstance(scalar, Mercer):
             return Drawn(Eigenfunctions.of(scalar, self.d, self.m, rng), None)
         drawn = self.sampler.draw(self.kernel, d=self.d, p=self.p, count=self._count, seed=seed)
@@ -238,8 +237,7 @@ class Recipe:
 
 
 def periods_of(sampler: Mapping[str, Any], d: int) -> FloatArray:
-    """The period of each input (d,), in its own unit, by a sampler's `config`; infinite where it has none. InputError
-    for those of another number of inputs."""
+    """The period of each input (d,), in its own unit, by a sampler's `config`; infinite where it has none."""
     given = sampler.get("periods")
     check_periods(given, d)
     return np.array([one or np.inf for one in given or [None] * d], dtype=np.float64)

@@ -25,8 +25,7 @@ SQUARES: Final = 2**20  # numbers on a grid that are squared at a time
 class Trigonometric:
     """sum_a cos(omega_a . x) V_a + sin(omega_a . x) V_(D + a) at x (n, d): (n, C), for the modes omega of a lattice.
 
-    Its values are on a `grid` of period 2 pi / step along the `axes` that vary; the error is 1e-13 of the sum of all
-    coefficients' sizes."""
+    Values are on a `grid` of period 2 pi / step along `axes` that vary, to 1e-13 of the coefficients' summed sizes."""
 
     axes: IntArray
     step: FloatArray

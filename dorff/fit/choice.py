@@ -24,9 +24,8 @@ LONGEST_NAME: Final = 80
 
 
 def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = None) -> list[Setting]:
-    """What each kernel of the job makes of moments, with each combination of the manifold terms' weights: those of the
-    first kernel, then those of the second; or that of one number alone. `terms` are the sums of the plan's terms, in
-    order."""
+    """What each kernel of the job makes of moments, with each combination of the manifold terms' weights, kernel by
+    kernel; or that of one number alone. `terms` are the sums of the plan's terms."""
     solving, each = plan.job.solve, list(product(enumerate(plan.fitted()), plan.weights))
     on_lattice = plan.spec.sums is Kind.TOEPLITZ
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
@@ -70,8 +69,7 @@ def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
 
 
 def left_out_rows(plan: Plan) -> LeftOut:
-    """Rows of the pass that are left out one at a time: all where they are not too many, else runs spread evenly.
-    There are fewer where nothing is chosen by them."""
+    """Rows of the pass that are left out one at a time: all, or runs spread evenly; fewer where they choose nothing."""
     dataset, frozen = plan.dataset, plan.frozen()
     runs = left_out_runs(dataset.first, dataset.n, dataset.d + dataset.q, most_left_out(plan.job))
     rows = RowBlock.joined([usable(dataset, frozen, dataset.block(*run))[0] for run in runs])
@@ -117,10 +115,8 @@ def keeps_sure(plan: Plan, fitted: Fitted) -> bool:
 
 def posterior_of(plan: Plan, fitted: Fitted) -> Posterior | None:
     """The posterior of the chosen fit, where it is kept."""
-    if not keeps_sure(plan, fitted):
-        return None
     with pinned():
-        return fitted.posterior
+        return fitted.posterior if keeps_sure(plan, fitted) else None
 
 
 def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
@@ -165,8 +161,7 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
 
 
 def views_of(plan: Plan, kernel: MultiView) -> list[dict[str, Any]]:
-    """The name of each view, the arrays that it was made of, and the first column of the inputs that each of these
-    is."""
+    """The name of each view, the arrays that it was made of, and the first of the inputs' columns that each is."""
     (spec, *_), columns = plan.job.kernels, array_columns(plan.dataset)
     assert isinstance(spec, MultiViewSpec)
     return [

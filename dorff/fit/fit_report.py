@@ -95,8 +95,7 @@ class FitReport:
 
 def made(plan: Plan) -> dict[str, Any]:
     """All that a model depends on but for its rows' values, as the model keeps it. These fingerprints name; where no
-    receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of the files that manifold
-    terms are of."""
+    receipts are kept that tell them, a stamp of the rows' files does. `terms` are stamps of manifold terms' files."""
     observe = None if plan.observe is None else plan.observe.tolist()
     solve = plan.job.solve.model_dump(mode="json", exclude={"observe"})
     wanted: list[Any] = [plan.own.config(), plan.kernel_configs, plan.drawn_configs, plan.job.features.counts]
@@ -118,8 +117,7 @@ def current_model(plan: Plan) -> Model | None:
 
 
 def nothing_new(plan: Plan) -> Model | None:
-    """The published model, where a fit would give it again: the same job, rows whose files are what they were, and
-    nothing missing in the state. Nothing is written."""
+    """The published model, where a fit would give it again: the same job, files and whole state. Writes nothing."""
     if frozen_hash(plan.directory) is None or (model := current_model(plan)) is None:
         return None
     if model.info.get("made") != made(plan):
@@ -138,8 +136,7 @@ def nothing_new(plan: Plan) -> Model | None:
 
 
 def same_rows(plan: Plan, passed: PassResult) -> Model | None:
-    """The published model, where it is of the same job and of the values that a pass has found: files were touched, or
-    something of the state was lost and is there again."""
+    """The published model, where it is of the same job and of the values that a pass has found, in whatever files."""
     model = current_model(plan)
     if model is None or {**model.info.get("made", {}), "terms": None} != {**made(plan), "terms": None}:
         return None

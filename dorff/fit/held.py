@@ -119,8 +119,7 @@ class Held:
 
 
 def held_by(plan: Plan) -> str | None:
-    """What is dealt to folds: rows, blocks of them, or groups, where there were too few leaves or the sample told it,
-    whatever the job says."""
+    """What is dealt to folds, which few leaves or the sample may tell, whatever the job says."""
     rule, by = plan.frozen().folds, plan.job.solve.folds.by
     if rule.count == 1:
         return None
@@ -163,8 +162,7 @@ def judged(model: Model, plan: Plan, fitted: Fitted, passed: PassResult) -> Mode
 
 
 def conformalize(held: Held | None) -> Conformal:
-    """How many deviations (with noise) the bands of each level must reach, by rows that were held out; InputError
-    where there are none."""
+    """How many deviations (with noise) the bands of each level must reach, by rows that were held out."""
     scores = []
     if held is not None:
         with pinned():
@@ -172,8 +170,7 @@ def conformalize(held: Held | None) -> Conformal:
                 values = held.model.observed(held.model.predict(rows.X))
                 scores.append(calibration.scores(rows.Y, values, held.model.std(rows.X, noise=True)))
     if not scores:
-        problem = (
-            "no rows can be held out, because all that have targets are in one fold (of one group or leaf, or so few)"
-        )
-        raise InputError(f"solve.conformal: {problem}; set solve.folds.by: rows, or leave conformal out")
+        why = "all that have targets are in one fold (of one group or leaf, or so few)"
+        remedy = "set solve.folds.by: rows, or leave conformal out"
+        raise InputError(f"solve.conformal: no rows can be held out, because {why}; {remedy}")
     return Conformal.fit(np.concatenate(scores))

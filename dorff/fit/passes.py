@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from dorff.data import Dataset
@@ -29,8 +30,7 @@ S = TypeVar("S", bound=Solvable)
 
 
 def folds_with_rows(sums: Mapping[Part, S], no_rows: str, no_target: Callable[[int], str]) -> list[list[S]]:
-    """The sums of each fold that has rows, as `by_fold`; InputError, in these words, where none has, and for a target
-    that no row has."""
+    """The sums of each fold that has rows, as `by_fold`; InputError, in these words, if none has, or not a target."""
     folds = by_fold(sums)
     if not folds:
         raise InputError(no_rows)
@@ -55,8 +55,7 @@ class Fitted:
         return self.choice.fit
 
     def total(self) -> tuple[list[Solvable], Setting]:
-        """The sums of all rows, one for each pattern of targets, and the chosen setting, both of the chosen number of
-        features."""
+        """The sums of all rows, one for each pattern of targets, and the setting, both of the chosen features."""
         sums = pooled(by_fold(self.sums))
         (parts,), setting = of_first([sums], self.settings[self.choice.candidate], self.choice.m)
         return list(parts), setting
@@ -128,14 +127,10 @@ def sum_terms(
     for the number of a pass, from 0, who is told its rows. InputError for a T of zeros."""
     if not plan.terms:
         return ()
-    sums, number = list[TermSums](), 0
+    sums, numbers = list[TermSums](), count()
     for term in plan.terms:
-        parts = []
-        for source in term.sources:
-            parts.append(_sum(plan, term, source, engine, told(number), lease))
-            number += 1
-        total = parts[0]
-        for part in parts[1:]:
+        total, *rest = [_sum(plan, term, source, engine, told(next(numbers)), lease) for source in term.sources]
+        for part in rest:
             summary = {key: of if key == "type" else of + part.summary[key] for key, of in total.summary.items()}
             total = TermSums(added(total.sums, part.sums), [*total.receipts, *part.receipts], summary)
         if not total.sums.packed.any() and any(term.manifold.weights):
@@ -248,8 +243,7 @@ def not_trimmed(plan: Plan) -> Iterator[None]:
 
 @contextmanager
 def nothing_left(plan: Plan) -> Iterator[None]:
-    """What is refused before its first leaf is done leaves nothing behind. Receipts of done leaves stay, whatever
-    happens: they are used again."""
+    """What is refused before its first leaf is done leaves nothing behind. Receipts stay: they are used again."""
     absent = [path for path in (plan.directory, *plan.directory.parents) if not path.exists()]
     try:
         yield

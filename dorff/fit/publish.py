@@ -31,14 +31,11 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
+Judge = Callable[[Path, Path | None], Verdict]  # of the new version and the current one
+
+
 def publish(
-    model: Model,
-    root: Path,
-    *,
-    lease: Lease,
-    rule: Publish,
-    record: Mapping[str, Any],
-    judge: Callable[[Path, Path | None], Verdict],
+    model: Model, root: Path, *, lease: Lease, rule: Publish, record: Mapping[str, Any], judge: Judge
 ) -> tuple[Path, Verdict]:
     """Write a version of the model, have it judged, and switch to it; returns its directory and the verdict. `record`
     goes to the history with the outcome, published or refused; of several versions `rule.keep` are kept. Whatever
@@ -107,8 +104,7 @@ def state_lease(plan: Plan) -> Path:
 
 @contextmanager
 def leased(*wanted: Path) -> Iterator[list[Lease]]:
-    """Leases on these, each taken once; LeaseError where another run holds one. Folders that were made for them alone
-    are removed again."""
+    """Leases on these, each taken once; LeaseError where another run holds one. Folders made for them are removed."""
     above = {folder for path in wanted for folder in path.parents if not folder.exists()}
     try:
         with ExitStack() as stack:
@@ -123,8 +119,7 @@ def leased(*wanted: Path) -> Iterator[list[Lease]]:
 
 
 def refuse_coverage(plan: Plan, error: QuarantineError) -> GateError:
-    """What to say of rows that cannot be summed because whoever tries is killed, once the history of a model that is
-    there tells it."""
+    """What to say of rows that kill whoever sums them, once the history of a model that is there tells it."""
     numbers = sorted(tag[1] for tag in error.tags if isinstance(tag, tuple) and tag[0] == 0)
     leaves = [leaf for leaf in plan.leaves if leaf.number in numbers]
     rows, of = sum(leaf.stop - leaf.start for leaf in leaves), plan.dataset.rows
@@ -132,8 +127,8 @@ def refuse_coverage(plan: Plan, error: QuarantineError) -> GateError:
     spans = [(leaf.number, leaf.start, leaf.stop - 1) for leaf in leaves[:8]]
     each = [f"leaf {n} (rows {at} to {end}, shards {at // shard} to {end // shard})" for n, at, end in spans]
     what = f"coverage {1 - rows / of:.4%}: {'; '.join(each)} of {plan.dataset.path}" if leaves else str(error)
-    why = f"{what} killed its worker each time it was tried, alone too; all other leaves are done, and nothing is"
-    why += " published: look at the workers' memory and logs and at these rows, then run again"
+    killed = "killed its worker each time it was tried, alone too; all other leaves are done, and nothing is published"
+    why = f"{what} {killed}: look at the workers' memory and logs and at these rows, then run again"
     root, name = locate(plan.job.model), None
     if root.exists() and (current := read_history(root)):
         append_history(root, {"time": _now(), "outcome": "refused", "reasons": [why]})

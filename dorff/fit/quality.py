@@ -42,8 +42,7 @@ _INPUTS: Final = (
 class OutputQuality:
     """Of a target: R2 (None where fewer than two held-out rows have it), root mean squared error on held-out rows and
     that of their mean (R2 is 1 - (rmse / rmse_mean)^2), R2 of a linear model on them, and R2 on the rows of the fit.
-    `inside` is the share of held-out rows that bands of 95% hold, of those that the model keeps; None where it has
-    none, or no bands."""
+    `inside` is the share that bands of 95% hold of the held-out rows that the model keeps; None of none or no bands."""
 
     target: str
     r2: float | None
@@ -86,8 +85,7 @@ class FitQuality:
 
 
 def left_alone(plan: Plan, fitted: Fitted) -> LeftOut | None:
-    """Rows that are left out one at a time to judge a fit that k-fold did not choose; None of classes, and where that
-    would take much beside the solve."""
+    """Rows that are left out one at a time to judge a fit that k-fold did not choose, where that takes little."""
     (m, r, _), suits = fitted.fit.weights.shape, plan.dataset.labels is None and plan.costs.route == "direct"
     if not suits or not leaves_out(plan.job, m if fitted.fit.weights.separable and plan.observe is None else m * r):
         return None
@@ -201,9 +199,8 @@ def warnings_of(
     fitted: Fitted, quality: FitQuality | None, *, auto: bool, distance: float | None = None,
     held: HeldSample | None = None, weighed: bool = False, conformal: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """What is wrong with the fit, and what to do. `auto` says that its ridges are dorff's own, `weighed` that classes
-    have weights, `conformal` that bands are; `distance` is that of rows over a length-scale that was given, `held`
-    rows for plain bands."""
+    """What is wrong with the fit, and what to do. Ridges are dorff's own (`auto`), classes `weighed`, bands conformal;
+    `distance` is rows' over a length-scale that was given, `held` are rows for plain bands."""
     yield from not_told_apart([(one.least, one.error) for one in fitted.choice.table])
     r2 = None if quality is None or quality.rows < LEAST_ROWS else quality.r2
     yield from (far := list(_far(distance, r2)))
@@ -217,12 +214,10 @@ def warnings_of(
     if lost and not far:
         rows = f"held-out rows of {_names([one.target for one in lost])}"
         problem = f"a linear model has R2 {lost[0].r2_linear:.2f} on {rows}, and this fit {lost[0].r2 or 0.0:.2f}"
-        why = "new rows are further from others than its length-scale reaches"
-        other = "longer ones (2, 4 and 8 times)"
+        why, other = "new rows are further from others than its length-scale reaches", "longer ones (2, 4 and 8 times)"
         if distance is not None and distance < LONG:
-            why = (
-                "the kernel hardly varies from row to row, or within a period, as its length-scale is longer than that"
-            )
+            flat = "the kernel hardly varies from row to row, or within a period"
+            why = f"{flat}, as its length-scale is longer than that"
             other = "shorter ones (1/2, 1/4 and 1/8)"
         yield f"{problem}: {why}; list kernels of {other}, of which the best on held-out rows is taken"
     elif poor:
@@ -313,8 +308,7 @@ def not_told_apart(trials: Sequence[tuple[float, float | None]]) -> Iterator[str
 
 
 def given_distance(plan: Plan, fitted: Fitted) -> float | None:
-    """The distance of rows over the length-scale of the chosen kernel, where that was given: a search may have reason
-    to go far."""
+    """The distance of rows over the chosen kernel's length-scale, if given: a search may have reason to go far."""
     distances, kernel = plan.frozen().constants.distances, fitted.choice.candidate // len(plan.weights)
     given = distances is not None and kernel < len(distances) and plan.tuned()[kernel] is None
     return distances[kernel] if distances is not None and given else None

@@ -39,9 +39,8 @@ LONG: Final = 60.0  # planned seconds from which on a fit says what it is at
 
 def fit(job: Job, *, engine: Engine | None = None, progress: Progress | None = None) -> FitReport:
     """Fit the job and publish its model; goes on from what an earlier, unfinished run left. Where there is nothing new
-    nothing is touched. Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again),
-    LeaseError (another run is at it) and GateError: the new model is not good enough, or rows cannot be read, and the
-    current one stays."""
+    nothing is touched. Raises InputError (bad data or job), DoesNotFitError, IncompleteError (run it again), LeaseError
+    (another run is at it) and GateError: the new model is not good enough or rows cannot be read. The old one stays."""
     began, before = time.perf_counter(), COUNTS.copy()
 
     def spent(report: FitReport) -> FitReport:
@@ -115,8 +114,7 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """Every plan and its pass, the last of them those that the choice was made from; the threads of the engine, and
-    what the model depends on."""
+    """Every plan and its pass, the last those chosen from; threads of the engine; what the model depends on."""
 
     passes: tuple[tuple[Plan, PassResult], ...]
     fitted: Fitted

@@ -97,9 +97,8 @@ def system_of(
     corners = [border.corner for border in borders]
     kernel, scale = setting.fixed(corners), setting.scaling(corners)
     weights = operator_weights(kernel, frozen.features.m, frozen.constants.density, normalize=setting.normalize)
-    return kernel, make_system(
-        borders, rows, weights, intercept=setting.intercept, scale=scale, observe=setting.observe
-    )
+    free, C = setting.intercept, setting.observe
+    return kernel, make_system(borders, rows, weights, intercept=free, scale=scale, observe=C)
 
 
 def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Moments]) -> FloatArray:
@@ -200,8 +199,7 @@ def _passes(plan: Plan, setting: Setting) -> int | None:
 
 def _by_pattern(frozen: Pass, sample: Sample, Y: FloatArray) -> tuple[Sample, FloatArray, list[tuple[str, slice]]]:
     """The rows in order of the targets that they have, D = [F | 1 | Y - y0] (n, m + 1 + q) of them times the roots of
-    their weights, 0 where there is no target; and which of them each pattern of targets has. Of many patterns the
-    commonest count, as in a fit."""
+    their weights, 0 for no target; and each pattern of targets' rows. Of many the commonest count, as in a fit."""
     m, counted = frozen.features.m, frozen.constants.patterns
     there = np.isfinite(Y)
     each = [(name, np.flatnonzero(rows)) for name, rows in patterns_of(there) if counted is None or name in counted]

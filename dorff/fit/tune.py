@@ -141,11 +141,9 @@ def _shared(directory: Path, folds: Mapping[Part, Solvable], name: str = "folds"
 
 
 def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m: int) -> list[Score]:
-    """The scores of one setting of a plan with the first m features, at each ridge, from the folds in a file, and each
-    manifold term's sums in another."""
+    """The scores of one setting with the first m features, at each ridge, from files of folds and of terms' sums."""
     folds, solve = _read(path, LatticeMoments if plan.spec.sums is Kind.TOEPLITZ else Moments), plan.job.solve
-    sums = [_read(one, Moments)[0, ""] for one in terms]
-    (setting,) = settings(plan, sums, only=number)
+    (setting,) = settings(plan, [_read(one, Moments)[0, ""] for one in terms], only=number)
     parts, setting = of_first(filled(plan, folds), setting, m)
     ridges = None if solve.ridge == AUTO else solve.ridges
     scores = setting_scores(parts, setting, ridges, by=solve.select, per_output=solve.ridge_per_output)

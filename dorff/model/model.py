@@ -34,8 +34,7 @@ def block_rows(m: int) -> int:
 
 
 def evaluation_bytes(m: int, *, squares: int = 0) -> int:
-    """The most memory of a prediction by m features, with deviations, beside the rows and what is predicted; where
-    these come from a grid of `squares`, that and what it is made of too."""
+    """The most memory of a prediction by m features, beside rows and results; with a grid of so many `squares`."""
     return 8 * block_rows(m) * m + STEP_BYTES + 32 * squares
 
 
@@ -110,8 +109,7 @@ class Model:
 
     @cached_property
     def _variances(self) -> tuple[Product, FloatArray] | None:
-        """A faster way to the variances of f, if there is one, and its error: worth its making for as many rows as
-        there are unknowns, or four times the samples."""
+        """A faster way to the variances of f, if there is one, and its error: worth its making for many rows."""
         posterior, m = self._kept_posterior(), self.feature_map.m
         return self.feature_map.phi.squares(lambda output, most: posterior.roots(output, m, most), self.p)
 
@@ -122,8 +120,7 @@ class Model:
     def ends(self) -> tuple[FloatArray, FloatArray] | None:
         """Of a lattice the inputs (d,) half a period below and above the middle of its box, or of the rows fitted:
         beyond these the other end is nearer, as the function repeats itself. Infinite along an input whose period is
-        its own; the box's own, with a share of a length-scale, along one that was constant, which features do not see.
-        None of other models, and where neither is kept."""
+        its own; the box's own, with a share of a length-scale, along one that was constant. None of other models."""
         phi = self.feature_map.phi
         modes = phi.projection if isinstance(phi, Projected) else None
         low, high = self._range("box_low", "box_high")
@@ -142,9 +139,8 @@ class Model:
 
     def repeating(self, X: FloatArray) -> int:
         """How many rows of X (n, d) lie beyond the `ends`."""
-        if self.ends is None:
-            return 0
-        return int(np.count_nonzero(np.any((self.ends[0] > X) | (self.ends[1] < X), axis=1)))
+        ends = self.ends
+        return 0 if ends is None else int(np.count_nonzero(np.any((ends[0] > X) | (ends[1] < X), axis=1)))
 
     def kept(self, X: FloatArray) -> npt.NDArray[np.bool_]:
         """Which rows of X (n, d) the fit would have kept, (n,): those beyond its box it may have dropped."""
@@ -204,8 +200,7 @@ class Model:
         those of a new target C f plus its noise (n, q), for a row of mean weight. That of the Bayesian linear model
         whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the features, kernel, ridge and noise
         variance; it does not see what a wrong choice of those adds, nor what m features cannot express. Of a mean of
-        views f is that mean, and the noise that of a target, as all views were fitted to it. Memory: see `Posterior`.
-        InputError where there is no posterior."""
+        views f is that mean, and the noise that of a target, as all views were fitted to it."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
         worth = min(self.feature_map.m, 4 * max((block.basis.shape[1] for block in posterior.blocks), default=0))

@@ -25,8 +25,7 @@ class PosteriorBlock(ABC):
     (k', 1) where it is the same for every column, and `variance` (c,): the noise variances of the scaled targets. For
     the Bayesian linear model h ~ N(0, s2 / (l ridge) I) with noise s2, basis diag(spread_j) basis^T is the inverse of
     the system that gave x_j (Rasmussen & Williams 2006, eq. 2.8). A spread (k', c, c) is of columns that hang
-    together, by noise of other variances in each target: the covariances of what the columns have along each column of
-    the basis; `variance` is then 1."""
+    together, by noise of other variances in each target: covariances along each column of the basis; variance 1."""
 
     basis: FloatArray
     spread: FloatArray
@@ -86,8 +85,7 @@ class SeparableBlock(PosteriorBlock):
     def along(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, k'): squares."""
         projected = (F * self.gain - self.centre) @ self.basis
-        projected *= projected
-        return np.asarray(projected)
+        return np.square(projected, out=projected)
 
     def covariance(self, along: FloatArray, C: FloatArray | None = None) -> FloatArray:
         L = self.loading if C is None else self.loading @ C.T
@@ -194,8 +192,7 @@ class Posterior:
         return self._summed(F, np.diag(self._of_intercept(C)), lambda block, F: block.variances(block.along(F, C), C))
 
     def roots(self, output: int, m: int, most: int) -> Iterator[FloatArray]:
-        """T (m + 1, n), n at most `most`, one by one: the variance of an output of f is the sum of the squared lengths
-        of [F | 1] T."""
+        """T (m + 1, n), n at most `most`: an output's variance is the sum of all squared lengths of [F | 1] T."""
         for block in self.blocks:
             for start in range(0, block.basis.shape[1], most):
                 yield block.root(output, m, slice(start, start + most))
@@ -235,8 +232,7 @@ class Posterior:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> "Posterior | None":
-        """From `arrays()` among others, for weights of the shape (m, r, p) and q targets; None where there is none.
-        InputError where one is missing or does not fit."""
+        """From `arrays()` among others, for weights (m, r, p) and q targets; None if there are none."""
         if "posterior_noise" not in arrays:
             return None
         blocks: list[PosteriorBlock] = []

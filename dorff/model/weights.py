@@ -115,11 +115,11 @@ def _weights(kernel: OperatorKernel, m: int, density: Density | None) -> Operato
     assert density is not None  # a sampler without densities draws for no other kernel
     omega = density[0]
     root = np.concatenate([_roots(term, density) for term in terms], 1)
+    parts = [_reduced(root)] * 2
     if m > 2 * len(omega):  # the centre's column
         zero = np.zeros((1, omega.shape[1]))
-        centre = np.concatenate([np.sqrt(weight) * base.root(zero) for _, weight, base in terms], axis=1)
-        return OperatorWeights(np.ones(m), np.concatenate([_reduced(root)] * 2 + [_reduced(centre)]))
-    return OperatorWeights(np.ones(m), np.concatenate([_reduced(root)] * 2))
+        parts.append(_reduced(np.concatenate([np.sqrt(weight) * base.root(zero) for _, weight, base in terms], axis=1)))
+    return OperatorWeights(np.ones(m), np.concatenate(parts))
 
 
 def served(kernel: MultiView, density: Density) -> list[npt.NDArray[np.bool_]]:
@@ -205,8 +205,7 @@ def effective_sample_size(kernel: OperatorKernel, density: Density) -> float:
     Between 1 and D: D for the kernel's own trace measure, about D d / (d + 2) for a Gaussian curl-free kernel's
     frequencies from its unbounded one. Of one Gaussian drawn for another, psi for the length-scale s' = c s from
     frequencies drawn for s, it is D (2 c^2 - 1)^(d/2) / c^(2 d) on average; shorter ones, c < 1, have a wider spectrum
-    than was drawn, and from c^2 = 1/2 on E u^2 is infinite. Of that the frequencies themselves say too little, having
-    missed where u is large: see `covered`."""
+    than was drawn, and from c^2 = 1/2 on E u^2 is infinite, which frequencies that missed it do not say: `covered`."""
     u = operator_weights(kernel, 2 * len(density[0]), density).sizes[: len(density[0])]
     peak = float(u.max())
     return float(np.sum(u / peak) ** 2 / np.sum((u / peak) ** 2)) if 0 < peak < np.inf else 1.0

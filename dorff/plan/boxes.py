@@ -31,15 +31,11 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
         return period_box(np.zeros((2, dataset.d)), periods) if np.isfinite(periods).all() else None
     box = np.array(job.data.box, dtype=np.float64).T
     if box.shape[1] != dataset.d:
-        raise InputError(
-            f"data.box: wanted the least and the largest of each of the {dataset.d} inputs "
-            f"({', '.join(dataset.input_columns)}), got those of {box.shape[1]}; correct it"
-        )
-    if np.any(box[0] > box[1]):
-        at = int(np.argmax(box[0] > box[1]))
-        raise InputError(
-            f"data.box: of {dataset.input_columns[at]} {box[0, at]:g} is more than {box[1, at]:g}; turn them"
-        )
+        wanted = f"the least and the largest of each of the {dataset.d} inputs ({', '.join(dataset.input_columns)})"
+        raise InputError(f"data.box: wanted {wanted}, got those of {box.shape[1]}; correct it")
+    for name, low, high in zip(dataset.input_columns, *box, strict=True):
+        if low > high:
+            raise InputError(f"data.box: of {name} {low:g} is more than {high:g}; turn them")
     box = period_box(box, periods)
     if (ends := told_box(dataset)) is not None:
         _check_rows(job, dataset, box, period_box(ends, periods))
@@ -47,8 +43,7 @@ def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
 
 
 def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -> None:
-    """InputError for a given box that rows leave, or that no row lies in where such are dropped. `ends` (2, d) are
-    those of all rows that there were, some of which may be no longer used."""
+    """InputError for a box that rows leave, or that none lies in where such are dropped. All rows ever have `ends`."""
     (low, high), (least, most), drops = with_slack(box), ends, job.data.outside == "drop"
     outside = (least > high) | (most < low) if drops else (least < low) | (most > high)
     remedy = "name the box that the rows lie in" if drops else "make it wider, or set data.outside: drop"

@@ -44,16 +44,14 @@ def samplers() -> Iterator[Part]:
 
 
 def few(each: Sequence[Recipe]) -> bool:
-    """Whether recipes on a lattice take few of the features that there may be; where length-scales are not known, and
-    are about 1 here, in a box of usual sides."""
+    """Whether recipes on a lattice take few of the features that there may be; of unknown length-scales, about 1."""
     usual = np.outer([0.0, SIDES], np.ones(each[0].d))
     known = each if each[0].lattice is not None else [one.over(usual) for one in each]
     return all(one.m <= FEW_SHARE * one.n_features for one in known)
 
 
 def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
-    """NotBetter, with the reason, for a job, whose features are now those of `recipe`, that is none for a lattice.
-    Looks at no row."""
+    """NotBetter, with the reason, for a job with these features that is none for a lattice. Looks at no row."""
     recipe = replace(recipe, sampler=sampler_of(next(samplers()).model_dump(), recipe.kernel))
     if not summable(job, recipe):
         raise NotBetter("what the job asks for needs sums of the features' products")
@@ -70,8 +68,7 @@ def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
 
 
 def check_better(each: Sequence[Recipe], dataset: Dataset, box: FloatArray, others: Recipe) -> str:
-    """Why features on a lattice, `each` of one kernel, for inputs in a box (2, d) are the better ones; NotBetter, with
-    the reason, where they are not."""
+    """Why features on a lattice, `each` of one kernel, for inputs in a box (2, d) are better; NotBetter if not."""
     sides = np.ptp(box, axis=0)
     many = int(np.count_nonzero(sides))
     if each[0].lattice is not None:

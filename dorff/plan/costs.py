@@ -111,23 +111,20 @@ def estimate(
     of_sums = spec.sums is Kind.TOEPLITZ  # features of its own for each kernel
     each = own_recipes(recipe, fixed) if of_sums else [recipe] * len(fixed)
     m, q = max(one.m for one in each), dataset.q
-    missing = spec.partial and dataset.labels is None
-    patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if missing else 1
-    width, qr = m + 1 + q, spec.sums is Kind.TRIANGLE
+    patterns = min(MOST_PATTERNS, 2 ** min(q, 30) - 1) if spec.partial and dataset.labels is None else 1
+    width, qr, folds = m + 1 + q, spec.sums is Kind.TRIANGLE, spec.folds.count
     workers = job.cluster.workers
     light = lattice_costs(each, spec) if of_sums else None
     packed = 4 * width * (width + 1) if light is None else light.packed
     leaf, read = _leaf_bytes(dataset, recipe, spec, patterns, light)
-    sizes = [
-        _size(job, kernel, one.m, dataset, patterns, spec.folds.count) for kernel, one in zip(fixed, each, strict=True)
-    ]
+    sizes = [_size(job, kernel, one.m, dataset, patterns, folds) for kernel, one in zip(fixed, each, strict=True)]
     # Beside the system: features, and of classes held-out rows' decision values and copies of them.
     beside = _beside_bytes(job, dataset, recipe) + (sum(map(_own_bytes, each)) if of_sums else 0)
     runs = left_out_runs(0, dataset.rows, dataset.d + q, most_left_out(job))
     rows = sum(stop - start for start, stop in runs) if any(leaves_out(job, size.k) for size in sizes) else 0
     left_out = 24 * rows * (dataset.d + q) + (evaluation_bytes(m) if rows else 0)
     solving = beside + left_out + max(_solve_bytes(job, *one, qr=qr) for one in zip(fixed, sizes, strict=True))
-    solving += packed * patterns * max(2 * spec.folds.count, spec.folds.count + 2) if of_sums else 0
+    solving += packed * patterns * max(2 * folds, folds + 2) if of_sums else 0
     level, disk = _disk_bytes(job, len(leaves), spec, patterns, packed, workers)
     rank = max(size.r for size in sizes)
     flops = (3.0 if qr else 1.0) * dataset.rows * width * width + dataset.rows * recipe.flops
@@ -144,10 +141,10 @@ def estimate(
     path = not (alone or qr or job.manifold or job.solve.observe)  # else each fold needs factors of its own
     tried = rows if job.solve.select == "loo" else 0
     work = solve_work(job, sizes, len(weight_grid(terms)), keeps=keeps, path=path, rows=tried)
-    largest = solvers.Size(m, q, rank, any(size.coupled for size in sizes), patterns, spec.folds.count)
+    largest = solvers.Size(m, q, rank, any(size.coupled for size in sizes), patterns, folds)
     shape = Shape(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
-        work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), spec.folds.count), light,
+        work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), folds), light,
         solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.posteriors,
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
@@ -211,8 +208,7 @@ def _leaf_bytes(
     if light is not None:  # many units at a time, that are opened once
         read = 3 * (OPENING_BYTES + max(1, units) * (dataset.unit_bytes() - OPENING_BYTES))
         return parts * light.each + light.once + 8 * recipe.numbers + read, read
-    leaf = parts * square
-    leaf += 8 * block * (width + 8) + 8 * recipe.numbers + read
+    leaf = parts * square + 8 * block * (width + 8) + 8 * recipe.numbers + read
     if spec.sums is Kind.TRIANGLE:  # a block by columns too; two triangles are merged as squares
         return max(leaf + 8 * block * width, 2 * square + 2 * packed), read
     if spec.mixed:  # a block and a square of half the width
@@ -324,8 +320,7 @@ def most_left_out(job: Job) -> int | None:
 
 
 def leaves_out(job: Job, k: int) -> bool:
-    """Whether the fit of a system of k unknowns is judged by rows left out one at a time: to choose, or where k-fold
-    does not and that takes little."""
+    """Whether rows left out one at a time judge a fit of k unknowns: to choose, or if cheap where k-fold does not."""
     small = job.classes is None and 8 * k * k <= SMALL_POSTERIOR
     return job.solve.select == "loo" or (job.solve.select != "kfold" and small)
 
@@ -336,8 +331,7 @@ def keeps_posterior(job: Job, k: int) -> bool:
 
 
 def refuse_small_workers(job: Job, costs: Costs) -> None:
-    """DoesNotFitError, with the numbers, where a worker needs more memory than the job gives it, InputError where it
-    ends before a leaf does."""
+    """DoesNotFitError, with the numbers, if a worker has too little memory; InputError if it ends before a leaf."""
     given = job.cluster.memory
     if costs.worker_bytes > 0.95 * given:
         fewer = costs.fewer and f"{costs.fewer} or "
@@ -355,8 +349,7 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     """DoesNotFitError, with the numbers and what to do, where this machine's memory or the disk is too small."""
     machine = psutil.virtual_memory().total
     workers = job.cluster.workers if job.cluster.on_this_machine else 1
-    held = locate(directory / "nodes").bytes_below("*.moments")
-    free = free_bytes(locate(job.state)) + held
+    free = free_bytes(locate(job.state)) + locate(directory / "nodes").bytes_below("*.moments")
     each = WORKER_BYTES if job.cluster.on_this_machine and not job.cluster.in_driver else 0
     fitting = [
         way.name
@@ -365,11 +358,9 @@ def refuse_small_machine(job: Job, costs: Costs, directory: Path) -> None:
     ]
     instead = f", or set solve.route: {' or '.join(fitting)} (another result)" if fitting else ""
     if costs.peak_bytes > machine:
-        problem = (
-            f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak, this machine has {machine / MiB:.0f} MiB"
-        )
+        needs = f"the job needs {costs.peak_bytes / MiB:.0f} MiB at its peak"
         remedy = f"lower features.count (now {costs.m}) or cluster.workers{_by_leaves(job, costs)}{instead}"
-        raise DoesNotFitError(f"{problem}; {remedy}")
+        raise DoesNotFitError(f"{needs}, this machine has {machine / MiB:.0f} MiB; {remedy}")
     if costs.disk_bytes > free:
         problem = f"the moments need {costs.disk_bytes / MiB:.1f} MiB of disk, {free / MiB:.1f} MiB are free"
         remedy = f"free some, put `state` on a larger disk{instead}"

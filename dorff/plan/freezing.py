@@ -29,6 +29,8 @@ from dorff.spec.job import Job
 
 K = TypeVar("K")
 Scaled = Callable[[FloatArray], FloatArray]  # inputs (n, d), centred and divided by their scales
+Described = Callable[[Scaled], tuple[K, Recipe]]
+Tied = Sequence[IntArray] | None  # inputs that have one scale; None: none is scaled
 # Rows for centres, and for the median distance: few, so that a data set that grows had them from the start. Scales
 # (`standardize`) take the first leaf, up to SAMPLE_BYTES.
 SMALL_SAMPLE: Final = 256
@@ -113,8 +115,7 @@ def _most_rows(plan: Plan) -> int:
 def _patterns(plan: Plan, *, narrow: bool) -> tuple[str, ...] | None:
     """The patterns of targets that rows may have, where they have more than there are sums for; None where all count.
     They are the commonest of the first leaf's rows (up to SAMPLE_BYTES); where these have no more than there are sums
-    for but `narrow` says that all rows do, those that come first after them are taken too. So they depend on the first
-    rows alone, and not on how many came later."""
+    for but `narrow` says that all rows do, those that come first after them are taken. Later rows change nothing."""
     dataset, nan = plan.dataset, plan.job.data.nan
     if nan not in ("partial", "unlabelled") or dataset.labels is not None:
         return None
@@ -138,12 +139,11 @@ def _counted(rows: RowBlock) -> Counter[str]:
 
 
 def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
-    """The constants that the pass needs from data, from its first rows; `narrow` as in `freeze_constants`. Nothing is
-    written."""
+    """The constants that the pass needs of its first rows; `narrow` as in `freeze_constants`. Nothing is written."""
     dataset, spec = plan.dataset, plan.spec
     rows, sample = _sample(plan)
     drawn = build_kernels(plan.drawn_configs, dataset.d)
-    tied: Sequence[IntArray] | None = None
+    tied: Tied = None
     if spec.standardize:
         kernel, together = plan.candidates[0], (np.arange(dataset.d),) if spec.one_scale else ()
         tied = kernel.tied(dataset.d) if kernel.V > 1 else together
@@ -229,18 +229,11 @@ def _chosen(plan: Plan, kernels: _Kernels) -> Sequence[OperatorKernel]:
 
 
 def draw_features(
-    X: FloatArray,
-    weights: FloatArray | None,
-    described: Callable[[Scaled], tuple[K, Recipe]],
-    seed: int,
-    *,
-    tied: Sequence[IntArray] | None,
-    shift_invariant: bool,
+    X: FloatArray, weights: FloatArray | None, described: Described[K], seed: int, *, tied: Tied, shift_invariant: bool
 ) -> tuple[K, Recipe, Drawn, FeatureMap]:
     """Features, of a job and of an estimator, as rows X (n, d) of `weights` (n,) tell: what these are centred and
     divided by, then kernels and a recipe as `described` by what so scales inputs, then the recipe's draw of the seed.
-    Inputs that are `tied` have one scale; None where none is scaled. Features that see more of the inputs than their
-    differences see them as they are, unless scaled."""
+    Features that see more of the inputs than their differences see them as they are, unless scaled."""
     d = X.shape[1]
     center, scale = np.average(X, axis=0, weights=weights), np.ones(d)
     if tied is not None:

@@ -43,9 +43,8 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class TermRecipe:
-    """All that T depends on besides the features and the rows: neither weight nor outputs, so that terms which differ
-    in these alone share their sums. `inputs` are the columns of X that distances are taken of, `columns` those of F
-    that T is of; None for all."""
+    """All that T depends on besides features and rows: neither weight nor outputs, so that terms which differ in these
+    alone share sums. Distances are of the columns `inputs` of X, T of the `columns` of F; None for all."""
 
     graph: Graph
     normalised: bool
@@ -108,8 +107,7 @@ def tile_rows(width: int) -> int:
 
 
 def term_bytes(recipe: TermRecipe, m: int, rows: int) -> int:
-    """Bytes of T's sums and features in a task whose pieces (a group, a shard with its halo) have so many rows,
-    without their inputs and graph."""
+    """Bytes of T's sums and features in a task whose pieces (a group, a shard with its halo) have so many rows."""
     width = m + 1
     line, block = 8 * _padded(width), block_rows(width)
     square = 8 * width * width + _BESIDE
@@ -217,8 +215,7 @@ class Degrees:
         return min(all_of_them, total)
 
     def repeats(self, n: int, hops: int) -> float:
-        """Rows within `hops` edges of a row, on average: beyond the first edge rows are met as often as they have
-        edges."""
+        """Rows within `hops` edges of a row, on average: beyond the first rows are met as often as they have edges."""
         each = self.total / n
         met = float(self.degrees.astype(np.float64) ** 2 @ self.counts) / max(self.total, 1)
         return min(float(n), (1.0 + each) * _reach(n, 1.0 + met, hops - 1))

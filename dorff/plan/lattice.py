@@ -177,8 +177,7 @@ def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Ma
 
 
 def same_sample(frozen: Pass, dataset: Dataset) -> bool:
-    """Whether the rows that a pass has its constants from are what they were, or are no longer used: constants that
-    came from rows which have left the window stay."""
+    """Whether the rows that a pass has its constants from are what they were, or have left the window: these stay."""
     sample = frozen.constants.sample
     if sample.first < dataset.first:
         return True
@@ -209,8 +208,7 @@ def own_features(frozen: Pass, made: Made, configs: Configs | None, *, words: bo
 
 
 def check_covered(frozen: Pass, configs: Configs, made: Made) -> None:
-    """InputError for a kernel that the frequencies, made for others, are too few or too far apart for; of sums of
-    exponentials, the lattice."""
+    """InputError for a kernel that the frequencies (or lattice), made for others, are too few or too far apart for."""
     features, box = frozen.constants.features, box_of(frozen.spec)
     lattice = modes_of(features) if frozen.spec.sums is Kind.TOEPLITZ else alone_of(features)
     if lattice is not None:
@@ -235,10 +233,10 @@ def _covering(kernel: OperatorKernel) -> Iterator[None]:
         yield
     except InputError as error:
         scalars = " + ".join(str(base.scalar.config()) for _, base in kernel.terms())
-        raise InputError(
-            f"kernel: {scalars} needs frequencies that lie closer together, or reach further, than those of "
-            "features.drawn_for; list it there too, or leave drawn_for out"
-        ) from error
+        needs = (
+            f"{scalars} needs frequencies that lie closer together, or reach further, than those of features.drawn_for"
+        )
+        raise InputError(f"kernel: {needs}; list it there too, or leave drawn_for out") from error
 
 
 def scaled_recipe(frozen: Pass, sampler: Config, recipe: Recipe) -> Recipe:
@@ -255,11 +253,8 @@ def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
     weights = operator_weights(kernel, 2 * len(omega), density)
     kept = float(weights.sizes[: len(omega)].sum())
     if of.intercept:
-        zero = (
-            np.zeros((1, *omega.shape[1:])) if omega.ndim == 2 else (omega[:1] - omega[:1].mean(axis=1, keepdims=True))
-        )
-        alone = operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None))
-        kept += float(alone.sizes[0])
+        zero = omega[:1] - (omega[:1] if omega.ndim == 2 else omega[:1].mean(axis=1, keepdims=True))
+        kept += float(operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None)).sizes[0])
     return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
 
 
@@ -343,8 +338,7 @@ class LatticeCosts(NamedTuple):
 
 
 def lattice_costs(alone: Sequence[Recipe], spec: PassSpec) -> LatticeCosts:
-    """What the pass needs of the lattice that these recipes share; of one that is not known yet, what the largest may
-    whose inputs are those that vary."""
+    """What the pass needs of the lattice that these recipes share; of one that is not known yet, the most it may."""
     recipe, q, each = alone[0], spec.rows["q"], [one.lattice for one in alone]
     lattices = [modes for modes in each if modes is not None]
     if not lattices:
@@ -358,8 +352,6 @@ def lattice_costs(alone: Sequence[Recipe], spec: PassSpec) -> LatticeCosts:
     empty = exponentials(extents, q, recipe.sampler.config()["tolerance"])  # whose memory nobody touches
     held, sums = sum(piece.size for piece in empty.held()), length_of(extents, q)
     rows = 8 * LATTICE_ROWS * 6 * (len(extents) + 1 + q)
-    seconds = BESIDE_SUMS + (
-        PRODUCT * held if isinstance(empty, TensorExponentials) else WINDOW[len(extents)] * (1 + q) / 3
-    )
-    points = prod(grid_of(reach))
-    return LatticeCosts(8 * sums, 8 * (held + sums + q * q), 8 * (3 * held + 4 * sums) + rows, seconds, points)
+    summing = PRODUCT * held if isinstance(empty, TensorExponentials) else WINDOW[len(extents)] * (1 + q) / 3
+    each_fold, once = 8 * (held + sums + q * q), 8 * (3 * held + 4 * sums) + rows
+    return LatticeCosts(8 * sums, each_fold, once, BESIDE_SUMS + summing, prod(grid_of(reach)))

@@ -14,6 +14,7 @@ from dorff.data import Dataset, RowBlock
 from dorff.data.nodes import open_array
 from dorff.errors import InputError
 from dorff.features.lengthscale_search import ROWS, Tuned
+from dorff.features.projected import mapped
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes import Configs, PassSpec, RowsName
@@ -66,8 +67,7 @@ def tunes(config: Config) -> bool | None:
 def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple[list[Config], list[Tuned | None]]:
     """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be. `tune` is
     `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those that
-    differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, since the bits
-    depend on it."""
+    differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, for the bits."""
     filled, searches, by_kernel = list(configs), list[Tuned | None](), dict[str, Tuned]()
     for at, config in enumerate(configs):
         each = tunes(config)
@@ -90,16 +90,15 @@ def multiplied(
 ) -> tuple[list[Config], list[float]]:
     """Kernels that were tuned where `words` say so, with length-scales times what `multiple` makes of each; and these
     numbers. Those that differ in output matrices alone have the same."""
-    filled, factors, by_kernel = list(configs), list[float](), dict[str, float]()
-    for at, (word, config) in enumerate(zip(words, configs, strict=True)):
-        alone = _replaced(config, "output", "identity")
+    filled, factors, by_kernel = list(configs), [1.0] * len(configs), dict[str, float]()
+    for at in (at for at, word in enumerate(words) if tunes(word) is not None):
+        alone = _replaced(configs[at], "output", "identity")
         name = json.dumps(alone, sort_keys=True)
-        if tunes(word) is not None and name not in by_kernel:
+        if name not in by_kernel:
             by_kernel[name] = multiple(kernels.from_config(alone))
-        factors.append(by_kernel.get(name, 1.0) if tunes(word) is not None else 1.0)
-        if factors[at] != 1:  # all terms have the same
-            longer = np.asarray(next(lengthscales(config))) * factors[at]
-            filled[at] = _replaced(config, "lengthscale", longer.tolist())
+        if (factor := by_kernel[name]) != 1:  # all terms have the same
+            longer = np.asarray(next(lengthscales(configs[at]))) * factor
+            filled[at], factors[at] = _replaced(configs[at], "lengthscale", longer.tolist()), factor
     return filled, factors
 
 
@@ -109,46 +108,31 @@ def lengthscale_words(value: Any) -> set[str]:
 
 
 def concrete(config: Config, dataset: Dataset) -> Config:
-    """The same kernel with words for its length-scales, matrices read in, and columns for its views' arrays."""
-    return with_columns(read_matrices(with_words(config)), dataset)
-
-
-def with_words(config: Config) -> Config:
-    """The same kernel, `auto` length-scales replaced by the word that it comes to: one for each input, but one for all
-    in vector fields and in sums, whose terms share it, and the median distance in views, which are not tuned."""
+    """The same kernel with matrices read in, columns for its views' arrays, and for `auto` the word that it comes to: a
+    length-scale for each input, but one for all in vector fields and in sums, whose terms share it, and the median
+    distance in views, which are not tuned."""
     word = {"decomposable": _EACH, "multi_view": "median"}.get(config["type"], _ONE)
-    filled: Config = _mapped(config, lambda key, item: word if key == "lengthscale" and item == AUTO else item)
-    return filled
+    filled = mapped(config, lambda key, item: word if key == "lengthscale" and item == AUTO else item)
+    return with_columns(read_matrices(filled), dataset)
 
 
 def all_lengthscales(value: Any) -> Iterator[Any]:
     """Every length-scale in a configuration: a word, or None for numbers."""
-    for item in lengthscales(value):
-        yield item if isinstance(item, str) else None
+    return (item if isinstance(item, str) else None for item in lengthscales(value))
 
 
 def lengthscales(value: Any) -> Iterator[Any]:
     """Every length-scale in a configuration."""
     if isinstance(value, dict):
         for key, item in value.items():
-            if key == "lengthscale":
-                yield item
-            else:
-                yield from lengthscales(item)
+            yield from [item] if key == "lengthscale" else lengthscales(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from lengthscales(item)
 
 
 def _replaced(value: Any, name: str, put: Any) -> Any:
-    return _mapped(value, lambda key, item: put if key == name else item)
-
-
-def _mapped(value: Any, put: Callable[[str, Any], Any]) -> Any:
-    """The same with what `put` makes of a key and its item; items that it gives back are gone through in turn."""
-    if isinstance(value, dict):
-        return {key: _mapped(item, put) if (other := put(key, item)) is item else other for key, item in value.items()}
-    return [_mapped(item, put) for item in value] if isinstance(value, list | tuple) else value
+    return mapped(value, lambda key, item: put if key == name else item)
 
 
 def _spread(n: int, count: int) -> npt.NDArray[np.intp]:
@@ -167,8 +151,7 @@ def build_kernels(configs: Sequence[Config], d: int) -> tuple[kernels.OperatorKe
 
 
 def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) -> list[Config]:
-    """The same kernels, the word median replaced by that of the distances between scaled inputs X (n, d), of the
-    columns that a kernel sees."""
+    """The same kernels, the word median replaced by that of distances between scaled inputs X (n, d)."""
 
     def median(scalar: Config, columns: Sequence[int]) -> Any:
         if scalar["lengthscale"] != "median":
@@ -191,8 +174,7 @@ def _with_numbers(value: Any, number: Callable[[Config, Sequence[int]], Any], co
 
 
 def with_columns(config: Config, dataset: Dataset) -> Config:
-    """The same kernel; of several views each with the columns of X (n, d) that its arrays are, in place of their
-    names."""
+    """The same kernel; of views each with the columns of X (n, d) that its arrays are, in place of their names."""
     if config["type"] != "multi_view":
         return config
     columns = array_columns(dataset)
@@ -216,9 +198,7 @@ def array_columns(dataset: Dataset) -> dict[str, range]:
 def read_matrices(config: Any) -> Any:
     """The same configuration with output matrices that are files read in."""
     files = ("matrix", "factor", "graph")
-    return _mapped(
-        config, lambda key, item: read_matrix(Path(item)) if key in files and isinstance(item, str) else item
-    )
+    return mapped(config, lambda key, item: read_matrix(Path(item)) if key in files and isinstance(item, str) else item)
 
 
 def read_matrix(path: Path) -> list[list[float]]:

@@ -80,9 +80,8 @@ def weight_grid(terms: Sequence[ManifoldTerm]) -> list[tuple[float, ...]]:
 
 
 class TermCosts(NamedTuple):
-    """Of all terms together: the most bytes of one task, and what of its graph makes it as large ("" for nothing);
-    bytes that the driver holds while it solves, bytes on disk, and flops; the rows that features are made of, and the
-    flops of `syrk` that all else takes as long as."""
+    """Of all terms: bytes of the largest task, of the solving driver and on disk; flops; what of its graph makes the
+    task as large ("" for nothing); rows that features are made of, and flops of `syrk` that all else is like."""
 
     task_bytes: int = 0
     held_bytes: int = 0

@@ -90,8 +90,7 @@ class Plan(_Draft):
     drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is C (q, p) where
     targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates` and `recipe`
     length-scales that rows must tell are about 1. `terms` are the manifold terms. `constants` are those of a plan that
-    is tried in memory; otherwise they are read from where they were frozen. `resolved` are the keys that the job left
-    out, which `job` has."""
+    is tried in memory, else read from where they were frozen; `resolved` keys that the job left out and `job` has."""
 
     costs: Costs
     terms: tuple[ManifoldTerm, ...] = ()
@@ -185,8 +184,7 @@ class Plan(_Draft):
 
     @property
     def patterns(self) -> Sequence[str] | None:
-        """The patterns of targets that count, where rows have more than there are sums for, as far as is known: None
-        before the first fit, too."""
+        """The patterns of targets that count, where rows have more than there are sums for; None before a first fit."""
         return None if frozen_hash(self.directory) is None else self.frozen().constants.patterns
 
     def frozen(self) -> Pass:
@@ -214,7 +212,7 @@ class Plan(_Draft):
 
     def configs(self) -> Configs:
         """The kernels of the job, with numbers where it has words for length-scales."""
-        if _with_words(self.kernel_configs) is None:
+        if not lengthscale_words(self.kernel_configs):
             return self.kernel_configs
         # Another job may have frozen the pass that they share: only kernels that its name tells are known there.
         constants = self.frozen().constants
@@ -223,8 +221,7 @@ class Plan(_Draft):
         return configs
 
     def sharing(self) -> list[float | None]:
-        """The effective sample size of each kernel, in frequencies; None where they were drawn for it alone.
-        InputError for a kernel that they serve too badly (see `check_targets`)."""
+        """The effective sample size of each kernel, in frequencies; None if drawn for it alone. See `check_targets`."""
         targets = self.fitted()
         if self.drawn_configs is self.kernel_configs and len(targets) == 1:
             return [None]
@@ -253,7 +250,7 @@ class Plan(_Draft):
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
         status = self.frozen().constants.tuned
-        if status is None or not _with_words(self.kernel_configs):
+        if status is None or not lengthscale_words(self.kernel_configs):
             return [None] * len(self.kernel_configs)
         return list(status)
 
@@ -298,7 +295,8 @@ def _drafted(resolved: Resolved) -> _Draft:
     recipe = make_recipe(sources, dataset, job, observe)
     if drawn is not configs:
         check_sharing(candidates, sources, recipe)
-    words = _with_words(drawn), _with_words(configs) if drawn is not configs else None
+    of_drawn, of_own = (one if lengthscale_words(one) else None for one in (drawn, configs))
+    words = of_drawn, of_own if drawn is not configs else None
     together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
     width = 0 if lattice.summable(job, recipe) else recipe.m + 1 + dataset.q
     if job.data.window is not None:
@@ -393,8 +391,3 @@ def _spec(
         tuning=(job.solve.intercept, None if observe is None else observe.tolist()) if tuned else None,
         one_scale=False,
     )
-
-
-def _with_words(configs: Configs) -> Configs | None:
-    """The kernels, where the rows must say what one of their words stands for."""
-    return configs if lengthscale_words(configs) else None

@@ -54,8 +54,7 @@ class Resolved:
 
 
 def told_by_arrays(job: Job) -> Resolved:
-    """The job with its targets: where it names none, and the data have classes but no array y, these. InputError for
-    what such targets do not go with."""
+    """The job with its targets: where it names none, and the data have classes but no array y, these."""
     store, one = locate(str(job.data.store)), Resolved(job)
     if "targets" in job.data.model_fields_set:
         return one
@@ -125,8 +124,7 @@ def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:
 
 
 def fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int) -> FoldRule:
-    """Folds where they choose; or one of them against all others, where one is held out for something else. Leaves have
-    `largest` rows at most."""
+    """Folds where they choose; or one against all others, held out for something else. Leaves have `largest` rows."""
     folds, few = job.solve.folds, len(leaves) < job.solve.folds.count
     by_rows, run = folds.by != "leaves", _RUNS.get(folds.by, GROUPED)
     if job.solve.select == "kfold":
@@ -147,8 +145,7 @@ def fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int) 
 def told_by_rows(
     job: Job, constants: FrozenConstants, words: Configs, configs: Configs, columns: Sequence[str]
 ) -> Iterator[Chosen]:
-    """What the rows told: how folds are dealt, and the length-scales that stand for the job's `words`, by the inputs'
-    `columns` where each has its own."""
+    """What the rows told: how folds are dealt, and length-scales for the job's `words`, of each input by its column."""
     looked, run, lattice = constants.sampled, constants.run, alone_of(constants.features)
     if looked is not None and run is not None and job.solve.folds.by == AUTO:
         by = "rows" if run == 1 else f"blocks of {run:,} rows"

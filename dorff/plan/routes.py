@@ -33,8 +33,7 @@ LEAVE: Final = 8.0
 
 
 def sample_rows(m: int, t: int, n: int) -> int:
-    """Rows of the sample that preconditions a system of t targets coupled to one: a fifth of the features, within what
-    the driver's memory allows."""
+    """Rows of the sample that preconditions a system of t targets coupled to one: a fifth of the features, bounded."""
     return int(min(n, np.clip(m // 5, LEAST_DUAL, MOST_DUAL) // t))
 
 
@@ -74,8 +73,7 @@ class Shape:
 @dataclass(frozen=True)
 class Means:
     """What the job says there is: workers, and bytes of each; and what one core does. Not what there happens to be,
-    such as free disk or the driver's memory: a fit that these are too small for is refused, and not another fit made
-    of it."""
+    such as free disk or the driver's memory: these refuse a fit, and make no other of it."""
 
     workers: int
     worker_memory: float
@@ -156,8 +154,7 @@ def _reason(way: Way, passed: Sequence[Way]) -> str:
 
 
 def _asks(job: Job, learned: bool, candidates: int, *, by: Sequence[str]) -> str:
-    """What asks for a factor, "" if nothing; a choice by one of the rules `by` does not. Without any there are no
-    moments."""
+    """What asks for a factor, "" if nothing; a choice by a rule of `by` does not. Without any there are no moments."""
     solving, folds, estimates = job.solve, "kfold" in by, "evidence" in by
     choices = (len(solving.ridges), "ridges"), (candidates, "kernels"), (len(job.features.counts), "counts of features")
     can = solving.select in by

@@ -86,8 +86,7 @@ def dependence(F: FloatArray, Y: FloatArray, numbers: Rows) -> tuple[float, floa
     and how many rows on either side are meant; of features F (n, m), targets Y (n, q) and the rows' numbers (n,) in
     order. The first is leave-one-out against h-block cross-validation (Burman, Chow & Nolan 1994) of ridge regression:
     with the hat matrix H of all rows and a row's neighbours B, the residual e without them is the row's entry of (I -
-    H_BB)^-1 e_B. Departures: the intercept is that of all rows, and errors below a hundredth of the targets' variance
-    are nothing that need be told."""
+    H_BB)^-1 e_B. Departures: the intercept is that of all rows, and errors below NOTHING need not be told."""
     Y = Y[:, np.ptp(Y, axis=0) > 0] if len(Y) else Y[:, :0]  # those that vary
     Y = (Y - Y.mean(axis=0)) / Y.std(axis=0) if Y.size else Y
     n, beside = len(F), int(np.clip(len(F) // 20, 1, BESIDE))
@@ -139,8 +138,7 @@ def block_length(rows: int, folds: int) -> int:
 
 def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None, ...]:
     """Held-out R2 of each target (q,) by ridge regression on the inputs X (n, d), at the best of a few ridges for it;
-    None of targets that do not vary, of few rows, and where all are in one fold. Of wide rows some do: as many as may
-    be decomposed in a moment."""
+    None of targets that do not vary, of few rows, and where all are in one fold. Of wide rows as many as are quick."""
     d = X.shape[1]
     some = slice(None, None, math.ceil(max(1, len(X)) / max(LINEAR_FLOPS / d**2, math.sqrt(LINEAR_FLOPS / d))))
     X, Y, fold_of = X[some], Y[some], fold_of[some]

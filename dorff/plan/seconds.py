@@ -50,8 +50,7 @@ START_WORKERS: Final = 8.0  # and with workers
 
 @dataclass(frozen=True)
 class Pace:
-    """What one core of this machine does: flops of `syrk` and of a product with few columns a second, and the seconds
-    of one number of F."""
+    """What a core does: flops of `syrk` and of a product with few columns a second, and seconds of a number of F."""
 
     square: float
     thin: float
@@ -64,8 +63,7 @@ class Pace:
 
     @classmethod
     def of(cls, recipe: Recipe, width: int) -> "Pace":
-        """Measured in some tenths of a second, in the time of this thread alone: what else the machine does counts
-        little."""
+        """Measured in some tenths of a second of this thread's own time: what else the machine does counts little."""
         tried = min(width, TRIED_WIDTH)
         large = recipe.numbers > TRIED_NUMBERS
         map_ = replace(recipe, n_features=min(recipe.n_features, TRIED_WIDTH)) if large else recipe
@@ -120,8 +118,7 @@ def _number_seconds(recipe: Recipe) -> float:
 def solve_work(job: Job, sizes: Sequence[Size], terms: int, *, keeps: bool, path: bool = True, rows: int = 0) -> float:
     """What solving directly takes, in flops of `syrk`: every kernel of these sizes with each number of features and
     each of the combinations of weights of manifold `terms`, the choice among ridges, and the posterior where it is
-    kept. `path` says that folds of large systems may be solved along a path of ridges, `rows` are those that may be
-    left out one at a time."""
+    kept. `path`: folds of large systems may be solved along a path of ridges; `rows` may be left out one at a time."""
     solving, counts, trials = job.solve, job.features.counts, len(job.solve.ridges)
     single = trials * terms * len(counts) * len(sizes) == 1
     noises = criterion_of(solving.select).noise and not single

@@ -26,8 +26,7 @@ _AROUND: Final = (0.6, 1.0, 1.6)  # of a length-scale, for a mixture that serves
 def make_recipe(
     kernels: Kernels, dataset: Dataset, job: Job, observe: FloatArray | None, box: FloatArray | None = None
 ) -> Recipe:
-    """The features that serve every kernel: of the one, or of the mixture of all; of inputs in a box (2, d), as they
-    are scaled, where that is known."""
+    """The features that serve every kernel: of the one, or of the mixture of all; for scaled inputs in a box (2, d)."""
     d, p = dataset.d, dataset.q if observe is None else observe.shape[1]
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in kernels]
     kernel = mixture(fixed, d, p)

@@ -37,8 +37,7 @@ class Scores:
     `accuracy` is the share of rows whose likeliest class is the true one, `log_loss` the mean of -log of the true
     class's probability; None for other models. In all of these rows count by the column `weights`, once where it is
     None. `coverage` has an entry for each level that was asked for, by the level as text, and counts rows.
-    `rows_dropped` weigh nothing, or were left out as the model's `data.nan` says; `rows_repeating` were scored, though
-    they lie beyond the model's `ends`."""
+    `rows_dropped` weigh nothing, or were left out by `data.nan`; `rows_repeating` lie beyond the model's `ends`."""
 
     rows: int
     r2: float
@@ -80,8 +79,7 @@ def score(
     compares it with models of other kernels. Rows count by the column `weights` where the data set has it: that of the
     model's job (`data.weights`) if None; "" counts each once. Rows of NaN or infinity, and those without a label by
     the job's `data.labelled`, are left out where the model was fitted so. Raises InputError where inputs or targets
-    are not the model's, a row holds NaN or infinity and it was fitted with `nan: refuse`, or `coverage` is asked of a
-    model without posterior."""
+    are not the model's, it has no posterior for `coverage`, or `nan: refuse` and a row holds NaN or infinity."""
     version, levels = resolve_model(model), tuple(coverage)
     fitted = load_model(version, posterior=bool(levels))
     sight = ModelInputs.of(fitted, inputs, views)
@@ -227,7 +225,5 @@ def _coverage(names: Sequence[str], inside: FloatArray, counts: FloatArray, *, c
     kinds = {"plain": inside[0], "conformal": inside[1] if corrected else None}
     together = {kind: None if of is None else float(of.sum() / max(counts.sum(), 1)) for kind, of in kinds.items()}
     shares = {kind: None if of is None else (of / np.maximum(counts, 1)).tolist() for kind, of in kinds.items()}
-    apart = {
-        name: {kind: None if of is None else of[at] for kind, of in shares.items()} for at, name in enumerate(names)
-    }
+    apart = {name: {kind: of and of[at] for kind, of in shares.items()} for at, name in enumerate(names)}
     return {**together, "per_output": apart}

@@ -25,8 +25,7 @@ def labels_of(model: Model) -> tuple[Label, ...] | None:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What is read for a prediction: `arrays`, their columns' places in X, and which views these are for; `columns`
-    and `views` are None where they are all there is."""
+    """What is read for a prediction: `arrays`, their `columns` in X, and for which `views`; None of these for all."""
 
     arrays: tuple[str, ...]
     columns: tuple[int, ...] | None = None

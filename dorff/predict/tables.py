@@ -47,8 +47,7 @@ class Tables:
     ) -> "Iterator[Tables]":
         """What stands for files is in a folder beside `wanted`, and gone at the end. The columns of a file are encoded
         as the model's were, and numbers stand for none as there; `options` are those of `ingest`. InputError where
-        `wanted` is there, the model does not say its columns, `arrays` or views are named of a file, or options are
-        given of a data set."""
+        `wanted` is there, the model says no columns, `arrays` are named of a file, or options given of a data set."""
         if arrays if given.is_file() else options:
             problem = f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}"
             raise InputError(f"{problem}; leave {'these' if arrays else '--missing and --unknown-zero'} out")

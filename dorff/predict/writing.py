@@ -83,8 +83,7 @@ def _percent(level: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Writing:
-    """What is written: of the model `version`, whose content has this name, what was `asked` for at the inputs of
-    `dataset`, as these arrays. Small, picklable."""
+    """Of the model `version`, whose content has this `name`, what was `asked` for at `dataset`'s inputs. Picklable."""
 
     version: str
     name: str

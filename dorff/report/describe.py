@@ -145,8 +145,7 @@ class Subject:
         return [] if self.data is None else _dummies(self.data[0])
 
     def places(self, i: int, count: int) -> tuple[FloatArray, bool]:
-        """So many values of input i where most of the data are, in the box where no data are kept; or the few that
-        there are in the data, if there are no more, which the second says."""
+        """So many values of input i where most data are (without any in the box); or all if few, as the second says."""
         ends = self.low[i], self.high[i]
         if self.data is not None:
             column = self.data[0][:, i]
@@ -192,8 +191,8 @@ def sequence(value: object) -> Sequence[Any]:
 
 
 def _columns(names: object, count: int, default: str) -> tuple[ColumnLabel, ...]:
-    if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == count:
-        return tuple(read_column(str(name)) for name in names)
+    if len(given := sequence(names)) == count:
+        return tuple(read_column(str(name)) for name in given)
     return tuple(ColumnLabel(f"{default}{number}") for number in range(count))
 
 
