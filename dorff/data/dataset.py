@@ -216,8 +216,7 @@ class Dataset:
             return None
         values = self._column(self.labelled, start, stop)
         labelled: npt.NDArray[np.bool_] = values == 1
-        strange = (values != 0) & ~labelled
-        if strange.any():
+        if (strange := (values != 0) & ~labelled).any():
             row = int(np.argmax(strange))
             problem = f"row {start + row}, column {self.labelled.name}: wanted 1 (labelled) or 0 (unlabelled)"
             raise InputError(f"{self.path}: {problem}, got {values[row]}; mend the data, or name another column.")

@@ -87,8 +87,7 @@ class LabelTable:
         return codes[:, None]
 
     def _code(self, value: Any, where: str) -> int:
-        label = label_of(value, where)
-        if label is None:
+        if (label := label_of(value, where)) is None:
             return MISSING
         code = self._codes.setdefault(text_of(label), len(self._values))
         if code == len(self._values):

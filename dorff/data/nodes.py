@@ -88,8 +88,7 @@ class StoredArray:
 
 def node(path: Path, name: str = "") -> Node:
     """Read what a folder is from its metadata file."""
-    key = next((key for key in METADATA if (path / key).is_file()), None)
-    if key is None:
+    if (key := next((key for key in METADATA if (path / key).is_file()), None)) is None:
         return Node(name, path, problem="missing")
     kind = None
     with suppress(InputError):  # it is damaged
@@ -124,8 +123,7 @@ def group_attributes(path: Path) -> Attributes:
         raise InputError(f"{path}: wanted a Zarr group, but {what}; give the group that holds the arrays.")
     if here.key != "zarr.json":  # of Zarr v2
         content = {"attributes": read_json(path / ".zattrs")} if (path / ".zattrs").is_file() else {}
-    attributes = content.get("attributes", {})
-    if not isinstance(attributes, dict):
+    if not isinstance(attributes := content.get("attributes", {}), dict):
         raise InputError(f"{path}: its attributes are damaged; restore its metadata from a copy or ingest again.")
     return attributes
 
@@ -214,8 +212,7 @@ def _open(path: Path, name: str, key: str, size: int, mtime_ns: int, kinds: str)
         raise InputError(f"{what}: its metadata cannot be understood (chunks of no rows); write it again.")
     if array.ndim == 2 and array.shape[1] > MOST_COLUMNS:
         raise InputError(f"{what}: wanted at most {MOST_COLUMNS} columns, claims {array.shape[1]}; write it again.")
-    kind = np.dtype(array.dtype).kind
-    if kind not in kinds:
+    if (kind := np.dtype(array.dtype).kind) not in kinds:
         wanted, remedy = "real numbers", "convert it to numbers first"
         if kinds != NUMBER_KINDS:
             wanted, remedy = "labels", "store whole numbers, booleans or text of fixed length"

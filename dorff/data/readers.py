@@ -124,8 +124,7 @@ class Reader(ABC):
         counts = Counter(self.columns)
         resolved = [column for name in names for column in self.expand(name)]
         for column in resolved:
-            count = counts[column]
-            if count > 1:
+            if (count := counts[column]) > 1:
                 raise InputError(f"{self.path}: {count} columns are named {column!r}; rename them, one name a column.")
             if count == 0:
                 held = ", ".join(self.columns[:20]) + (", ..." if len(self.columns) > 20 else "")
@@ -203,8 +202,7 @@ class ArraysReader(Reader):
         return tuple(f"{name}{j}" for j in range(info.shape[1]))
 
     def dtype(self, column: str) -> np.dtype[Any]:
-        dtype = self.arrays[self._place[column][0]].dtype
-        if dtype.kind not in NUMBER_KINDS:
+        if (dtype := self.arrays[self._place[column][0]].dtype).kind not in NUMBER_KINDS:
             raise unwanted(self.path, column, dtype, NUMBERS)
         return dtype
 
@@ -262,8 +260,7 @@ def _open_file(path: str, asked: Collection[str]) -> Reader:
         raise InputError(f"{path}: there is no such file on this machine; check the path.")
     if not Path(path).is_file():
         raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
-    entry = READERS.get(suffix)
-    if entry is None:
+    if (entry := READERS.get(suffix)) is None:
         remedy = f"wanted one of {', '.join(READERS.names)}"
         raise InputError(f"{path}: its format is not known from {suffix or 'its name'!r}; {remedy}.")
     options = {"asked": asked} if "asked" in entry.options.model_fields else {}

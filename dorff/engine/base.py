@@ -190,8 +190,7 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
     seconds to answer and to have a worker, and as long again whenever it falls silent. IncompleteError where it does
     not; InputError where it would be reached by plain TCP off loopback, or a worker has other versions than the driver;
     DoesNotFitError where no worker of it has the bytes it `needs`."""
-    entry = CLUSTERS.get(cluster.type)
-    if entry is None:
+    if (entry := CLUSTERS.get(cluster.type)) is None:
         raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
     silent: AbstractContextManager[None] = nullcontext()
     if not cluster.in_driver:  # Dask's log is not shown: what matters is raised in the driver

@@ -278,13 +278,11 @@ def _check_structure(W: Any, what: str) -> None:
 def check_edges(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, n: int, what: str = "graph") -> None:
     """InputError, naming the first edge at fault, unless all nodes are in 0..n-1 and all weights finite and >= 0."""
     tail, head, weight = np.asarray(i), np.asarray(j), np.asarray(w)
-    outside = (tail < 0) | (tail >= n) | (head < 0) | (head >= n)
-    if outside.any():
+    if (outside := (tail < 0) | (tail >= n) | (head < 0) | (head >= n)).any():
         at = int(np.argmax(outside))
         problem = f"{what}: wanted nodes from 0 to {n - 1}, one a row, got an edge from {tail[at]} to {head[at]}"
         raise InputError(f"{problem}; mend the graph, or give the rows that it is of.")
-    wrong = ~(np.isfinite(weight) & (weight >= 0))
-    if wrong.any():
+    if (wrong := ~(np.isfinite(weight) & (weight >= 0))).any():
         at = int(np.argmax(wrong))
         problem = f"{what}: wanted finite weights of at least 0, got {weight[at]} between {tail[at]} and {head[at]}"
         raise InputError(f"{problem}; mend it, or leave that edge out.")
@@ -304,8 +302,7 @@ def undirected(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, both: bo
     low, high, weight, down = low[order], high[order], weight[order], down[order]
     new = np.ones(len(low), bool)
     new[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-    first = np.flatnonzero(new)
-    if not len(first):
+    if not len(first := np.flatnonzero(new)):
         return low, high, weight
     least, most = np.minimum.reduceat(weight, first), np.maximum.reduceat(weight, first)
     differ = least < most * (1.0 - EQUAL)

@@ -154,8 +154,7 @@ def _candidates_of(spec: GraphSpec, tasks: Sequence[BuildTask], P: int) -> Itera
 
 def _row_at(spec: GraphSpec, runs: IntArray, tasks: Sequence[BuildTask], p: int, ends: IntArray, place: int) -> int:
     """The number of the row that is the candidate at this place in partition p."""
-    run = int(np.searchsorted(ends, place, "right"))
-    if run == len(runs):
+    if (run := int(np.searchsorted(ends, place, "right"))) == len(runs):
         return int(runs[-1, 1])
     member = np.frombuffer(spec.read(tasks[run], (build_spec.MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
     return int(runs[run, 0] + member["row"])

@@ -283,8 +283,7 @@ def finished(parts: Mapping[Part, Moments], features: FeatureMap, recipe: TermRe
     """T over all m features from the sums of all its parts, zero where it is not of a feature; `unit` says what
     rounding may have cost, relative to the largest diagonal entry (`difference_shift`)."""
     width = recipe.width(features)
-    T = parts.get(_T)
-    if T is None:  # not one edge
+    if (T := parts.get(_T)) is None:  # not one edge
         T = Moments(width - 1, 0, 0, _NONE, np.zeros(width * (width + 1) // 2))
     if _SIZE in parts:
         T = _losing(T, UNIT * float(parts[_SIZE].packed[0]))

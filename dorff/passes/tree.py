@@ -225,8 +225,7 @@ class Tree:
     def _settle(self, node: Node) -> list[Task]:
         """All leaves of a node that may be there are known, and so is its name: it is there, or it is to be made."""
         del self._waiting[node]
-        path = self._path(node)
-        if path.exists():
+        if (path := self._path(node)).exists():
             self._have.add(node)
             if node[0] <= self._kept or self._kept < 0:  # higher up, sums that are kept may still be under way
                 for below in [one for one in self._have if one != node and node in self._path_up(one)]:

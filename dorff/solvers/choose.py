@@ -256,8 +256,7 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
         raise InputError("features.count: several do not go with a multi-view kernel; give one count")
     D, first = setting.m // 2, m // 2
     at = np.concatenate([np.arange(first), np.arange(D, D + first)])
-    density = setting.density
-    if density is not None:
+    if (density := setting.density) is not None:
         omega, log_density, serves = density
         density = (omega[:first], log_density[:first], None if serves is None else serves[:, :first])
     factor = np.sqrt(D / first)

@@ -161,8 +161,7 @@ class Problem:
 
     def _along(self, u: FloatArray, v: FloatArray) -> FloatArray:
         """u . v of vectors (p,) of all outputs, in each direction (J,); J = 1 where there are none."""
-        V = self.directions
-        if V is None:
+        if (V := self.directions) is None:
             return np.array([u @ v])
         return np.asarray(np.sum((u.reshape(-1, len(V)) @ V) * (v.reshape(-1, len(V)) @ V), axis=0))
 

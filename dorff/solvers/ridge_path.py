@@ -221,8 +221,7 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
         return None
     family = Family([*(one.S for one in trainings), total.S], total.psi)
     each = [one.columns(whose, np.array(ridges)) for whose, one in enumerate(trainings)]
-    solved = _solutions(family, Columns.together(each))
-    if solved is None:
+    if (solved := _solutions(family, Columns.together(each))) is None:
         return None
     errors, size = FoldErrors.none(["neighbours"] * len(ridges), folds[0].q), np.zeros(len(ridges))
     ends, unit = np.cumsum([len(one.shift) for one in each]), max(fold.unit for fold in folds)
@@ -286,8 +285,7 @@ def _near(
     """Solve the columns `at` by the factor of `whose` at the pole; those left over, None where there is no factor."""
     if not len(at):
         return at
-    factored = family.factor(whose, pole)
-    if factored is None:
+    if (factored := family.factor(whose, pole)) is None:
         return None
     factor, solutions.least[at] = factored
     left = []

@@ -213,8 +213,7 @@ class DirectSolver(ABC):
         """The solution of all blocks, with GCV score and evidence if `scores`; None where it fails."""
         solved = list[BlockSolution]()
         for block in self.problem.blocks:
-            factor = self.factor(block, ridge)
-            if factor is None:
+            if (factor := self.factor(block, ridge)) is None:
                 return None
             solved.append(factor.solve(scores=scores))
         return Solution.of(self.problem, ridge, solved, self.rung, scores=scores)
@@ -250,8 +249,7 @@ class Criterion:
 
 def criterion_of(name: str) -> Criterion:
     """The criterion of a word; InputError where no installed package has it."""
-    entry = CRITERIA.get(name)
-    if entry is None:
+    if (entry := CRITERIA.get(name)) is None:
         raise InputError(f"criterion {name!r} is not known; use one of: {', '.join(CRITERIA.names)}")
     criterion = entry.build()
     if not isinstance(criterion, Criterion) or (criterion.of_fit is None and name not in HELD_OUT):

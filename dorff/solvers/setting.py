@@ -325,8 +325,7 @@ class Setting:
 def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
     """The ridge of a fit of other rows for a solve of `parts`; of ridges of directions of their own, each goes to the
     direction here that is most like its own: eigenvectors of an output covariance differ, and so may their order."""
-    ridges = fit.solution.ridges
-    if ridges is None:
+    if (ridges := fit.solution.ridges) is None:
         return fit.solution.ridge
     here = setting.weights(setting.fixed(parts))
     theirs, mine = output_directions(fit.weights.root[0]), output_directions(here.root[0])

@@ -67,8 +67,7 @@ def estimated(of: Preconditioned, ridge: float) -> Estimate:
         freedom[columns], counts = each.mean(), counts + len(columns) * each
         if not system.apart:
             shares = system.shares(u, x, at).mean(axis=1)
-    load = iterated.solved.block.load
-    if load is not None:
+    if (load := iterated.solved.block.load) is not None:
         shares = (load**2 / np.where(system.a > 0, system.a, 1.0)) @ freedom
     ended, solved = bool(np.isfinite(logs).all()), replace(iterated.solved, log_det=log_det, freedom=freedom)
     error, counted = (float(each.std(ddof=1) / np.sqrt(PROBES)) if ended else np.inf for each in (logs, counts))

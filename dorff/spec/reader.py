@@ -38,8 +38,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_whole_number(self, node: yaml.ScalarNode) -> int:
-        number = self.construct_yaml_int(node)
-        if number.bit_length() > 63:
+        if (number := self.construct_yaml_int(node)).bit_length() > 63:
             problem = "a whole number of more than 63 bits"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
         return number

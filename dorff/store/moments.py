@@ -248,8 +248,7 @@ def _name(member: zipfile.ZipInfo) -> str:
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
     """The array in a NPY file whose header is looked at first."""
     with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        if version not in _HEADERS:
+        if (version := np.lib.format.read_magic(file)) not in _HEADERS:
             raise ValueError(f"an array's format is {version}, wanted 1.0 or 2.0")
         shape, _, dtype = _HEADERS[version](file)
         if dtype.kind not in _KINDS or min(shape, default=0) < 0:
