@@ -175,7 +175,7 @@ class Learner:
         """The different values of columns of text; those whose first is a time get their units in `times` instead."""
         words: dict[str, set[str]] = {of: set() for of in text}
         for reader in readers:
-            wanted = [of for of in reader.resolve([of for of in text if of not in times])]
+            wanted = reader.resolve([of for of in text if of not in times])
             for block in reader.blocks([], wanted) if wanted else ():
                 for of, run in zip(wanted, block.labels, strict=True):
                     where = f"{reader.path}: column {of!r}"
@@ -223,9 +223,7 @@ def _day(values: Sequence[str]) -> str:
 class Encoded(Reader):
     """A source whose columns come as encodings say; of one number each; of zeros, `=0`; the label `FILE`, its path."""
 
-    def __init__(
-        self, reader: Reader, encodings: Mapping[str, Encoding], absent: FillValues, *, zero: bool = False
-    ) -> None:
+    def __init__(self, reader: Reader, encodings: Mapping[str, Encoding], absent: FillValues, *, zero: bool) -> None:
         super().__init__(reader.path, reader.columns, numbered=reader.numbered)
         self._reader, self._encodings, self._absent, self._zero = reader, encodings, absent, zero
         self._of = {column: one for one in encodings.values() for column in one.columns}

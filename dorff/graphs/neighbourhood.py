@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.graphs.graph import KNN, FloatArray
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 Edges = tuple[IntArray, IntArray, FloatArray]
 Pairs = tuple[IntArray, IntArray]  # places among the queries, and rows
 _Points = tuple[npt.NDArray[Any], FloatArray]  # (n, d) of some type, and their squares before they were rounded to it
@@ -319,9 +320,7 @@ def undirected(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, both: bo
     return low[first], high[first], least + 0.5 * (most - least)
 
 
-def _asymmetric(
-    a: int, b: int, weights: FloatArray, down: npt.NDArray[np.bool_], *, both: bool, what: str
-) -> InputError:
+def _asymmetric(a: int, b: int, weights: FloatArray, down: BoolArray, *, both: bool, what: str) -> InputError:
     """What an edge between a < b that has these weights, some of them from b to a, is refused with."""
     up_value = weights[~down][0] if (~down).any() else (0.0 if both else weights[0])
     down_value = weights[down][-1] if down.any() else (0.0 if both else weights[-1])

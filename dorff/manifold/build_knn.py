@@ -19,7 +19,7 @@ import scipy.sparse as sp
 import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
 from dorff.graphs import neighbours, own_scale
-from dorff.manifold.build_spec import BuildTask, GraphSpec, Layout, Written, load_layout, load_spec, write_parts
+from dorff.manifold.build_spec import BuildTask, GraphSpec, Layout, Table, Written, load_layout, load_spec, write_parts
 from dorff.moments import FloatArray, IntArray
 from dorff.store import write_atomic
 
@@ -192,7 +192,7 @@ def lists(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     return write_parts(spec.path(task), head + parts), ()
 
 
-def _candidates(layout: Layout, p: int, begin: int, end: int) -> npt.NDArray[Any]:
+def _candidates(layout: Layout, p: int, begin: int, end: int) -> Table:
     """The candidates of a partition among rows begin..end-1, ascending."""
     held = []
     for run in range(int(layout.run_of(np.array(begin))), int(np.searchsorted(layout.runs[:, 0], end))):
@@ -205,14 +205,12 @@ def _candidates(layout: Layout, p: int, begin: int, end: int) -> npt.NDArray[Any
     return np.concatenate(held)
 
 
-def _scaled(layout: Layout, some: npt.NDArray[Any]) -> FloatArray:
+def _scaled(layout: Layout, some: Table) -> FloatArray:
     """The scaled inputs (c, k) of candidates."""
     return layout.spec.scaled(layout.copies(some["run"], some))
 
 
-def _nearest_of(
-    layout: Layout, candidates: npt.NDArray[Any], queries: IntArray, most: int
-) -> tuple[IntArray, FloatArray]:
+def _nearest_of(layout: Layout, candidates: Table, queries: IntArray, most: int) -> tuple[IntArray, FloatArray]:
     """`neighbours` of these queries among candidates; where these are more than `most`, by parts of half as many."""
     k, numbers = layout.spec.knn.neighbours, candidates["number"]
     if len(candidates) <= most:

@@ -104,9 +104,7 @@ class _Iteration:
     close: float
     noise: FloatArray | None = None
 
-    def run(
-        self, z: FloatArray, visit: Callable[[int, ConjugateGradients], None] = lambda _step, _columns: None
-    ) -> _Walk:
+    def run(self, z: FloatArray, visit: Callable[[int, ConjugateGradients], None] = lambda *_: None) -> _Walk:
         """For z (k, n); `visit` sees each step before it is done."""
         (system, inverse), shift, at = self.of, self.shift, self.at
         a = system.a[at]
