@@ -226,10 +226,8 @@ class VariablesReader(ArraysReader):
             index = tuple(slab[grid.dims.index(dim)] for dim in along)
             # Opened for each slab: the pages of a map kept open would count as this process's memory.
             with self._opened() as file:
-                if self.variables[name].stored.kind == "U":
-                    values = np.array(file[name].asstr("utf-8")[index])
-                else:
-                    values = np.array(self._of(file, name)[index])
+                text = self.variables[name].stored.kind == "U"
+                values = np.array((file[name].asstr("utf-8") if text else self._of(file, name))[index])
             if values.dtype == np.dtype("S1") and values.ndim == 2 and self.grid is None:
                 values = values.view(f"S{values.shape[1]}")
             if self.grid is not None:

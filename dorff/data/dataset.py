@@ -359,9 +359,8 @@ def class_counts(dataset: Dataset) -> tuple[float, ...]:
     attributes = group_attributes(path)
     table = stored_labels(attributes, path)
     counts = np.zeros(len(coding.labels) + 1)  # the last: of rows without a label
-    counted = table is not None and coding.values is None and dataset.weights is None and dataset.labelled is None
-    same = committed(path, attributes) == range(dataset.first, dataset.n)
-    if counted and table is not None and same:
+    counted = coding.values is None and dataset.weights is None and dataset.labelled is None
+    if table is not None and counted and committed(path, attributes) == range(dataset.first, dataset.n):
         np.add.at(counts, np.array(coding.places), table.counts)
     else:
         for start, stop in dataset.runs():

@@ -205,8 +205,7 @@ class Coding:
             values = np.array(self.values, stored.dtype)
             index = np.searchsorted(values, stored)
             none = np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(len(stored), bool)
-            strange = values[np.minimum(index, len(values) - 1)] != stored
-            strange &= ~none
+            strange = (values[np.minimum(index, len(values) - 1)] != stored) & ~none
             index[none] = MISSING
         if strange.any():
             row = int(np.argmax(strange))

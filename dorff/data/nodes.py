@@ -92,8 +92,7 @@ def node(path: Path, name: str = "") -> Node:
         return Node(name, path, problem="missing")
     kind = None
     with suppress(InputError):  # it is damaged
-        content = read_json(path / key)
-        kind = {".zarray": "array", ".zgroup": "group"}.get(key, content.get("node_type"))
+        kind = {".zarray": "array", ".zgroup": "group"}.get(key, read_json(path / key).get("node_type"))
     return Node(name, path, kind == "array", "" if kind in ("array", "group") else "damaged", key)
 
 

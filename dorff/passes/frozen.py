@@ -259,20 +259,18 @@ class FrozenConstants:
         run, seed = config["run"], config.get("fold_seed")
         if type(run or 0) is not int or (run or 0) < GROUPED or type(seed or 0) is not int:
             raise InputError("its folds are not those of a plan")
+        draw = Drawn(features.phi, arrays.get("log_density"), arrays.get("serves"))
+        given = features, draw, arrays["y0"], arrays.get("class_weight"), RowsName(**config["sample"])
         return cls(
-            features,
-            Drawn(features.phi, arrays.get("log_density"), arrays.get("serves")),
-            arrays["y0"],
-            arrays.get("class_weight"),
-            RowsName(**config["sample"]),
+            *given,
             patterns=None if patterns is None else tuple(patterns),
             first=config["folds"]["first"],
             drawn=resolved.get("drawn"),
             fitted=resolved.get("kernel"),
             tuning_rows=None if tuning is None else RowsName(**tuning),
             tuned=None if tuned is None else tuple(tuned),
-            run=config["run"],
-            fold_seed=config.get("fold_seed"),
+            run=run,
+            fold_seed=seed,
             sampled=config["sampled"],
             distances=config["distances"],
         )

@@ -297,15 +297,12 @@ class Tree:
         return node in self._restorable
 
     def _key(self, node: Node) -> str:
-        key = self._keys.get(node)
-        if key is None:
-            if node[0] == 0:
-                key = self.receipts[node[1]].key
-            else:
-                left, right = _children(node)
-                key = hashlib.sha256(f"{self._key(left)} {self._key(right)}".encode()).hexdigest()[:16]
-            self._keys[node] = key
-        return key
+        if node[0] == 0:
+            return self.receipts[node[1]].key
+        if node not in self._keys:
+            left, right = _children(node)
+            self._keys[node] = hashlib.sha256(f"{self._key(left)} {self._key(right)}".encode()).hexdigest()[:16]
+        return self._keys[node]
 
     def _path(self, node: Node) -> Path:
         return self._sums.node(*node, self._key(node))
