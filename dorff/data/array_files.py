@@ -113,8 +113,7 @@ class ArrayFiles:
 
     def _states(self, key: str) -> str | npt.NDArray[np.str_]:
         """The state of a whole file or, for a readable shard, of its chunks."""
-        path = self.directory / key
-        if not path.is_file():
+        if not (path := self.directory / key).is_file():
             return "missing"
         if self.index is None:
             return "present" if path.stat().st_size else "damaged"

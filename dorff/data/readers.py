@@ -194,8 +194,7 @@ class ArraysReader(Reader):
         """Those columns of one array, `rows` rows at a time."""
 
     def expand(self, name: str) -> tuple[str, ...]:
-        info = self.arrays.get(name)
-        if info is None or len(info.shape) == 1:
+        if (info := self.arrays.get(name)) is None or len(info.shape) == 1:
             return (name,)
         if len(info.shape) != 2:
             raise InputError(f"{self.path}: array {name!r} has shape {info.shape}, wanted 1-d or 2-d; reshape it.")

@@ -141,8 +141,7 @@ def try_again(error: BaseException, task: Task, failures: int) -> None:
     where = error.filename or task
     if error.errno in _CLOSED:
         raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
-    full = error.errno in _FULL
-    if full or failures >= TRIES:
+    if (full := error.errno in _FULL) or failures >= TRIES:
         problem = "no space left on the disk" if full else f"{error.strerror or error}, {TRIES} times over"
         remedy = "free some" if full else "look at the disk or the network it is on"
         kept = f"what is done is kept: {remedy}, and run the same command again"

@@ -270,8 +270,7 @@ def _check_structure(W: Any, what: str) -> None:
     indices, indptr, n = np.asarray(W.indices), np.asarray(W.indptr), W.shape[0]
     if len(indptr) != n + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] > len(indices):
         raise InputError(f"{what}: its index pointer does not ascend from 0 to the number of entries; build it anew.")
-    used = indices[: indptr[-1]]
-    if len(used) and (used.min() < 0 or used.max() >= n):
+    if len(used := indices[: indptr[-1]]) and (used.min() < 0 or used.max() >= n):
         bad = int(used[(used < 0) | (used >= n)][0])
         raise InputError(f"{what}: wanted nodes from 0 to {n - 1}, got {bad}; mend the graph's indices.")
 

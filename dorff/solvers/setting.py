@@ -151,8 +151,7 @@ class Setting:
             iterated = self._iterated(self.weights(kernel), parts, scale, ridges, scores=scores)
             return [(kernel, *one) for one in iterated]
         problem = self._of_weights(self.weights(kernel), parts, scale)
-        learned = learned_term(self.kernel)
-        if learned is not None or spectral:
+        if (learned := learned_term(self.kernel)) is not None or spectral:
             # The matrix of each block is given up for its spectrum.
             blocks = tuple(replace(block, given=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
             problem = replace(problem, blocks=blocks)

@@ -165,8 +165,7 @@ def _header(file: BinaryIO) -> list[_Section]:
     """The sections of a file, which is as long as they say: what they say is not believed before memory is taken."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    prefix = file.read(16)
-    if len(prefix) < 16 or prefix[:8] != _MAGIC:
+    if len(prefix := file.read(16)) < 16 or prefix[:8] != _MAGIC:
         raise _DamagedError
     length, checksum = struct.unpack("<II", prefix[8:])
     header = file.read(min(length, size))
