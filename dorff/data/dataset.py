@@ -10,14 +10,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.array_files import row_region
+from dorff.data.array_files import FloatArray, row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
 from dorff.data.metadata import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
-FloatArray = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.uint64]
 EXACT: Final = 2**53  # whole numbers up to here are the same as float64
 RUN_ROWS: Final = 65536

@@ -366,8 +366,7 @@ def _read(directory: Path, text: bytes) -> tuple[PassSpec, FrozenConstants]:
 
 
 def _check_arrays(arrays: Arrays, features: FeatureMap) -> None:
-    """y0 (q,), class_weight (q,), log_density (D,) or of a law that sees n each (D, n), and serves (T, D): all but the
-    first may be missing."""
+    """y0 (q,); if there are such class_weight (q,), log_density (D,), or (D, n) of a law that sees n, serves (T, D)."""
     law = features.phi.law_omega if isinstance(features.phi, Projected) else np.empty((0, 0))
     q, D = arrays["y0"].size, len(law)
     shapes: dict[str, tuple[int, ...]] = {"y0": (q,), "class_weight": (q,), "log_density": law.shape[:-1]}

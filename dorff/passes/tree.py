@@ -119,8 +119,7 @@ class Tree:
         return self._up(node)
 
     def total(self, of: type[S]) -> dict[Part, S] | None:
-        """The sums of all leaves, of the kind that the plan says, fold by fold; None where a file was damaged (and is
-        deleted: start again)."""
+        """The sums of all leaves, of this kind, fold by fold; None if a file was damaged (and deleted: start again)."""
         total: dict[Part, S] | None = {}
         for root in self.roots():
             folds = load_sums(self._path(root), of) if locate(self._path(root)).appears() else None

@@ -228,8 +228,7 @@ def _or_none(value: float) -> float | None:
 
 
 def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge, *, first: bool = False) -> FloatArray:
-    """Summed squared errors (q,) on the rows of all folds, or of the `first` alone, at one ridge, or with one (p,) for
-    each direction."""
+    """Summed squared errors (q,) on all folds' rows, or the `first`'s alone, at one ridge, or one a direction (p,)."""
     if first or np.ndim(ridge):
         errors = _one_by_one(folds, setting, [ridge], held=folds[:1] if first else folds)
     else:

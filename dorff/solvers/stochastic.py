@@ -127,9 +127,8 @@ class _Iteration:
 
 
 def samples(of: Preconditioned, ridge: float, column: int, noise: FloatArray | None = None) -> FloatArray:
-    """X (k, SAMPLES), independent Gaussian vectors of the covariance A^-1 (G_D + shift) A^-1, for the system of a
-    column; G_D is G with each target's part times its `noise` (t,), G itself if None. InputError where an iteration
-    does not end.
+    """X (k, SAMPLES), independent Gaussian vectors of the covariance A^-1 (G_D + shift) A^-1, for a column's
+    system; G_D is G with each target's part times its `noise` (t,), else G. InputError where an iteration does not end.
 
     X = A^-1 L sqrt(L^-1 (G_D + shift) L^-*) w for normal w: the root by Lanczos' iteration, as above, whose vectors are
     the residuals of conjugate gradients. These run twice, so that no more than one of them is held."""
