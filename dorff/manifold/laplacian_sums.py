@@ -237,10 +237,9 @@ class GraphSums(RowSums):
         return out[: len(at)]
 
     def _add_rows(self, Z: FloatArray) -> None:
-        sums = self.of(_T)
-        before, began = sums.n, time.perf_counter()
+        sums, began = self.of(_T), time.perf_counter()
         sums.add(Z[:, : self._width], along=self._along[: len(Z)])
-        sums.n = before  # edges are counted, not rows
+        sums.n -= len(Z)  # edges are counted, not rows
         self.syrk_seconds += time.perf_counter() - began
 
     def _add_pair(self, Z: FloatArray, LZ: FloatArray, v: FloatArray, apart: FloatArray) -> None:
@@ -249,10 +248,9 @@ class GraphSums(RowSums):
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.sqrt(np.einsum("ij,ij->i", Z, Z)) * (np.sqrt(np.einsum("ij,ij->i", LZ, LZ)) + apart)
             self.of(_SIZE).add(np.sqrt(size).reshape(-1, 1))
-        before, began = sums.n, time.perf_counter()
-        along = v, self._along[: len(Z)]
+        began, along = time.perf_counter(), (v, self._along[: len(Z)])
         sums.add_pair(Z[:, : self._width], LZ[:, : self._width], along=along, size=float(size.sum()))
-        sums.n = before
+        sums.n -= len(Z)
         self.syrk_seconds += time.perf_counter() - began
 
 
