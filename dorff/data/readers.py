@@ -14,16 +14,15 @@ from typing import Any, Final, NamedTuple, cast
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
 from dorff.data.labels import Run
 from dorff.data.metadata import transient
-from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS
+from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Array
 from dorff.errors import IncompleteError, InputError
 from dorff.spec.part import Part
 from dorff.spec.registry import READERS, Entry, lazily
 
-Numbers = npt.NDArray[Any]  # (rows, columns asked for), float32 or float64
+Numbers = Array  # (rows, columns asked for), float32 or float64
 BLOCK_BYTES: Final = 4 * 2**20
 NUMBERS: Final = "real numbers; convert it or leave it out"
 LABELS: Final = "labels: text, whole numbers or booleans; convert it"
@@ -154,7 +153,7 @@ def unwanted(path: str, column: str, kind: object, wanted: str) -> InputError:
     return InputError(f"{path}: column {column!r} holds {kind}, wanted {wanted}.")
 
 
-def side_by_side(columns: Sequence[npt.NDArray[Any]], rows: int) -> Numbers:
+def side_by_side(columns: Sequence[Array], rows: int) -> Numbers:
     """Columns (rows,) as one array (rows, columns), of none too."""
     return np.column_stack(columns) if columns else np.empty((rows, 0), np.float32)
 

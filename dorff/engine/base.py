@@ -20,12 +20,11 @@ from types import FrameType
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 
 from dorff.errors import CorruptError, DoesNotFitError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import SIGNALS, clear_stop, request_stop, stop_requested
-from dorff.moments.blas import pinned
+from dorff.moments.blas import FloatArray, pinned
 from dorff.spec.cluster import ClusterSpec
 from dorff.spec.registry import CLUSTERS
 
@@ -34,8 +33,7 @@ _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to
 TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
-Square = npt.NDArray[np.float64]
-_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
+_spare: Final[list[FloatArray]] = []  # what this process's last leaf was summed in, for its next one
 
 
 class Stop:
@@ -267,7 +265,7 @@ def repeating(action: Callable[[], None], every: float, name: str) -> Iterator[N
         thread.join()
 
 
-def spare_square(width: int) -> Square | None:
+def spare_square(width: int) -> FloatArray | None:
     """A square (w, w) that this process's last sums left, where there is one; whatever is in it."""
     try:
         square = _spare.pop()
@@ -276,7 +274,7 @@ def spare_square(width: int) -> Square | None:
     return square if len(square) == width else None
 
 
-def leave_spare(squares: Iterable[Square | None]) -> None:
+def leave_spare(squares: Iterable[FloatArray | None]) -> None:
     """Leave the squares of sums that are not used any more to this process's next ones."""
     _spare[:] = [square for square in squares if square is not None]
 

@@ -10,10 +10,9 @@ many times more is cut by row number."""
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 import dorff.manifold.build_spec as build_spec
@@ -106,13 +105,13 @@ def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     counts = np.array([np.bincount(one, minlength=P) for one in (near[:, 0], near.ravel())])
     by_partition = np.split(members.ravel()[np.argsort(near, axis=None, kind="stable")], np.cumsum(counts[1])[:-1])
     homes, held = counts.astype("<i8")
-    parts: list[npt.NDArray[Any]] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, homes, *by_partition]
+    parts: list[Table] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, homes, *by_partition]
     parts += np.split(held, range(build_spec.BLOCK, P, build_spec.BLOCK))
     write_atomic(spec.path(task, build_spec.INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
     return write_parts(spec.path(task), parts), ()
 
 
-def _dealt(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> tuple[IntArray, IntArray, npt.NDArray[Any]]:
+def _dealt(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> tuple[IntArray, IntArray, Table]:
     """Those of rows start..stop-1, from 0, that are finite, their nearest landmarks and inputs; a part at a time."""
     L, step = _landmarks(spec.directory), spec.sizes.rows(dataset.d)
     kept, near, rows = [], [], []
@@ -188,7 +187,7 @@ def lists(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     shard = layout.shards_of(homes[other], rows[other])
     order, names = np.argsort(shard, kind="stable"), np.unique(shard)
     parts = np.split(entries[order], np.searchsorted(shard[order], names[1:]))
-    head: list[npt.NDArray[Any]] = [rows[queries].astype("<i8"), scale, names.astype("<i8")]
+    head: list[Table] = [rows[queries].astype("<i8"), scale, names.astype("<i8")]
     return write_parts(spec.path(task), head + parts), ()
 
 

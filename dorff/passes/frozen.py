@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from dorff.data import RowBlock
+from dorff.data.dataset import Keys, RowBlock
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Projected, endless, feature_arrays, features_from, outside, periods_of
 from dorff.frequencies.transforms import Arrays
 from dorff.model.weights import Density
-from dorff.moments import MOST_PATTERNS, FloatArray, Kind
+from dorff.moments import MOST_PATTERNS, FloatArray, IntArray, Kind
 from dorff.spec.registry import Config
 from dorff.store import identity, read_plain, write_atomic
 from dorff.store.models import UNREADABLE
@@ -37,8 +36,7 @@ GROUPED, AS_SAMPLED, IN_BLOCKS = 0, -1, -2  # in the place of the rows of a run
 _NAN: Final = ("refuse", "drop", "partial", "unlabelled")
 _WORDS: Final = {"nan": _NAN, "sums": tuple(Kind), "precision": ("double", "mixed")}
 _PLAIN: Final = ("patterns", "tuned", "run", "fold_seed", "sampled", "distances")  # constants that are JSON already
-Rows = npt.NDArray[np.int64]
-Keys = npt.NDArray[np.uint64]
+Rows = IntArray
 
 
 @dataclass(frozen=True)
