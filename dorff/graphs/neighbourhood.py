@@ -119,8 +119,7 @@ def _product_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) ->
         points = asked[start : start + step]
         x2, z2 = squares[points], squares[kept]
         out = held[: len(kept) * len(points)].reshape(len(kept), -1)
-        asked_for = centred[points].astype(np.float32), x2
-        place, column = _near(asked_for, (coarse, z2), own[points], k, out)
+        place, column = _near((centred[points].astype(np.float32), x2), (coarse, z2), own[points], k, out)
         if len(place) > (k + _CROWDED) * len(points):
             fine = np.empty((len(kept), len(points)))
             place, column = _near((centred[points], x2), (centred[kept], z2), own[points], k, fine)

@@ -137,8 +137,7 @@ def samples(of: Preconditioned, ridge: float, column: int, noise: FloatArray | N
     for start in range(0, SAMPLES, PROBES):
         some = slice(start, min(start + PROBES, SAMPLES))
         z, _ = inverse.root(rng.standard_normal(X[:, some].shape), system.a[column], shift)
-        at = np.full(z.shape[1], column)
-        y, root = np.zeros_like(z), _Iteration(of, at, shift, CLOSER, noise)
+        y, root = np.zeros_like(z), _Iteration(of, np.full(z.shape[1], column), shift, CLOSER, noise)
         weights = [_of_root(np.array(steps)) for steps in _ended(root.run(z), ridge).steps]
 
         def add(step: int, columns: ConjugateGradients, y: FloatArray = y, weights: list[FloatArray] = weights) -> None:
