@@ -144,9 +144,7 @@ def _spread(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Sequ
     return basis, spread
 
 
-def _of_columns(
-    problem: Problem, block: Block, ridge: Ridge, about: _Noise
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _of_columns(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> tuple[FloatArray, ...]:
     """Basis (k, k'), spread and variances (c,) of a block's columns; (k', c, c) where they hang together by noise."""
     basis, spread = _spread(problem, block, ridge, about)
     at = np.zeros(len(block.a), np.int64) if problem.directions is None else block.columns
