@@ -62,8 +62,7 @@ class ShardIndex:
     def read(self, file: BinaryIO | FileIO) -> tuple[npt.NDArray[np.uint64], int] | None:
         """The index, (*counts, 2), and the file's size; None where it is cut short or its checksum wrong."""
         size = 16 * math.prod(self.counts) + 4 * self.checked
-        total = file.seek(0, os.SEEK_END)
-        if total < size:
+        if (total := file.seek(0, os.SEEK_END)) < size:
             return None
         file.seek(total - size if self.at_end else 0)
         content = file.read(size)
@@ -114,8 +113,7 @@ class ArrayFiles:
 
     def _states(self, key: str) -> str | npt.NDArray[np.str_]:
         """The state of a whole file or, for a readable shard, of its chunks."""
-        path = self.directory / key
-        if not path.is_file():
+        if not (path := self.directory / key).is_file():
             return "missing"
         if self.index is None:
             return "present" if path.stat().st_size else "damaged"
@@ -154,8 +152,7 @@ def _grid(region: Region, chunk: tuple[int, ...]) -> Iterator[Coordinates]:
 def _shard_index(array: zarr.Array[Any], what: str) -> ShardIndex | None:
     """How to read the array's shard indices; None for an array without shards."""
     codecs = getattr(array.metadata, "codecs", ())
-    sharding = next((c for c in codecs if isinstance(c, ShardingCodec)), None)
-    if sharding is None:
+    if (sharding := next((c for c in codecs if isinstance(c, ShardingCodec)), None)) is None:
         return None
     order, *checks = sharding.index_codecs
     plain = len(codecs) == 1 and not any(isinstance(c, ShardingCodec) for c in sharding.codecs)
@@ -218,8 +215,7 @@ class PlainShards:
             length = unit * out[:1].size * self.stored.itemsize + _CRC_BYTES * self.checked
             raw = np.empty(length, np.uint8)
             with path.open("rb", buffering=0) as file:
-                listing = self.index.read(file)
-                if listing is None:
+                if (listing := self.index.read(file)) is None:
                     return Fault(self.files.name, key, "damaged")
                 entries = listing[0].reshape(-1, 2)
                 for chunk in range(start // unit, -(-stop // unit)):

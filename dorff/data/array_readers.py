@@ -6,7 +6,6 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import h5py
@@ -25,11 +24,10 @@ class NPYReader(ArraysReader):
     format_name = "NPY"
 
     def __init__(self, path: str) -> None:
-        with reading(path, self.format_name):
-            if Path(path).stat().st_size == 0:
+        with reading(path, self.format_name), open(path, "rb") as file:
+            if not (size := os.fstat(file.fileno()).st_size):
                 raise InputError(f"{path}: is empty; wanted an array of numbers.")
-            with open(path, "rb") as file:
-                shape, _, dtype = _header(file, path, os.fstat(file.fileno()).st_size)
+            shape, _, dtype = _header(file, path, size)
         shape = (*shape, 1) if len(shape) == 1 else shape
         super().__init__(path, {"c": ArrayInfo(shape, dtype)}, numbered=True)
         self.expand("c")  # refuses any shape but (rows, columns)
@@ -74,8 +72,7 @@ class NPZReader(ArraysReader):
             for file, skip in zip(files, skips, strict=True):
                 file.seek(member.header + skip * dtype.itemsize)
             for start in range(0, n, rows):
-                count = min(rows, n - start)
-                parts = [self._take(file, dtype, count, width) for file in files]
+                parts = [self._take(file, dtype, min(rows, n - start), width) for file in files]
                 yield np.concatenate(parts, axis=1) if member.by_column else parts[0][:, columns]
 
     def _take(self, file: IO[bytes], dtype: np.dtype[Any], rows: int, width: int) -> Numbers:
@@ -226,10 +223,8 @@ class VariablesReader(ArraysReader):
             index = tuple(slab[grid.dims.index(dim)] for dim in along)
             # Opened for each slab: the pages of a map kept open would count as this process's memory.
             with self._opened() as file:
-                if self.variables[name].stored.kind == "U":
-                    values = np.array(file[name].asstr("utf-8")[index])
-                else:
-                    values = np.array(self._of(file, name)[index])
+                text = self.variables[name].stored.kind == "U"
+                values = np.array((file[name].asstr("utf-8") if text else self._of(file, name))[index])
             if values.dtype == np.dtype("S1") and values.ndim == 2 and self.grid is None:
                 values = values.view(f"S{values.shape[1]}")
             if self.grid is not None:

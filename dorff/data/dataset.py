@@ -10,14 +10,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.array_files import row_region
+from dorff.data.array_files import FloatArray, row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
 from dorff.data.metadata import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
-FloatArray = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.uint64]
 EXACT: Final = 2**53  # whole numbers up to here are the same as float64
 RUN_ROWS: Final = 65536
@@ -216,8 +215,7 @@ class Dataset:
             return None
         values = self._column(self.labelled, start, stop)
         labelled: npt.NDArray[np.bool_] = values == 1
-        strange = (values != 0) & ~labelled
-        if strange.any():
+        if (strange := (values != 0) & ~labelled).any():
             row = int(np.argmax(strange))
             problem = f"row {start + row}, column {self.labelled.name}: wanted 1 (labelled) or 0 (unlabelled)"
             raise InputError(f"{self.path}: {problem}, got {values[row]}; mend the data, or name another column.")
@@ -360,9 +358,8 @@ def class_counts(dataset: Dataset) -> tuple[float, ...]:
     attributes = group_attributes(path)
     table = stored_labels(attributes, path)
     counts = np.zeros(len(coding.labels) + 1)  # the last: of rows without a label
-    counted = table is not None and coding.values is None and dataset.weights is None and dataset.labelled is None
-    same = committed(path, attributes) == range(dataset.first, dataset.n)
-    if counted and table is not None and same:
+    counted = coding.values is None and dataset.weights is None and dataset.labelled is None
+    if table is not None and counted and committed(path, attributes) == range(dataset.first, dataset.n):
         np.add.at(counts, np.array(coding.places), table.counts)
     else:
         for start, stop in dataset.runs():

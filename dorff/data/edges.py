@@ -222,17 +222,16 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
     W = sp.csr_array(W.astype(np.float64))
     _check_symmetric(W)
     entries = sp.coo_array(W)
-    columns = dict(zip(EDGES, (entries.row, entries.col, entries.data), strict=True))
-    columns = {name: np.asarray(v, np.float64 if name == "w" else np.int64) for name, v in columns.items()}
+    columns = {"i": entries.row.astype(np.int64), "j": entries.col.astype(np.int64), "w": entries.data}
     with reported(store), staging(store) as (folder, check):
+        made = folder
         if store.suffix == ".parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq
 
             table = pa.table(columns).replace_schema_metadata({"nodes": str(W.shape[0])})
-            pq.write_table(table, folder / "edges", write_page_checksum=True)
-            check()
-            (folder / "edges").rename(store)
+            made = folder / "edges"
+            pq.write_table(table, made, write_page_checksum=True)
         else:
             layouts = {name: ArrayLayout(1, RUN, POINTERS, str(values.dtype)) for name, values in columns.items()}
             for name, layout in layouts.items():
@@ -240,8 +239,8 @@ def write_graph(path: str | os.PathLike[str], W: Any) -> None:
                     writer.write(columns[name][:, None])
             names = {name: (name,) for name in columns}
             write_metadata(folder, layouts, rows=entries.nnz, columns=names, more={"nodes": W.shape[0]})
-            check()
-            folder.rename(store)
+        check()
+        made.rename(store)
         sync_directory(store.parent)
 
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from dorff.data.array_files import FloatArray
 from dorff.data.labels import FILE, Run, label_of, text_of
 from dorff.data.metadata import Attributes
 from dorff.data.packing import FillValues
 from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock
 from dorff.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 CYCLES: Final = {"day": 86_400.0, "week": 7 * 86_400.0, "year": 0.0}  # seconds; years differ
 MONDAY: Final = 3 * 86_400.0  # from the start of the week that 1970 begins in
 UNITS: Final = {"day": 86_400.0, "hour": 3600.0, "hr": 3600.0, "minute": 60.0, "min": 60.0, "second": 1.0, "sec": 1.0}
@@ -54,7 +53,7 @@ class Encoding:
             return tuple(f"{self.name}={word}" for word in self.words)
         return (f"{self.name}:sin", f"{self.name}:cos") if self.kind == "cycle" else (self.name,)
 
-    def table(self, values: Sequence[str | None], where: str, *, zero: bool) -> Floats:
+    def table(self, values: Sequence[str | None], where: str, *, zero: bool) -> FloatArray:
         """A row of numbers (values + 1, columns) for each value, and NaN, for none, as the last. InputError where one
         is no time or category; but with `zero` it is 0 in all columns of one_hot, and a gap in an order."""
         if self.clock:
@@ -71,7 +70,7 @@ class Encoding:
         each = [gap if value is None else rows[place[value]] if value in place else unknown for value in values]
         return np.array([*each, gap])
 
-    def of_seconds(self, times: Floats) -> Floats:
+    def of_seconds(self, times: FloatArray) -> FloatArray:
         """Columns (n, columns) of seconds (n,) since 1970."""
         if self.kind == "time":
             scale, start = units_of(self.words[0]) or (1.0, 0.0)
@@ -99,7 +98,7 @@ def units_of(text: str, calendar: str = "standard") -> tuple[float, float] | Non
     return UNITS[match[1].lower()], float(start + 3600 * clock[0] + 60 * clock[1] + clock[2])
 
 
-def seconds(values: Sequence[str | None], where: str) -> Floats:
+def seconds(values: Sequence[str | None], where: str) -> FloatArray:
     """ISO dates and times as seconds since 1970, in UTC unless they say otherwise; NaN where there is none."""
     import pyarrow as pa  # large, and only files that are read need it
 
@@ -175,7 +174,7 @@ class Learner:
         """The different values of columns of text; those whose first is a time get their units in `times` instead."""
         words: dict[str, set[str]] = {of: set() for of in text}
         for reader in readers:
-            wanted = [of for of in reader.resolve([of for of in text if of not in times])]
+            wanted = reader.resolve([of for of in text if of not in times])
             for block in reader.blocks([], wanted) if wanted else ():
                 for of, run in zip(wanted, block.labels, strict=True):
                     where = f"{reader.path}: column {of!r}"
@@ -223,9 +222,7 @@ def _day(values: Sequence[str]) -> str:
 class Encoded(Reader):
     """A source whose columns come as encodings say; of one number each; of zeros, `=0`; the label `FILE`, its path."""
 
-    def __init__(
-        self, reader: Reader, encodings: Mapping[str, Encoding], absent: FillValues, *, zero: bool = False
-    ) -> None:
+    def __init__(self, reader: Reader, encodings: Mapping[str, Encoding], absent: FillValues, *, zero: bool) -> None:
         super().__init__(reader.path, reader.columns, numbered=reader.numbered)
         self._reader, self._encodings, self._absent, self._zero = reader, encodings, absent, zero
         self._of = {column: one for one in encodings.values() for column in one.columns}

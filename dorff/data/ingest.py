@@ -51,8 +51,7 @@ class _Target:
     ends: list[Numbers] = field(default_factory=list)
 
     def see(self, inputs: Numbers) -> None:
-        """Lower and raise `ends`, the least and the largest of each input, by further rows; nothing of a store whose
-        rows were not all seen so."""
+        """Lower and raise `ends`, the least and largest of each input, by further rows if all before were seen so."""
         if self.ends:
             finite = np.where(np.isfinite(inputs), inputs, np.nan)
             self.ends[:] = [

@@ -87,8 +87,7 @@ class LabelTable:
         return codes[:, None]
 
     def _code(self, value: Any, where: str) -> int:
-        label = label_of(value, where)
-        if label is None:
+        if (label := label_of(value, where)) is None:
             return MISSING
         code = self._codes.setdefault(text_of(label), len(self._values))
         if code == len(self._values):
@@ -206,8 +205,7 @@ class Coding:
             values = np.array(self.values, stored.dtype)
             index = np.searchsorted(values, stored)
             none = np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(len(stored), bool)
-            strange = values[np.minimum(index, len(values) - 1)] != stored
-            strange &= ~none
+            strange = (values[np.minimum(index, len(values) - 1)] != stored) & ~none
             index[none] = MISSING
         if strange.any():
             row = int(np.argmax(strange))

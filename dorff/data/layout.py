@@ -184,5 +184,4 @@ class ShardWriter(AbstractContextManager["ShardWriter"]):
 
 def _write_checked(file: BinaryIO, array: npt.NDArray[Any]) -> int:
     content = array.view(np.uint8).reshape(-1)
-    checksum = int(google_crc32c.value(content)).to_bytes(4, "little")
-    return file.write(content.data) + file.write(checksum)
+    return file.write(content.data) + file.write(int(google_crc32c.value(content)).to_bytes(4, "little"))

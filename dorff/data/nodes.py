@@ -88,13 +88,11 @@ class StoredArray:
 
 def node(path: Path, name: str = "") -> Node:
     """Read what a folder is from its metadata file."""
-    key = next((key for key in METADATA if (path / key).is_file()), None)
-    if key is None:
+    if (key := next((key for key in METADATA if (path / key).is_file()), None)) is None:
         return Node(name, path, problem="missing")
     kind = None
     with suppress(InputError):  # it is damaged
-        content = read_json(path / key)
-        kind = {".zarray": "array", ".zgroup": "group"}.get(key, content.get("node_type"))
+        kind = {".zarray": "array", ".zgroup": "group"}.get(key, read_json(path / key).get("node_type"))
     return Node(name, path, kind == "array", "" if kind in ("array", "group") else "damaged", key)
 
 
@@ -115,8 +113,7 @@ def group_attributes(path: Path) -> Attributes:
     """The attributes of the group at `path`; refuses what is not a Zarr group in a local folder."""
     if not path.exists():
         raise InputError(f"{path}: wanted a Zarr store, but there is none; check the path.")
-    here = node(path)
-    if here.problem == "missing":
+    if (here := node(path)).problem == "missing":
         raise InputError(f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); use `dorff ingest`.")
     content = read_json(path / here.key)  # says what is damaged
     if here.problem or here.is_array:
@@ -124,8 +121,7 @@ def group_attributes(path: Path) -> Attributes:
         raise InputError(f"{path}: wanted a Zarr group, but {what}; give the group that holds the arrays.")
     if here.key != "zarr.json":  # of Zarr v2
         content = {"attributes": read_json(path / ".zattrs")} if (path / ".zattrs").is_file() else {}
-    attributes = content.get("attributes", {})
-    if not isinstance(attributes, dict):
+    if not isinstance(attributes := content.get("attributes", {}), dict):
         raise InputError(f"{path}: its attributes are damaged; restore its metadata from a copy or ingest again.")
     return attributes
 
@@ -214,8 +210,7 @@ def _open(path: Path, name: str, key: str, size: int, mtime_ns: int, kinds: str)
         raise InputError(f"{what}: its metadata cannot be understood (chunks of no rows); write it again.")
     if array.ndim == 2 and array.shape[1] > MOST_COLUMNS:
         raise InputError(f"{what}: wanted at most {MOST_COLUMNS} columns, claims {array.shape[1]}; write it again.")
-    kind = np.dtype(array.dtype).kind
-    if kind not in kinds:
+    if (kind := np.dtype(array.dtype).kind) not in kinds:
         wanted, remedy = "real numbers", "convert it to numbers first"
         if kinds != NUMBER_KINDS:
             wanted, remedy = "labels", "store whole numbers, booleans or text of fixed length"

@@ -151,8 +151,7 @@ class Packing:
         unsigned = attributes.get("_Unsigned", "")
         text = unsigned.decode() if isinstance(unsigned, bytes) else str(unsigned)
         packed = (scale[0] if scale else 1.0, offset[0] if offset else 0.0, text.lower() == "true")
-        ends = _bounds(attributes.get("valid_range"), *packed)
-        if len(ends) != 2:
+        if len(ends := _bounds(attributes.get("valid_range"), *packed)) != 2:
             least, most = (_bounds(attributes.get(key), *packed)[:1] for key in ("valid_min", "valid_max"))
             absent = math.copysign(math.inf, packed[0])
             ends = [*(least or [-absent]), *(most or [absent])]

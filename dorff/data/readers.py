@@ -14,16 +14,15 @@ from typing import Any, Final, NamedTuple, cast
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
 from dorff.data.labels import Run
 from dorff.data.metadata import transient
-from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS
+from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Array
 from dorff.errors import IncompleteError, InputError
 from dorff.spec.part import Part
 from dorff.spec.registry import READERS, Entry, lazily
 
-Numbers = npt.NDArray[Any]  # (rows, columns asked for), float32 or float64
+Numbers = Array  # (rows, columns asked for), float32 or float64
 BLOCK_BYTES: Final = 4 * 2**20
 NUMBERS: Final = "real numbers; convert it or leave it out"
 LABELS: Final = "labels: text, whole numbers or booleans; convert it"
@@ -124,8 +123,7 @@ class Reader(ABC):
         counts = Counter(self.columns)
         resolved = [column for name in names for column in self.expand(name)]
         for column in resolved:
-            count = counts[column]
-            if count > 1:
+            if (count := counts[column]) > 1:
                 raise InputError(f"{self.path}: {count} columns are named {column!r}; rename them, one name a column.")
             if count == 0:
                 held = ", ".join(self.columns[:20]) + (", ..." if len(self.columns) > 20 else "")
@@ -155,7 +153,7 @@ def unwanted(path: str, column: str, kind: object, wanted: str) -> InputError:
     return InputError(f"{path}: column {column!r} holds {kind}, wanted {wanted}.")
 
 
-def side_by_side(columns: Sequence[npt.NDArray[Any]], rows: int) -> Numbers:
+def side_by_side(columns: Sequence[Array], rows: int) -> Numbers:
     """Columns (rows,) as one array (rows, columns), of none too."""
     return np.column_stack(columns) if columns else np.empty((rows, 0), np.float32)
 
@@ -195,16 +193,14 @@ class ArraysReader(Reader):
         """Those columns of one array, `rows` rows at a time."""
 
     def expand(self, name: str) -> tuple[str, ...]:
-        info = self.arrays.get(name)
-        if info is None or len(info.shape) == 1:
+        if (info := self.arrays.get(name)) is None or len(info.shape) == 1:
             return (name,)
         if len(info.shape) != 2:
             raise InputError(f"{self.path}: array {name!r} has shape {info.shape}, wanted 1-d or 2-d; reshape it.")
         return tuple(f"{name}{j}" for j in range(info.shape[1]))
 
     def dtype(self, column: str) -> np.dtype[Any]:
-        dtype = self.arrays[self._place[column][0]].dtype
-        if dtype.kind not in NUMBER_KINDS:
+        if (dtype := self.arrays[self._place[column][0]].dtype).kind not in NUMBER_KINDS:
             raise unwanted(self.path, column, dtype, NUMBERS)
         return dtype
 
@@ -262,8 +258,7 @@ def _open_file(path: str, asked: Collection[str]) -> Reader:
         raise InputError(f"{path}: there is no such file on this machine; check the path.")
     if not Path(path).is_file():
         raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
-    entry = READERS.get(suffix)
-    if entry is None:
+    if (entry := READERS.get(suffix)) is None:
         remedy = f"wanted one of {', '.join(READERS.names)}"
         raise InputError(f"{path}: its format is not known from {suffix or 'its name'!r}; {remedy}.")
     options = {"asked": asked} if "asked" in entry.options.model_fields else {}

@@ -250,8 +250,7 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
 
 def _counts(path: Path, attributes: Attributes, first: int) -> dict[str, Any]:
     """How often each label is left without the rows before `first`; nothing where there are no labels."""
-    table = stored_labels(attributes, path)
-    if table is None:
+    if (table := stored_labels(attributes, path)) is None:
         return {}
     dataset, counts = open_dataset(path, inputs=CLASSES, targets=None), np.array(table.counts)
     for start, stop in dataset.runs():

@@ -20,12 +20,11 @@ from types import FrameType
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 
 from dorff.errors import CorruptError, DoesNotFitError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import SIGNALS, clear_stop, request_stop, stop_requested
-from dorff.moments.blas import pinned
+from dorff.moments.blas import FloatArray, pinned
 from dorff.spec.cluster import ClusterSpec
 from dorff.spec.registry import CLUSTERS
 
@@ -34,8 +33,7 @@ _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to
 TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
-Square = npt.NDArray[np.float64]
-_spare: Final[list[Square]] = []  # what this process's last leaf was summed in, for its next one
+_spare: Final[list[FloatArray]] = []  # what this process's last leaf was summed in, for its next one
 
 
 class Stop:
@@ -141,8 +139,7 @@ def try_again(error: BaseException, task: Task, failures: int) -> None:
     where = error.filename or task
     if error.errno in _CLOSED:
         raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
-    full = error.errno in _FULL
-    if full or failures >= TRIES:
+    if (full := error.errno in _FULL) or failures >= TRIES:
         problem = "no space left on the disk" if full else f"{error.strerror or error}, {TRIES} times over"
         remedy = "free some" if full else "look at the disk or the network it is on"
         kept = f"what is done is kept: {remedy}, and run the same command again"
@@ -190,8 +187,7 @@ def open_engine(cluster: ClusterSpec, *, patience: float = PATIENCE, needs: floa
     seconds to answer and to have a worker, and as long again whenever it falls silent. IncompleteError where it does
     not; InputError where it would be reached by plain TCP off loopback, or a worker has other versions than the driver;
     DoesNotFitError where no worker of it has the bytes it `needs`."""
-    entry = CLUSTERS.get(cluster.type)
-    if entry is None:
+    if (entry := CLUSTERS.get(cluster.type)) is None:
         raise InputError(f"cluster.type: no installed package has '{cluster.type}'; install the one that has")
     silent: AbstractContextManager[None] = nullcontext()
     if not cluster.in_driver:  # Dask's log is not shown: what matters is raised in the driver
@@ -269,7 +265,7 @@ def repeating(action: Callable[[], None], every: float, name: str) -> Iterator[N
         thread.join()
 
 
-def spare_square(width: int) -> Square | None:
+def spare_square(width: int) -> FloatArray | None:
     """A square (w, w) that this process's last sums left, where there is one; whatever is in it."""
     try:
         square = _spare.pop()
@@ -278,7 +274,7 @@ def spare_square(width: int) -> Square | None:
     return square if len(square) == width else None
 
 
-def leave_spare(squares: Iterable[Square | None]) -> None:
+def leave_spare(squares: Iterable[FloatArray | None]) -> None:
     """Leave the squares of sums that are not used any more to this process's next ones."""
     _spare[:] = [square for square in squares if square is not None]
 

@@ -74,8 +74,7 @@ def security_for(cluster: spec.RemoteCluster) -> Security | None:
     if protocol == "inproc":
         return None
     names = {"ca": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
-    files = {names[key]: str(path) for key, path in cluster.tls or ()}
-    security = Security(require_encryption=True, **files)
+    security = Security(require_encryption=True, **{names[key]: str(path) for key, path in cluster.tls or ()})
     ours = security.get_tls_config_for_role("client")
     if not (ours["ca_file"] and ours["cert"]):
         wanted = "cluster.tls {ca, cert, key}, or the same in Dask's own configuration (distributed.comm.tls)"

@@ -159,8 +159,7 @@ class Jobs:
     def look(self) -> None:
         """Replace jobs that are gone. IncompleteError where those that replace others are gone as soon, or none has
         run for `wait` seconds; a Slurm that does not answer is asked again later."""
-        now = time.monotonic()
-        if now < self._next:
+        if (now := time.monotonic()) < self._next:
             return
         if now - self._next > _YOUNG:  # nobody has looked: there was nothing to run
             self._running = now

@@ -248,8 +248,7 @@ def positive(Q: npt.ArrayLike) -> FloatArray:
         problem = f"wanted a symmetric matrix, got {A[i, j]} at ({i}, {j}) and {A[j, i]} at ({j}, {i})"
         raise InputError(f"manifold.outputs: {problem}; give (Q + Q.T) / 2.")
     A = 0.5 * (A + A.T)
-    least = float(np.linalg.eigvalsh(A)[0])
-    if least < -1e-10 * size * len(A):
+    if (least := float(np.linalg.eigvalsh(A)[0])) < -1e-10 * size * len(A):
         problem = f"manifold.outputs: wanted a positive semi-definite matrix, but its least eigenvalue is {least:.3g}"
         raise InputError(f"{problem}; a negative one would reward differences.")
     A.setflags(write=False)

@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.graphs.graph import KNN, FloatArray
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 Edges = tuple[IntArray, IntArray, FloatArray]
 Pairs = tuple[IntArray, IntArray]  # places among the queries, and rows
 _Points = tuple[npt.NDArray[Any], FloatArray]  # (n, d) of some type, and their squares before they were rounded to it
@@ -118,8 +119,7 @@ def _product_pairs(rows: FloatArray, asked: IntArray, kept: IntArray, k: int) ->
         points = asked[start : start + step]
         x2, z2 = squares[points], squares[kept]
         out = held[: len(kept) * len(points)].reshape(len(kept), -1)
-        asked_for = centred[points].astype(np.float32), x2
-        place, column = _near(asked_for, (coarse, z2), own[points], k, out)
+        place, column = _near((centred[points].astype(np.float32), x2), (coarse, z2), own[points], k, out)
         if len(place) > (k + _CROWDED) * len(points):
             fine = np.empty((len(kept), len(points)))
             place, column = _near((centred[points], x2), (centred[kept], z2), own[points], k, fine)
@@ -269,8 +269,7 @@ def _check_structure(W: Any, what: str) -> None:
     indices, indptr, n = np.asarray(W.indices), np.asarray(W.indptr), W.shape[0]
     if len(indptr) != n + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] > len(indices):
         raise InputError(f"{what}: its index pointer does not ascend from 0 to the number of entries; build it anew.")
-    used = indices[: indptr[-1]]
-    if len(used) and (used.min() < 0 or used.max() >= n):
+    if len(used := indices[: indptr[-1]]) and (used.min() < 0 or used.max() >= n):
         bad = int(used[(used < 0) | (used >= n)][0])
         raise InputError(f"{what}: wanted nodes from 0 to {n - 1}, got {bad}; mend the graph's indices.")
 
@@ -278,13 +277,11 @@ def _check_structure(W: Any, what: str) -> None:
 def check_edges(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, n: int, what: str = "graph") -> None:
     """InputError, naming the first edge at fault, unless all nodes are in 0..n-1 and all weights finite and >= 0."""
     tail, head, weight = np.asarray(i), np.asarray(j), np.asarray(w)
-    outside = (tail < 0) | (tail >= n) | (head < 0) | (head >= n)
-    if outside.any():
+    if (outside := (tail < 0) | (tail >= n) | (head < 0) | (head >= n)).any():
         at = int(np.argmax(outside))
         problem = f"{what}: wanted nodes from 0 to {n - 1}, one a row, got an edge from {tail[at]} to {head[at]}"
         raise InputError(f"{problem}; mend the graph, or give the rows that it is of.")
-    wrong = ~(np.isfinite(weight) & (weight >= 0))
-    if wrong.any():
+    if (wrong := ~(np.isfinite(weight) & (weight >= 0))).any():
         at = int(np.argmax(wrong))
         problem = f"{what}: wanted finite weights of at least 0, got {weight[at]} between {tail[at]} and {head[at]}"
         raise InputError(f"{problem}; mend it, or leave that edge out.")
@@ -304,8 +301,7 @@ def undirected(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, both: bo
     low, high, weight, down = low[order], high[order], weight[order], down[order]
     new = np.ones(len(low), bool)
     new[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-    first = np.flatnonzero(new)
-    if not len(first):
+    if not len(first := np.flatnonzero(new)):
         return low, high, weight
     least, most = np.minimum.reduceat(weight, first), np.maximum.reduceat(weight, first)
     differ = least < most * (1.0 - EQUAL)
@@ -322,9 +318,7 @@ def undirected(i: npt.ArrayLike, j: npt.ArrayLike, w: npt.ArrayLike, *, both: bo
     return low[first], high[first], least + 0.5 * (most - least)
 
 
-def _asymmetric(
-    a: int, b: int, weights: FloatArray, down: npt.NDArray[np.bool_], *, both: bool, what: str
-) -> InputError:
+def _asymmetric(a: int, b: int, weights: FloatArray, down: BoolArray, *, both: bool, what: str) -> InputError:
     """What an edge between a < b that has these weights, some of them from b to a, is refused with."""
     up_value = weights[~down][0] if (~down).any() else (0.0 if both else weights[0])
     down_value = weights[down][-1] if down.any() else (0.0 if both else weights[-1])

@@ -58,8 +58,7 @@ def cache_directory() -> Path | None:
 
 def _key(room: Path) -> str:
     """The digest; empty where the sources cannot be read (a zip file): a change would go unnoticed."""
-    sources = sorted(room.glob("*.py"))
-    if not sources:
+    if not (sources := sorted(room.glob("*.py"))):
         return ""
     digest = hashlib.sha256()
     for source in sources:
@@ -75,8 +74,7 @@ def _user() -> int:
 
 
 def _roots() -> Iterator[Path]:
-    chosen = os.environ.get("DORFF_CACHE_DIR")
-    if chosen:
+    if chosen := os.environ.get("DORFF_CACHE_DIR"):
         yield Path(chosen)
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     yield Path(os.environ.get("TMPDIR") or os.environ.get("TEMP") or "/tmp")
@@ -108,8 +106,7 @@ class _DiskCache(NullCache):
         self._name = name
 
     def _file(self, signature: object, codegen: Any) -> Path | None:
-        directory = cache_directory()
-        if directory is None:
+        if (directory := cache_directory()) is None:
             return None
         key = repr((self._name, signature, codegen.magic_tuple()))
         return directory / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
@@ -118,8 +115,7 @@ class _DiskCache(NullCache):
         """The compiled code kept for `sig`, or None. The types and functions that Numba knows are left unloaded: it
         loads them itself before it compiles, and kept code needs its memory manager only."""
         rtsys.initialize(target_context)
-        file = self._file(sig, target_context.codegen())
-        if file is None:
+        if (file := self._file(sig, target_context.codegen())) is None:
             return None
         try:
             raw = file.read_bytes()

@@ -9,10 +9,9 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 
 from dorff.loops.config import loop
+from dorff.loops.rowwise import F64, I64
 from dorff.loops.tiles import LANES, Lines, line_code
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 U16 = NDArray[np.uint16]
 _TURN = 2.0 * math.pi
 
@@ -125,8 +124,7 @@ def powers(E: F64) -> None:
 
 @line_code
 def _horner(v: Lines, coefficients: Any, length: Any, width: Any, values: Any, at: Any) -> None:
-    """A line of values, from `at` on, of the polynomials in columns of coefficients (length, width): at the number that
-    is there."""
+    """A line of values, from `at` on: of polynomials in columns of coefficients (length, width) at the number there."""
     x, begin = v.spread(values, at), v.load(coefficients, at)
     value = cgutils.alloca_once_value(v.b, begin)  # type: ignore[no-untyped-call]
     with cgutils.for_range_slice(v.b, v.b.add(at, width), v.b.mul(length, width), width) as (index, _):

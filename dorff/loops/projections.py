@@ -5,7 +5,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.loops.config import loop
 from dorff.loops.rotations import project, rotate, simplex_entries, transform
-from dorff.loops.rowwise import F64, Array, Strided, block, flat, output, parameter
+from dorff.loops.rowwise import F64, Array, Ints, Strided, block, flat, output, parameter
 from dorff.loops.tiles import LANES, copy_permuted, give_rows, new_tile, take_rows
 
 Pair = tuple[F64, F64]
@@ -13,7 +13,7 @@ Inputs = tuple[Strided, F64]  # rows, and what each of their columns is multipli
 Chosen = tuple[Array, F64, Strided]  # which rows of W there are, their gains, and where products go
 
 
-def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, rows: Array, gains: F64, out: F64) -> None:
+def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Ints, rows: Ints, gains: F64, out: F64) -> None:
     """Project each row of x by blocks of diagonals and Walsh-Hadamard matrices, on one thread.
 
     For block k: y = x * stretch, padded with zeros from d to n; for s = 0, ..., K - 1, y = H (diagonals[k, s] * y),
@@ -41,15 +41,7 @@ def hadamard_chain(x: F64, stretch: F64, diagonals: F64, permutation: Array, row
 
 
 def butterfly_rules(
-    x: F64,
-    stretch: F64,
-    permutations: Array,
-    cosines: F64,
-    sines: F64,
-    simplex: bool,
-    rows: Array,
-    gains: F64,
-    out: F64,
+    x: F64, stretch: F64, permutations: Ints, cosines: F64, sines: F64, simplex: bool, rows: Ints, gains: F64, out: F64
 ) -> None:
     """Project each row of x by rules of permuted butterfly rotations and, if asked for, a simplex, on one thread.
 
@@ -74,7 +66,7 @@ def butterfly_rules(
         _rule_rows(inputs, (c, s), order, (on[: d * simplex], before), chosen, (b, K))
 
 
-def _given(x: F64, stretch: F64, rows: Array, gains: F64, out: F64, end: int) -> tuple[Inputs, Chosen]:
+def _given(x: F64, stretch: F64, rows: Ints, gains: F64, out: F64, end: int) -> tuple[Inputs, Chosen]:
     """What every projection is given, checked, and flat for its loop; `rows` lie in [0, end)."""
     d, D = x.shape[1], len(rows)
     output(out, "x", x, D)

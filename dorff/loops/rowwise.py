@@ -62,6 +62,7 @@ def differences(G: F64, at: I64, starts: I64, others: I64, weights: F64, out: F6
 
 
 Array = NDArray[Any]
+Ints = NDArray[np.integer[Any]]
 Strided = tuple[Array, int]  # rows in a flat array, and the entries from row to row
 
 

@@ -6,10 +6,9 @@ the shards of both ends, so that each is checked and written by itself."""
 import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
@@ -92,7 +91,7 @@ def own_scales(layout: Layout, shard: int, generation: int) -> tuple[IntArray, F
     return np.frombuffer(rows, "<i8"), np.frombuffer(scales, "<f8")
 
 
-def _weighed(spec: GraphSpec, listed: npt.NDArray[Any], scales: tuple[IntArray, FloatArray]) -> Edges:
+def _weighed(spec: GraphSpec, listed: build_spec.Table, scales: tuple[IntArray, FloatArray]) -> Edges:
     """The entries of A / 2 of a part of lists; `scales` are those of the rows that they name."""
     named = scales[1][np.searchsorted(scales[0], listed["neighbour"])]
     w = 0.5 * edge_weights(listed["distance"], listed["scale"], named, spec.knn.weights)
@@ -137,7 +136,7 @@ def load_edges(spec: GraphSpec, task: BuildTask, crc: int) -> Edges:
     return values
 
 
-def content_sum(values: Sequence[npt.NDArray[Any]], crc: int = 0) -> int:
+def content_sum(values: Sequence[build_spec.Table], crc: int = 0) -> int:
     """CRC32 of arrays, after what `crc` is of."""
     for value in values:
         crc = zlib.crc32(np.ascontiguousarray(value).data, crc)
@@ -158,7 +157,7 @@ def cuts_of(spec: GraphSpec, files: Iterable[BuildTask], part: int, count: int) 
 
 def turned(
     spec: GraphSpec, task: BuildTask, files: Iterable[BuildTask], part: int, count: int
-) -> tuple[list[npt.NDArray[np.int64]], IntArray]:
+) -> tuple[list[IntArray], IntArray]:
     """What a file of names holds: of each shard (k, 2) the number of a file that names it in this part, and its own
     part there; and the shards that are named at all."""
     cuts = np.append(spec.numbers(BuildTask(CUTS, task.generation, 0), 0)[0], count)
@@ -212,7 +211,7 @@ def bucket(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     shard, edges = np.concatenate([ends[0], ends[1][apart]]), np.concatenate([edges, edges[apart]])
     order = np.argsort(shard, kind="stable")
     names = np.unique(shard)
-    parts: list[npt.NDArray[Any]] = [names.astype("<i8")]
+    parts: list[build_spec.Table] = [names.astype("<i8")]
     parts += np.split(edges[order], np.searchsorted(shard[order], names[1:]))
     return write_parts(spec.path(task), parts), ()
 

@@ -10,16 +10,15 @@ many times more is cut by row number."""
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
 from dorff.graphs import neighbours, own_scale
-from dorff.manifold.build_spec import BuildTask, GraphSpec, Layout, Written, load_layout, load_spec, write_parts
+from dorff.manifold.build_spec import BuildTask, GraphSpec, Layout, Table, Written, load_layout, load_spec, write_parts
 from dorff.moments import FloatArray, IntArray
 from dorff.store import write_atomic
 
@@ -106,13 +105,13 @@ def assign(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     counts = np.array([np.bincount(one, minlength=P) for one in (near[:, 0], near.ravel())])
     by_partition = np.split(members.ravel()[np.argsort(near, axis=None, kind="stable")], np.cumsum(counts[1])[:-1])
     homes, held = counts.astype("<i8")
-    parts: list[npt.NDArray[Any]] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, homes, *by_partition]
+    parts: list[Table] = [np.frombuffer(rows.dtype.str.encode(), "u1"), table, homes, *by_partition]
     parts += np.split(held, range(build_spec.BLOCK, P, build_spec.BLOCK))
     write_atomic(spec.path(task, build_spec.INPUTS), [rows.data.cast("B") if rows.size else b""], sync=False)
     return write_parts(spec.path(task), parts), ()
 
 
-def _dealt(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> tuple[IntArray, IntArray, npt.NDArray[Any]]:
+def _dealt(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> tuple[IntArray, IntArray, Table]:
     """Those of rows start..stop-1, from 0, that are finite, their nearest landmarks and inputs; a part at a time."""
     L, step = _landmarks(spec.directory), spec.sizes.rows(dataset.d)
     kept, near, rows = [], [], []
@@ -154,8 +153,7 @@ def _candidates_of(spec: GraphSpec, tasks: Sequence[BuildTask], P: int) -> Itera
 
 def _row_at(spec: GraphSpec, runs: IntArray, tasks: Sequence[BuildTask], p: int, ends: IntArray, place: int) -> int:
     """The number of the row that is the candidate at this place in partition p."""
-    run = int(np.searchsorted(ends, place, "right"))
-    if run == len(runs):
+    if (run := int(np.searchsorted(ends, place, "right"))) == len(runs):
         return int(runs[-1, 1])
     member = np.frombuffer(spec.read(tasks[run], (build_spec.MEMBERS + p,))[0], MEMBER)[place - int(ends[run])]
     return int(runs[run, 0] + member["row"])
@@ -189,11 +187,11 @@ def lists(spec: GraphSpec, dataset: Dataset, task: BuildTask) -> Written:
     shard = layout.shards_of(homes[other], rows[other])
     order, names = np.argsort(shard, kind="stable"), np.unique(shard)
     parts = np.split(entries[order], np.searchsorted(shard[order], names[1:]))
-    head: list[npt.NDArray[Any]] = [rows[queries].astype("<i8"), scale, names.astype("<i8")]
+    head: list[Table] = [rows[queries].astype("<i8"), scale, names.astype("<i8")]
     return write_parts(spec.path(task), head + parts), ()
 
 
-def _candidates(layout: Layout, p: int, begin: int, end: int) -> npt.NDArray[Any]:
+def _candidates(layout: Layout, p: int, begin: int, end: int) -> Table:
     """The candidates of a partition among rows begin..end-1, ascending."""
     held = []
     for run in range(int(layout.run_of(np.array(begin))), int(np.searchsorted(layout.runs[:, 0], end))):
@@ -206,14 +204,12 @@ def _candidates(layout: Layout, p: int, begin: int, end: int) -> npt.NDArray[Any
     return np.concatenate(held)
 
 
-def _scaled(layout: Layout, some: npt.NDArray[Any]) -> FloatArray:
+def _scaled(layout: Layout, some: Table) -> FloatArray:
     """The scaled inputs (c, k) of candidates."""
     return layout.spec.scaled(layout.copies(some["run"], some))
 
 
-def _nearest_of(
-    layout: Layout, candidates: npt.NDArray[Any], queries: IntArray, most: int
-) -> tuple[IntArray, FloatArray]:
+def _nearest_of(layout: Layout, candidates: Table, queries: IntArray, most: int) -> tuple[IntArray, FloatArray]:
     """`neighbours` of these queries among candidates; where these are more than `most`, by parts of half as many."""
     k, numbers = layout.spec.knn.neighbours, candidates["number"]
     if len(candidates) <= most:

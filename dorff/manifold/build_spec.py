@@ -49,8 +49,7 @@ def read_parts(path: Path, numbers: Sequence[int]) -> list[bytes]:
 
 def _part(path: Path, file: BinaryIO, number: int) -> bytes:
     file.seek(number * _ENTRY.itemsize)
-    head = file.read(_ENTRY.itemsize)
-    if len(head) != _ENTRY.itemsize:
+    if len(head := file.read(_ENTRY.itemsize)) != _ENTRY.itemsize:
         raise ValueError("too short")
     entry = np.frombuffer(head, _ENTRY)[0]
     if entry["own"] != _own(path, entry, number):
@@ -96,8 +95,7 @@ def read_rows(path: Path, kind: str, d: int, places: IntArray, sums: npt.NDArray
         for run in np.split(ascending, np.flatnonzero(np.diff(ascending) != 1) + 1) if len(places) else ():
             size = len(run) * width
             file.seek(int(run[0]) * width)
-            content = file.read(size)
-            if len(content) != size:
+            if len(content := file.read(size)) != size:
                 raise ValueError("too short")
             raw[at : at + size] = content
             at += size
@@ -178,8 +176,7 @@ class GraphSpec:
     def void(self, task: BuildTask) -> Receipt | None:
         """Have a task done again. Its receipt stays, for its digest; returns what it was."""
         folder = self.path(task).parent
-        earlier = Receipt.load(folder, task.number)
-        if earlier is not None:
+        if (earlier := Receipt.load(folder, task.number)) is not None:
             replace(earlier, stamp=VOID).save(folder)
         return earlier
 

@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -163,9 +163,7 @@ def _built(spec: GraphSpec, dataset: Dataset, engine: Engine, told: Told, fence:
                     raise IncompleteError(f"{spec.path(task)}: missing or damaged again and again; {remedy}") from error
 
 
-def _run(
-    stages: Stages, spec: GraphSpec, dataset: Dataset, fence: Fence, damaged: Collection[BuildTask]
-) -> Shards | None:
+def _run(stages: Stages, spec: GraphSpec, dataset: Dataset, fence: Fence, damaged: Counter[BuildTask]) -> Shards | None:
     """The stages of all generations; of what tasks have left, the `damaged` is made again. DamagedError."""
     generation, alone = -1, 0
     for generation, span in enumerate(_spans(spec, dataset)):

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
-from scipy import sparse
+from scipy.sparse import csr_array
 
 from dorff.engine.base import leave_spare, spare_square
 from dorff.features import FeatureMap
@@ -18,7 +18,7 @@ from dorff.passes import BlockSums, RowSums, block_rows
 from dorff.plan.graph_sizes import GROUP_ROWS, Form, Places, TermRecipe, difference_shift, tile_rows
 
 
-def entries(W: sparse.csr_array, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+def entries(W: csr_array, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
     """(i, j, weight) of the entries in these rows of W, each (edges,): row by row, as they lie."""
     some = W[rows] if len(rows) < W.shape[0] else W
     return np.repeat(rows, np.diff(some.indptr)), some.indices.astype(np.int64), some.data
@@ -38,7 +38,7 @@ def edge_runs(i: IntArray, j: IntArray, limit: int) -> Iterator[tuple[slice, Int
             yield run, touched
 
 
-def row_runs(W: sparse.csr_array, rows: IntArray, hops: int, limit: int) -> Iterator[list[IntArray]]:
+def row_runs(W: csr_array, rows: IntArray, hops: int, limit: int) -> Iterator[list[IntArray]]:
     """Runs of `rows`, ascending, each with all rows within 1, 2, .. `hops` edges: `limit` at most, or of one row."""
     waiting = [rows]
     while waiting:
@@ -113,13 +113,11 @@ class GraphSums(RowSums):
         """The inputs (n, k) that distances are of, scaled as the features see them."""
         return np.ascontiguousarray(((X - self._features.center) / self._features.scale)[:, self._inputs])
 
-    def add_whole(self, X: FloatArray, W: sparse.csr_array) -> None:
+    def add_whole(self, X: FloatArray, W: csr_array) -> None:
         """Add all rows X (n, d) of a graph of weights W (n, n)."""
         self.add_local(X, W, np.ones(len(X), dtype=np.bool_), np.arange(len(X)), degrees(W))
 
-    def add_local(
-        self, X: FloatArray, W: sparse.csr_array, own: BoolArray, numbers: IntArray, degree: FloatArray
-    ) -> None:
+    def add_local(self, X: FloatArray, W: csr_array, own: BoolArray, numbers: IntArray, degree: FloatArray) -> None:
         """Add the part of T that rows `own` (n,) of X (n, d) stand for; the parts of disjoint rows add up to T. W (n,
         n) holds all edges of these rows, and where L is taken several times those of all rows less edges away than
         times. `numbers` (n,), ascending, are the rows' names in the whole graph, where an edge belongs to the later of
@@ -159,7 +157,7 @@ class GraphSums(RowSums):
                 LZ = self._differences(G, at[block], ends[block.start : block.stop + 1], b, w[run], self._Z)
                 self._add_pair(np.take(G, at[block], axis=0), LZ, v[at[block]], apart[block])
 
-    def _add_powers(self, X: FloatArray, scale: Scale, W: sparse.csr_array, rows: IntArray) -> None:
+    def _add_powers(self, X: FloatArray, scale: Scale, W: csr_array, rows: IntArray) -> None:
         for levels in row_runs(W, rows, self.recipe.hops, self._tile):
             if len(levels[-1]) > self._tile:
                 self._Z[:1] = self._far(X, scale, W, levels, scale)
@@ -172,7 +170,7 @@ class GraphSums(RowSums):
             for block in _cuts(len(at), self._block):
                 self._add_rows(self._differences(G, at[block], starts[block.start : block.stop + 1], b, w, self._Z))
 
-    def _raised(self, X: FloatArray, scale: Scale, W: sparse.csr_array, levels: list[IntArray]) -> FloatArray:
+    def _raised(self, X: FloatArray, scale: Scale, W: csr_array, levels: list[IntArray]) -> FloatArray:
         """Rows levels[0] of [F | 1], scaled, L taken of them once for each further level (all within as many edges)."""
         squared = None if scale is None else scale**2
         if len(levels[-1]) > self._tile:
@@ -186,7 +184,7 @@ class GraphSums(RowSums):
             G = made
         return G
 
-    def _far(self, X: FloatArray, scale: Scale, W: sparse.csr_array, levels: list[IntArray], last: Scale) -> FloatArray:
+    def _far(self, X: FloatArray, scale: Scale, W: csr_array, levels: list[IntArray], last: Scale) -> FloatArray:
         """The same (1, line) of a single row that reaches more rows than a tile has, its last scale (n,) given: summed
         over runs of its neighbours that do not, or each of which is such a row itself: at powers above 2 the rows
         about a hub are then read again for each row that reaches them through it."""
@@ -239,10 +237,9 @@ class GraphSums(RowSums):
         return out[: len(at)]
 
     def _add_rows(self, Z: FloatArray) -> None:
-        sums = self.of(_T)
-        before, began = sums.n, time.perf_counter()
+        sums, began = self.of(_T), time.perf_counter()
         sums.add(Z[:, : self._width], along=self._along[: len(Z)])
-        sums.n = before  # edges are counted, not rows
+        sums.n -= len(Z)  # edges are counted, not rows
         self.syrk_seconds += time.perf_counter() - began
 
     def _add_pair(self, Z: FloatArray, LZ: FloatArray, v: FloatArray, apart: FloatArray) -> None:
@@ -251,15 +248,14 @@ class GraphSums(RowSums):
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.sqrt(np.einsum("ij,ij->i", Z, Z)) * (np.sqrt(np.einsum("ij,ij->i", LZ, LZ)) + apart)
             self.of(_SIZE).add(np.sqrt(size).reshape(-1, 1))
-        before, began = sums.n, time.perf_counter()
-        along = v, self._along[: len(Z)]
+        began, along = time.perf_counter(), (v, self._along[: len(Z)])
         sums.add_pair(Z[:, : self._width], LZ[:, : self._width], along=along, size=float(size.sum()))
-        sums.n = before
+        sums.n -= len(Z)
         self.syrk_seconds += time.perf_counter() - began
 
 
 def _joined(
-    W: sparse.csr_array, rows: IntArray, around: IntArray, scale: Scale
+    W: csr_array, rows: IntArray, around: IntArray, scale: Scale
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
     """The edges of rows (k,): the places of the rows among `around`, where the edges of each begin and end (k + 1,),
     the places of their other ends, and their weights times the row's scale."""
@@ -283,8 +279,7 @@ def finished(parts: Mapping[Part, Moments], features: FeatureMap, recipe: TermRe
     """T over all m features from the sums of all its parts, zero where it is not of a feature; `unit` says what
     rounding may have cost, relative to the largest diagonal entry (`difference_shift`)."""
     width = recipe.width(features)
-    T = parts.get(_T)
-    if T is None:  # not one edge
+    if (T := parts.get(_T)) is None:  # not one edge
         T = Moments(width - 1, 0, 0, _NONE, np.zeros(width * (width + 1) // 2))
     if _SIZE in parts:
         T = _losing(T, UNIT * float(parts[_SIZE].packed[0]))
@@ -320,7 +315,7 @@ def _spread(T: Moments, columns: tuple[int, ...], m: int) -> Moments:
 def in_memory(
     features: FeatureMap,
     X: FloatArray,
-    graph: sparse.csr_array | Graph,
+    graph: csr_array | Graph,
     term: Manifold,
     *,
     inputs: Places = None,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
-from scipy import sparse
+from scipy.sparse import csr_array
 
 from dorff.data import Dataset
 from dorff.engine import Engine
@@ -187,7 +187,7 @@ class ShardPart(NamedTuple):
     """Rows `numbers` (n,), ascending, X (n, d), weights W (n, n) and degrees (n,): see `GraphSums.add_local`."""
 
     X: FloatArray
-    W: sparse.csr_array
+    W: csr_array
     own: BoolArray
     numbers: IntArray
     degree: FloatArray
@@ -229,7 +229,7 @@ class ShardPart(NamedTuple):
             yield cls._read(store, W[some][:, some], np.isin(some, levels[0]), numbers[some], recipe)
 
     @classmethod
-    def _read(cls, store: Shards, W: sparse.csr_array, own: BoolArray, numbers: IntArray, recipe: TermRecipe) -> Self:
+    def _read(cls, store: Shards, W: csr_array, own: BoolArray, numbers: IntArray, recipe: TermRecipe) -> Self:
         degree = store.degrees(numbers) if recipe.normalised else np.zeros(len(numbers))
         return cls(store.inputs(numbers), W, own, numbers, degree)
 
@@ -239,10 +239,10 @@ class ShardPart(NamedTuple):
         return content_sum((self.numbers, self.own, W.indptr, W.indices, W.data, self.degree, self.X), before)
 
 
-def _matrix(numbers: IntArray, i: IntArray, j: IntArray, weights: FloatArray) -> sparse.csr_array:
+def _matrix(numbers: IntArray, i: IntArray, j: IntArray, weights: FloatArray) -> csr_array:
     """The edges between rows `numbers` (n,), ascending, as W (n, n)."""
     place = np.searchsorted(numbers, i), np.searchsorted(numbers, j)
-    W = sparse.csr_array((weights, place), shape=(len(numbers), len(numbers)))
+    W = csr_array((weights, place), shape=(len(numbers), len(numbers)))
     W.sort_indices()
     return W
 

@@ -336,8 +336,7 @@ def merge_folds(left: dict[Part, S], right: dict[Part, S]) -> dict[Part, S]:
 
 def check_patterns(parts: Iterable[Part]) -> None:
     """PatternsError where there are more patterns of targets than `MOST_PATTERNS`."""
-    patterns = {observed for _, observed in parts}
-    if len(patterns) > MOST_PATTERNS:
+    if len(patterns := {observed for _, observed in parts}) > MOST_PATTERNS:
         raise PatternsError(
             "rows that miss targets have sums of their own for each pattern of what is there, at most "
             f"{MOST_PATTERNS} patterns, but there are more ({', '.join(sorted(patterns)[:3])}, ...; 1 is there, "

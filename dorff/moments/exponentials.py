@@ -127,8 +127,7 @@ def _of_tensor(tensor: FloatArray, extents: Extents) -> ComplexArray:
         up[tuple(positive)] += 1j * sines
         if axis == len(extents) - 1:
             return up
-        down = cosines[tuple(positive)] - 1j * sines
-        out = np.concatenate([np.flip(down, axis=axis), up], axis=axis)
+        out = np.concatenate([np.flip(cosines[tuple(positive)] - 1j * sines, axis=axis), up], axis=axis)
     raise AssertionError("no angle")
 
 

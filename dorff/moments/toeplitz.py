@@ -147,9 +147,7 @@ class ToeplitzAdder(Adder):
     def _sizes(self) -> FloatArray:
         """What the errors of all k may come to, where each is that of one of the sums."""
         of = self._exponentials
-        wide, narrow = (
-            sqrt(prod(2 * K + 1 for K in extents)) * (1 + sum(extents)) for extents in (of.twice, of.extents)
-        )
+        wide, narrow = (sqrt(prod(2 * K + 1 for K in Ks)) * (1 + sum(Ks)) for Ks in (of.twice, of.extents))
         return np.array([wide, *[narrow] * self.q])
 
     def held(self) -> Iterator[FloatArray]:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from dorff.data import RowBlock
+from dorff.data.dataset import Keys, RowBlock
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Projected, endless, feature_arrays, features_from, outside, periods_of
 from dorff.frequencies.transforms import Arrays
 from dorff.model.weights import Density
-from dorff.moments import MOST_PATTERNS, FloatArray, Kind
+from dorff.moments import MOST_PATTERNS, FloatArray, IntArray, Kind
 from dorff.spec.registry import Config
 from dorff.store import identity, read_plain, write_atomic
 from dorff.store.models import UNREADABLE
@@ -37,8 +36,7 @@ GROUPED, AS_SAMPLED, IN_BLOCKS = 0, -1, -2  # in the place of the rows of a run
 _NAN: Final = ("refuse", "drop", "partial", "unlabelled")
 _WORDS: Final = {"nan": _NAN, "sums": tuple(Kind), "precision": ("double", "mixed")}
 _PLAIN: Final = ("patterns", "tuned", "run", "fold_seed", "sampled", "distances")  # constants that are JSON already
-Rows = npt.NDArray[np.int64]
-Keys = npt.NDArray[np.uint64]
+Rows = IntArray
 
 
 @dataclass(frozen=True)
@@ -259,20 +257,18 @@ class FrozenConstants:
         run, seed = config["run"], config.get("fold_seed")
         if type(run or 0) is not int or (run or 0) < GROUPED or type(seed or 0) is not int:
             raise InputError("its folds are not those of a plan")
+        draw = Drawn(features.phi, arrays.get("log_density"), arrays.get("serves"))
+        given = features, draw, arrays["y0"], arrays.get("class_weight"), RowsName(**config["sample"])
         return cls(
-            features,
-            Drawn(features.phi, arrays.get("log_density"), arrays.get("serves")),
-            arrays["y0"],
-            arrays.get("class_weight"),
-            RowsName(**config["sample"]),
+            *given,
             patterns=None if patterns is None else tuple(patterns),
             first=config["folds"]["first"],
             drawn=resolved.get("drawn"),
             fitted=resolved.get("kernel"),
             tuning_rows=None if tuning is None else RowsName(**tuning),
             tuned=None if tuned is None else tuple(tuned),
-            run=config["run"],
-            fold_seed=config.get("fold_seed"),
+            run=run,
+            fold_seed=seed,
             sampled=config["sampled"],
             distances=config["distances"],
         )
@@ -368,8 +364,7 @@ def _read(directory: Path, text: bytes) -> tuple[PassSpec, FrozenConstants]:
 
 
 def _check_arrays(arrays: Arrays, features: FeatureMap) -> None:
-    """y0 (q,), class_weight (q,), log_density (D,) or of a law that sees n each (D, n), and serves (T, D): all but the
-    first may be missing."""
+    """y0 (q,); if there are such class_weight (q,), log_density (D,), or (D, n) of a law that sees n, serves (T, D)."""
     law = features.phi.law_omega if isinstance(features.phi, Projected) else np.empty((0, 0))
     q, D = arrays["y0"].size, len(law)
     shapes: dict[str, tuple[int, ...]] = {"y0": (q,), "class_weight": (q,), "log_density": law.shape[:-1]}

@@ -119,8 +119,7 @@ class Tree:
         return self._up(node)
 
     def total(self, of: type[S]) -> dict[Part, S] | None:
-        """The sums of all leaves, of the kind that the plan says, fold by fold; None where a file was damaged (and is
-        deleted: start again)."""
+        """The sums of all leaves, of this kind, fold by fold; None if a file was damaged (and deleted: start again)."""
         total: dict[Part, S] | None = {}
         for root in self.roots():
             folds = load_sums(self._path(root), of) if locate(self._path(root)).appears() else None
@@ -225,8 +224,7 @@ class Tree:
     def _settle(self, node: Node) -> list[Task]:
         """All leaves of a node that may be there are known, and so is its name: it is there, or it is to be made."""
         del self._waiting[node]
-        path = self._path(node)
-        if path.exists():
+        if (path := self._path(node)).exists():
             self._have.add(node)
             if node[0] <= self._kept or self._kept < 0:  # higher up, sums that are kept may still be under way
                 for below in [one for one in self._have if one != node and node in self._path_up(one)]:
@@ -298,15 +296,12 @@ class Tree:
         return node in self._restorable
 
     def _key(self, node: Node) -> str:
-        key = self._keys.get(node)
-        if key is None:
-            if node[0] == 0:
-                key = self.receipts[node[1]].key
-            else:
-                left, right = _children(node)
-                key = hashlib.sha256(f"{self._key(left)} {self._key(right)}".encode()).hexdigest()[:16]
-            self._keys[node] = key
-        return key
+        if node[0] == 0:
+            return self.receipts[node[1]].key
+        if node not in self._keys:
+            left, right = _children(node)
+            self._keys[node] = hashlib.sha256(f"{self._key(left)} {self._key(right)}".encode()).hexdigest()[:16]
+        return self._keys[node]
 
     def _path(self, node: Node) -> Path:
         return self._sums.node(*node, self._key(node))

@@ -203,8 +203,7 @@ def sampled_bytes(rows: int, m: int, k: int) -> int:
 
 def _factored(matrix: FloatArray, level: float) -> FloatArray:
     """The lower Cholesky factor of matrix + level I (more where rounding wants it), written over it."""
-    diagonal = np.diag_indices(len(matrix))
-    matrix[diagonal] += max(level, EPS * len(matrix) * float(np.trace(matrix)))
+    matrix[np.diag_indices(len(matrix))] += max(level, EPS * len(matrix) * float(np.trace(matrix)))
     factor, failed = lapack.dpotrf(matrix.T, lower=1, overwrite_a=1, clean=0)
     assert not failed
     return np.asarray(factor)

@@ -19,6 +19,7 @@ from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_err
 from dorff.solvers.setting import Fit, Setting, learned_term
 
 Folds = Sequence[Sequence[Solvable]]  # of each fold the moments of each pattern of targets
+Trial = tuple["Score", Fit | None]  # with the fit that it is of, where that is to all rows
 LARGE: Final = 512  # unknowns from which folds are solved as neighbours of their sum
 DIRECT: Final = "direct"
 FIRST, LAST = (-8, 1), (-14, 5)  # powers of ten of ridges, times k(x, x): those tried at once, and all that may be
@@ -134,8 +135,7 @@ def setting_scores(
 
 def _trials(
     folds: Folds, setting: Setting, ridges: Sequence[float] | None, by: str, *, per_output: bool, common: Common
-) -> list[tuple[Score, Fit | None]]:
-    """Scores, with the fits that they are of where these are to all rows."""
+) -> list[Trial]:
     if ridges is None:
         return _searched(folds, setting, by, per_output=per_output, common=common)
     if by == "loo":  # each row of the setting's sample is predicted by the fit to all others
@@ -152,15 +152,13 @@ def _trials(
     return [(_score(fit, setting.m, rule), fit) for fit in fits]
 
 
-def _searched(
-    folds: Folds, setting: Setting, by: str, *, per_output: bool, common: Common
-) -> list[tuple[Score, Fit | None]]:
+def _searched(folds: Folds, setting: Setting, by: str, *, per_output: bool, common: Common) -> list[Trial]:
     """Scores of the ridges that `setting_scores` tells."""
     level = setting.level(folds[0])
     if per_output:  # each output has a best of its own
         every = [level * 10.0**power for power in range(*LAST)]
         return _trials(folds, setting, every, by, per_output=True, common=common)
-    trials = dict[float, tuple[Score, Fit | None]]()
+    trials = dict[float, Trial]()
     wanted = [float(power) for power in range(*FIRST)]
     while wanted:
         more = _trials(folds, setting, [level * 10.0**one for one in wanted], by, per_output=False, common=common)
@@ -230,13 +228,12 @@ def _or_none(value: float) -> float | None:
 
 
 def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge, *, first: bool = False) -> FloatArray:
-    """Summed squared errors (q,) on the rows of all folds, or of the `first` alone, at one ridge, or with one (p,) for
-    each direction."""
-    if first:
-        return np.asarray(_one_by_one(folds, setting, [ridge], held=folds[:1]).squares[0])
-    if np.ndim(ridge) == 0:
-        return np.asarray(_fold_errors(folds, setting, [float(ridge)], Common()).squares[0])
-    return np.asarray(_one_by_one(folds, setting, [ridge]).squares[0])
+    """Summed squared errors (q,) on all folds' rows, or the `first`'s alone, at one ridge, or one a direction (p,)."""
+    if first or np.ndim(ridge):
+        errors = _one_by_one(folds, setting, [ridge], held=folds[:1] if first else folds)
+    else:
+        errors = _fold_errors(folds, setting, [float(ridge)], Common())
+    return np.asarray(errors.squares[0])
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
@@ -256,8 +253,7 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
         raise InputError("features.count: several do not go with a multi-view kernel; give one count")
     D, first = setting.m // 2, m // 2
     at = np.concatenate([np.arange(first), np.arange(D, D + first)])
-    density = setting.density
-    if density is not None:
+    if (density := setting.density) is not None:
         omega, log_density, serves = density
         density = (omega[:first], log_density[:first], None if serves is None else serves[:, :first])
     factor = np.sqrt(D / first)
@@ -274,12 +270,12 @@ def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common
             held_out = path_errors(whole, setting, ridges)
         if held_out is not None:
             return held_out
-    return _one_by_one(folds, setting, ridges)
+    return _one_by_one(folds, setting, ridges, held=folds)
 
 
-def _one_by_one(folds: Folds, setting: Setting, ridges: Sequence[Ridge], held: Folds | None = None) -> FoldErrors:
+def _one_by_one(folds: Folds, setting: Setting, ridges: Sequence[Ridge], *, held: Folds) -> FoldErrors:
     errors, C, size = FoldErrors.none([DIRECT] * len(ridges), folds[0][0].q), setting.observe, 0.0
-    for fold in folds if held is None else held:
+    for fold in held:
         training = pooled([other for other in folds if other is not fold])
         for position, fit in enumerate(setting.solve(training, ridges)):
             W, bias = (fit.W, fit.bias) if C is None else (fit.W @ C.T, C @ fit.bias)

@@ -195,8 +195,7 @@ def problem_of(
     neither with penalties nor with several views. InputError for a block wider than LAPACK can count."""
     grams = [part.gram() if isinstance(part, Triangle) else part for part in parts]
     problem = Problem.of(grams, weights, intercept=intercept, scale=scale, observe=observe, penalties=penalties)
-    rows = [_Rows(part, problem) for part in parts if isinstance(part, Triangle)]
-    if not rows:
+    if not (rows := [_Rows(part, problem) for part in parts if isinstance(part, Triangle)]):
         return problem
     problem = replace(problem, unit=max(part.unit for part in parts))
     return replace(problem, blocks=tuple(_sharpened(problem, block, rows) for block in problem.blocks))

@@ -6,7 +6,7 @@ ridge and weight takes n^2 m flops, in place of the 9 m^3 or so of an `eigh` for
 Cholesky factor of the moments (Higham 2002, ch. 10.3): as many rows as the fold has, or directions. T may be 0."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -70,11 +70,10 @@ class Common:
 
     def turned(self, moments: Moments, spectrum: Spectrum) -> FloatArray:
         """The features (n, m) of `rows`, in T's eigenvectors: of the last T that was asked for, or of none."""
-        if spectrum.vectors is None or moments not in self._turned:
-            turned = spectrum.turned(self.rows(moments)[:, : moments.m])
-            if spectrum.vectors is None:
-                return turned
-            self._turned[moments] = turned
+        if spectrum.vectors is None:
+            return spectrum.turned(self.rows(moments)[:, : moments.m])
+        if moments not in self._turned:
+            self._turned[moments] = spectrum.turned(self.rows(moments)[:, : moments.m])
         return self._turned[moments]
 
     def spectrum(self, penalty: Penalty | None, weights: OperatorWeights) -> Spectrum:
@@ -139,9 +138,7 @@ class _Training(NamedTuple):
     penalty_unit: float
 
     @classmethod
-    def of(
-        cls, others: Sequence[Moments], setting: Setting, penalty: Penalty | None, common: Common
-    ) -> "_Training | None":
+    def of(cls, others: Sequence[Moments], setting: Setting, penalty: Penalty | None, common: Common) -> Self | None:
         parts = pooled([[one] for one in others])
         scale, weights = setting.scaling(parts), setting.weights(setting.fixed(parts))
         split = SplitProblem.of(weights, setting.observe, [] if penalty is None else [penalty.outputs], whole=True)

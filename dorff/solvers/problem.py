@@ -109,11 +109,13 @@ class Problem:
     @property
     def constant(self) -> FloatArray:
         """(p,): what the intercept has of y0 before it is solved for, in the scaled targets' units."""
+        return self._first / self.outputs if self.intercept else np.zeros(self.weights.shape[2])
+
+    @property
+    def _first(self) -> FloatArray:
+        """The same in the targets' units."""
         y0 = self.rows[0].y0
-        if not self.intercept:
-            return np.zeros(self.weights.shape[2])
-        f0 = y0 / self.scale if self.observe is None else np.linalg.pinv(self.observe) @ y0 / self.scale[0]
-        return np.asarray(f0)
+        return y0 if self.observe is None else np.asarray(np.linalg.pinv(self.observe) @ y0)
 
     @property
     def outputs(self) -> FloatArray:
@@ -161,8 +163,7 @@ class Problem:
 
     def _along(self, u: FloatArray, v: FloatArray) -> FloatArray:
         """u . v of vectors (p,) of all outputs, in each direction (J,); J = 1 where there are none."""
-        V = self.directions
-        if V is None:
+        if (V := self.directions) is None:
             return np.array([u @ v])
         return np.asarray(np.sum((u.reshape(-1, len(V)) @ V) * (v.reshape(-1, len(V)) @ V), axis=0))
 
@@ -212,10 +213,7 @@ class Problem:
             return np.zeros(W.shape[1])
         inverse, y = self.free
         b = inverse @ (y - sum(one.C.T @ (one.C @ (one.s @ W)) for one in self.borders))
-        y0 = self.rows[0].y0
-        if self.observe is None:
-            return np.asarray(y0 + self.scale * b)
-        return np.asarray(np.linalg.pinv(self.observe) @ y0 + self.scale[0] * b)
+        return np.asarray(self._first + self.outputs * b)
 
 
 def kept_shift(y0: FloatArray, observe: FloatArray | None, *, patterns: int, intercept: bool) -> FloatArray:

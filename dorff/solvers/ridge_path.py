@@ -27,7 +27,6 @@ from dorff.solvers.system import IntArray
 WIDEST: Final = 32.0  # the largest of the shifts that one factor serves, over the least
 MOST_STEPS: Final = 60  # of conjugate gradients; more are not neighbours
 TOLERANCE: Final = 1e-10  # of f's error, of the training error: both root mean squares
-
 FLOOR: Final = 1e-8  # of the targets' energy: a training error below it counts as it, for the tolerance
 MOST_COLUMNS: Final = 256  # side by side
 
@@ -221,8 +220,7 @@ def path_errors(folds: Sequence[Moments], setting: Setting, ridges: Sequence[flo
         return None
     family = Family([*(one.S for one in trainings), total.S], total.psi)
     each = [one.columns(whose, np.array(ridges)) for whose, one in enumerate(trainings)]
-    solved = _solutions(family, Columns.together(each))
-    if solved is None:
+    if (solved := _solutions(family, Columns.together(each))) is None:
         return None
     errors, size = FoldErrors.none(["neighbours"] * len(ridges), folds[0].q), np.zeros(len(ridges))
     ends, unit = np.cumsum([len(one.shift) for one in each]), max(fold.unit for fold in folds)
@@ -280,19 +278,16 @@ def _solutions(family: Family, columns: Columns) -> _Solved | None:
     return solutions
 
 
-def _near(
-    family: Family, columns: Columns, whose: int, at: IntArray, pole: float, solutions: _Solved
-) -> IntArray | None:
+def _near(family: Family, columns: Columns, whose: int, at: IntArray, pole: float, into: _Solved) -> IntArray | None:
     """Solve the columns `at` by the factor of `whose` at the pole; those left over, None where there is no factor."""
     if not len(at):
         return at
-    factored = family.factor(whose, pole)
-    if factored is None:
+    if (factored := family.factor(whose, pole)) is None:
         return None
-    factor, solutions.least[at] = factored
+    factor, into.least[at] = factored
     left = []
     for chunk in np.array_split(at, -(-len(at) // MOST_COLUMNS)):
-        solutions.X[:, chunk], whole = family.descend(factor, columns[chunk])
+        into.X[:, chunk], whole = family.descend(factor, columns[chunk])
         left.append(chunk[~whole])
     return np.concatenate(left)
 

@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from operator import attrgetter
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -158,9 +159,7 @@ class Solution:
         return not self.digits >= 3.0
 
     @classmethod
-    def of(
-        cls, problem: Problem, ridge: Ridge, solved: Sequence[BlockSolution], rung: str, *, scores: bool
-    ) -> "Solution":
+    def of(cls, problem: Problem, ridge: Ridge, solved: Sequence[BlockSolution], rung: str, *, scores: bool) -> Self:
         """Of all blocks' solutions, with GCV score and evidence if `scores`; ridges (p,) go with their directions."""
         judged = RidgeScores(problem, solved)
         gcv, log_evidence = (judged.gcv, judged.log_evidence) if scores else (None, None)
@@ -213,8 +212,7 @@ class DirectSolver(ABC):
         """The solution of all blocks, with GCV score and evidence if `scores`; None where it fails."""
         solved = list[BlockSolution]()
         for block in self.problem.blocks:
-            factor = self.factor(block, ridge)
-            if factor is None:
+            if (factor := self.factor(block, ridge)) is None:
                 return None
             solved.append(factor.solve(scores=scores))
         return Solution.of(self.problem, ridge, solved, self.rung, scores=scores)
@@ -250,8 +248,7 @@ class Criterion:
 
 def criterion_of(name: str) -> Criterion:
     """The criterion of a word; InputError where no installed package has it."""
-    entry = CRITERIA.get(name)
-    if entry is None:
+    if (entry := CRITERIA.get(name)) is None:
         raise InputError(f"criterion {name!r} is not known; use one of: {', '.join(CRITERIA.names)}")
     criterion = entry.build()
     if not isinstance(criterion, Criterion) or (criterion.of_fit is None and name not in HELD_OUT):
@@ -264,14 +261,12 @@ def root(value: float) -> float:
     return math.sqrt(value) if value >= 0 else math.nan
 
 
-_GCV = FitScore(
-    lambda solution: solution.gcv, lambda scores: scores.gcv_each, error=lambda solution: solution.gcv_error
-)
+_GCV = FitScore(attrgetter("gcv"), attrgetter("gcv_each"), error=attrgetter("gcv_error"))
 _EVIDENCE = FitScore(
     lambda solution: None if solution.log_evidence is None else -solution.log_evidence,
     lambda scores: -scores.evidence_each,
     noise=True,
-    error=lambda solution: solution.error,
+    error=attrgetter("error"),
 )
 _OF_GCV = Criterion("GCV", "root of the GCV score", root, in_units=True, of_fit=_GCV)
 _OF_EVIDENCE = Criterion("evidence", "log evidence", lambda value: -value, of_fit=_EVIDENCE)

@@ -151,8 +151,7 @@ class Setting:
             iterated = self._iterated(self.weights(kernel), parts, scale, ridges, scores=scores)
             return [(kernel, *one) for one in iterated]
         problem = self._of_weights(self.weights(kernel), parts, scale)
-        learned = learned_term(self.kernel)
-        if learned is not None or spectral:
+        if (learned := learned_term(self.kernel)) is not None or spectral:
             # The matrix of each block is given up for its spectrum.
             blocks = tuple(replace(block, given=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
             problem = replace(problem, blocks=blocks)
@@ -325,8 +324,7 @@ class Setting:
 def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
     """The ridge of a fit of other rows for a solve of `parts`; of ridges of directions of their own, each goes to the
     direction here that is most like its own: eigenvectors of an output covariance differ, and so may their order."""
-    ridges = fit.solution.ridges
-    if ridges is None:
+    if (ridges := fit.solution.ridges) is None:
         return fit.solution.ridge
     here = setting.weights(setting.fixed(parts))
     theirs, mine = output_directions(fit.weights.root[0]), output_directions(here.root[0])

@@ -67,8 +67,7 @@ def estimated(of: Preconditioned, ridge: float) -> Estimate:
         freedom[columns], counts = each.mean(), counts + len(columns) * each
         if not system.apart:
             shares = system.shares(u, x, at).mean(axis=1)
-    load = iterated.solved.block.load
-    if load is not None:
+    if (load := iterated.solved.block.load) is not None:
         shares = (load**2 / np.where(system.a > 0, system.a, 1.0)) @ freedom
     ended, solved = bool(np.isfinite(logs).all()), replace(iterated.solved, log_det=log_det, freedom=freedom)
     error, counted = (float(each.std(ddof=1) / np.sqrt(PROBES)) if ended else np.inf for each in (logs, counts))
@@ -105,9 +104,7 @@ class _Iteration:
     close: float
     noise: FloatArray | None = None
 
-    def run(
-        self, z: FloatArray, visit: Callable[[int, ConjugateGradients], None] = lambda _step, _columns: None
-    ) -> _Walk:
+    def run(self, z: FloatArray, visit: Callable[[int, ConjugateGradients], None] = lambda *_: None) -> _Walk:
         """For z (k, n); `visit` sees each step before it is done."""
         (system, inverse), shift, at = self.of, self.shift, self.at
         a = system.a[at]
@@ -130,9 +127,8 @@ class _Iteration:
 
 
 def samples(of: Preconditioned, ridge: float, column: int, noise: FloatArray | None = None) -> FloatArray:
-    """X (k, SAMPLES), independent Gaussian vectors of the covariance A^-1 (G_D + shift) A^-1, for the system of a
-    column; G_D is G with each target's part times its `noise` (t,), G itself if None. InputError where an iteration
-    does not end.
+    """X (k, SAMPLES), independent Gaussian vectors of the covariance A^-1 (G_D + shift) A^-1, for a column's
+    system; G_D is G with each target's part times its `noise` (t,), else G. InputError where an iteration does not end.
 
     X = A^-1 L sqrt(L^-1 (G_D + shift) L^-*) w for normal w: the root by Lanczos' iteration, as above, whose vectors are
     the residuals of conjugate gradients. These run twice, so that no more than one of them is held."""
@@ -141,8 +137,7 @@ def samples(of: Preconditioned, ridge: float, column: int, noise: FloatArray | N
     for start in range(0, SAMPLES, PROBES):
         some = slice(start, min(start + PROBES, SAMPLES))
         z, _ = inverse.root(rng.standard_normal(X[:, some].shape), system.a[column], shift)
-        at = np.full(z.shape[1], column)
-        y, root = np.zeros_like(z), _Iteration(of, at, shift, CLOSER, noise)
+        y, root = np.zeros_like(z), _Iteration(of, np.full(z.shape[1], column), shift, CLOSER, noise)
         weights = [_of_root(np.array(steps)) for steps in _ended(root.run(z), ridge).steps]
 
         def add(step: int, columns: ConjugateGradients, y: FloatArray = y, weights: list[FloatArray] = weights) -> None:

@@ -6,14 +6,12 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
-from dorff.moments import BoolArray, FloatArray, Moments
+from dorff.moments import BoolArray, FloatArray, IntArray, Moments
 
-IntArray = npt.NDArray[np.int64]
 Spectrum = tuple[FloatArray, FloatArray]  # eigenvalues (k,) and vectors (k, k)
 EPS: Final = float(np.finfo(np.float64).eps)
 # LAPACK counts in 32 bits: a matrix of k columns has k^2 numbers, and dsyevd's workspace 1 + 6 k + 2 k^2.

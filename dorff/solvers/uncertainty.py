@@ -144,9 +144,7 @@ def _spread(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Sequ
     return basis, spread
 
 
-def _of_columns(
-    problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _of_columns(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> tuple[FloatArray, ...]:
     """Basis (k, k'), spread and variances (c,) of a block's columns; (k', c, c) where they hang together by noise."""
     basis, spread = _spread(problem, block, ridge, about)
     at = np.zeros(len(block.a), np.int64) if problem.directions is None else block.columns
@@ -158,7 +156,7 @@ def _of_columns(
     return basis, spread[:, :, None] * noisy * spread[:, None, :], np.ones(len(block.a))
 
 
-def _block(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> PosteriorBlock:
+def _block(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> PosteriorBlock:
     basis, spread, variance = _of_columns(problem, block, ridge, about)
     C = problem.observe
     if problem.intercept and C is not None and np.linalg.matrix_rank(C) < C.shape[1]:
@@ -187,7 +185,7 @@ def _separable(
     return SeparableBlock(basis, spread, variance, gain, gain * _centre(problem, block), loading, into)
 
 
-def _columns(problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise) -> Iterator[CoupledBlock]:
+def _columns(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Iterator[CoupledBlock]:
     """Of several views with one root: a block for each independent combination of columns, with its rows."""
     assert block.rotation is not None
     basis, spread, variance = _of_columns(problem, block, ridge, about)
@@ -221,9 +219,7 @@ def _centre(problem: Problem, block: Block) -> FloatArray:
     return np.asarray(sum(s for s, _ in there) / n)
 
 
-def _of_everything(
-    problem: Problem, block: Block, ridge: float | FloatArray, about: _Noise, parts: Parts
-) -> CoupledBlock:
+def _of_everything(problem: Problem, block: Block, ridge: Ridge, about: _Noise, parts: Parts) -> CoupledBlock:
     """Of one system for everything."""
     basis, spread = _spread(problem, block, ridge, about)
     feature, row = (np.asarray(at) for at in block.at)

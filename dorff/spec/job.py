@@ -293,8 +293,7 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
 def _check_views(job: "Job") -> None:
     """Refuses kernels of other views, and arrays that are not the views'."""
     kernels = (*job.kernels, *job.features.kernels)
-    viewed = [kernel for kernel in kernels if isinstance(kernel, MultiViewSpec)]
-    if not viewed:
+    if not (viewed := [kernel for kernel in kernels if isinstance(kernel, MultiViewSpec)]):
         return
     seen = {tuple((view.name, view.arrays) for view in kernel.views) for kernel in viewed}
     if len(viewed) < len(kernels) or len(seen) > 1:

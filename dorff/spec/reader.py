@@ -38,8 +38,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_whole_number(self, node: yaml.ScalarNode) -> int:
-        number = self.construct_yaml_int(node)
-        if number.bit_length() > 63:
+        if (number := self.construct_yaml_int(node)).bit_length() > 63:
             problem = "a whole number of more than 63 bits"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
         return number
@@ -84,8 +83,7 @@ def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | Non
     if root is not None and not Path(root).is_dir():
         raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")
     context = {"folder": source.resolve().parent, "root": None if root is None else Path(root).resolve()}
-    raw = _read(source)
-    if not isinstance(raw, dict):
+    if not isinstance(raw := _read(source), dict):
         keys = ", ".join(Job.model_fields)
         raise InputError(f"{source}: must be a mapping with the keys {keys}, came {show(raw)}; write them")
     try:

@@ -27,12 +27,10 @@ def space_on(path: Path) -> Iterator[None]:
     try:
         with reading(path):
             yield
-    except DorffError:  # of a storage that says it in full
-        raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise IncompleteError(f"{path}: no space left on the disk; free some and {_AGAIN}") from error
-        if error.errno in _REFUSED:
+        if error.errno in _REFUSED and not isinstance(error, DorffError):  # of a storage that says it in full
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another path") from error
         raise
 

@@ -268,7 +268,6 @@ class ObjectLocation(Location):
                 raise FileNotFoundError(errno.ENOENT, "No such folder", str(self))
             (to / _MARKER).put(b"moving")
             to._delete([meta["path"] for meta in there if meta["path"] != f"{to.key}/{_MARKER}"])
-
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 arrays = [name for name in names if name != "zarr.json"]
                 for done in [pool.submit(copy_context().run, self._copy, f"/{name}", to) for name in arrays]:
@@ -301,11 +300,8 @@ class ObjectLocation(Location):
             held.release()
 
     def stats(self, names: Sequence[str]) -> Iterator[tuple[int, int] | None]:
-        def one(name: str) -> tuple[int, int] | None:
-            return next(Location.stats(self, [name]))
-
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # which starts as many as there are names
-            yield from pool.map(one, names)
+            yield from pool.map(lambda name: next(Location.stats(self, [name])), names)
 
     def point(self, number: int, content: bytes) -> bool:
         """Versions are named by NAME.NUMBER, made where it must not be there: the highest counts, so that who comes

@@ -123,8 +123,7 @@ def discard_unnumbered(root: Path, lease: Lease) -> None:
 
 def older_versions(root: Path) -> list[Path]:
     """The versions before the current one, oldest first; InputError where there is none."""
-    name = current_version(root)
-    if name is None:
+    if (name := current_version(root)) is None:
         raise InputError(f"{root}: no model here; give a model's root")
     return [version for version in versions(root) if _number(version) < _number(root / name)]
 
@@ -212,8 +211,7 @@ def resolve_model(path: Path) -> Path:
     else:
         if (named := _current(path)) is None:
             raise InputError(f"{path}: no model here; give a model's root or one of its versions")
-        version = path / named[0]
-        if version.is_symlink():
+        if (version := path / named[0]).is_symlink():
             raise InputError(f"{version}: is a link, which does not belong there; copy the version's folder anew")
     # Pruned meanwhile, or damaged: whoever loads it says so.
     with suppress(FileNotFoundError), files.reading(version):

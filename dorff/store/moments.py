@@ -165,8 +165,7 @@ def _header(file: BinaryIO) -> list[_Section]:
     """The sections of a file, which is as long as they say: what they say is not believed before memory is taken."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    prefix = file.read(16)
-    if len(prefix) < 16 or prefix[:8] != _MAGIC:
+    if len(prefix := file.read(16)) < 16 or prefix[:8] != _MAGIC:
         raise _DamagedError
     length, checksum = struct.unpack("<II", prefix[8:])
     header = file.read(min(length, size))
@@ -248,8 +247,7 @@ def _name(member: zipfile.ZipInfo) -> str:
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
     """The array in a NPY file whose header is looked at first."""
     with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        if version not in _HEADERS:
+        if (version := np.lib.format.read_magic(file)) not in _HEADERS:
             raise ValueError(f"an array's format is {version}, wanted 1.0 or 2.0")
         shape, _, dtype = _HEADERS[version](file)
         if dtype.kind not in _KINDS or min(shape, default=0) < 0:

@@ -67,8 +67,7 @@ class LeafRecord(ABC):
     def load(cls, directory: Path, number: int) -> Self | None:
         """What was kept of a leaf; None where it is to be done again: nothing was, a byte changed, it is another's."""
         try:
-            body = files.read_record(_path(directory, number))
-            if body is None:
+            if (body := files.read_record(_path(directory, number))) is None:
                 return None
             words: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in body.items()}
             record = cls(**words)
