@@ -11,6 +11,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray, IntArray, positive_number, whole
+from dorff.spec.registry import Config
 
 TABLE: Final = 4096  # degrees whose coefficients are written down
 FEW_CALLS: Final = 64  # whose degrees are drawn one by one
@@ -35,7 +36,7 @@ class Conjugate(ABC):
         """For each of `calls` (n,) the sum of as many degrees, drawn independently: the calls that a node makes."""
 
     @abstractmethod
-    def config(self) -> str | dict[str, Any]:
+    def config(self) -> str | Config:
         """The word of JOB.yaml, or a mapping of it to its number."""
 
 
@@ -58,7 +59,7 @@ class Exponential(Conjugate):
     def sums(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         return rng.poisson(self.rate * calls)
 
-    def config(self) -> str | dict[str, Any]:
+    def config(self) -> str | Config:
         return {"exponential": self.rate}
 
 
@@ -123,7 +124,7 @@ class PowerSeries(Series):
     def slope(self) -> float:
         return float(self.table @ np.arange(len(self.coefficients)))
 
-    def config(self) -> str | dict[str, Any]:
+    def config(self) -> str | Config:
         return "identity" if self.coefficients == (0.0, 1.0) else {"power_series": list(self.coefficients)}
 
 
@@ -186,7 +187,7 @@ class Heaviside(_Heavy):
     def falling(self, u: FloatArray) -> FloatArray:
         return _central(u) / (2 + u)
 
-    def config(self) -> str | dict[str, Any]:
+    def config(self) -> str | Config:
         return "step"
 
 
@@ -217,7 +218,7 @@ class Relu(_Heavy):
     def falling(self, u: FloatArray) -> FloatArray:
         return _central(u) / ((2 + u) * (2 + 2 * u))
 
-    def config(self) -> str | dict[str, Any]:
+    def config(self) -> str | Config:
         return "relu"
 
 
@@ -247,7 +248,7 @@ class Erf(Series):
         table[odd] = _binomials()[: len(odd)] * (2 / 3) ** odd / (odd * math.asin(2 / 3))
         return table
 
-    def config(self) -> str | dict[str, Any]:
+    def config(self) -> str | Config:
         return "erf"
 
 

@@ -190,8 +190,8 @@ class Skeleton(Spectral):
         for above, (name, node) in enumerate(self.nodes, inputs):
             unknown = [one for one in node.of if one not in numbers or isinstance(one, bool)]
             if unknown:
-                known = f"an input node, 0 to {inputs - 1}, or a node above it in the list"
-                raise InputError(f"nodes: {name} is over {unknown[0]!r}, which is not {known}; correct it")
+                wanted = f"an input node, 0 to {inputs - 1}, or a node above it in the list"
+                raise InputError(f"nodes: {name} is over {unknown[0]!r}, which is not {wanted}; correct it")
             yield np.array([numbers[one] for one in node.of]), node.activation
             numbers[name] = above
         used = {one for _, node in self.nodes for one in node.of}
