@@ -116,6 +116,10 @@ class ScalarKernel(ABC):
         """Does nothing if the kernel takes d inputs, else raises the InputError that says why not."""
         return
 
+    def check_scaled(self) -> None:
+        """Does nothing if inputs may be divided by their spread, else raises the InputError that says why not."""
+        return
+
 
 class Spectral(ScalarKernel):
     """A shift-invariant kernel with k0(0) = 1: k0(delta) = E cos(omega . delta), omega ~ rho_0 (Bochner).

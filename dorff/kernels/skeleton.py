@@ -13,7 +13,7 @@ from dorff.errors import InputError
 from dorff.kernels.conjugates import ALONE, Conjugate, conjugate_of
 from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
-from dorff.kernels.spaces import BaseSpace, ColumnBlock, spaces_of
+from dorff.kernels.spaces import BaseSpace, Category, ColumnBlock, Sign, spaces_of
 from dorff.spec.part import OneOrMore, Part, Takes, Typed
 from dorff.spec.registry import SPACES, Config, Word
 
@@ -201,6 +201,12 @@ class Skeleton(Spectral):
 
     def check(self, d: int) -> None:
         self.graph(d)
+
+    def check_scaled(self) -> None:
+        coded = [one.kind for one in self.inputs if isinstance(one, Sign | Category)]
+        if coded:
+            problem = f"inputs of {coded[0]} have values that must stay as they are"
+            raise InputError(f"standardize: {problem}; set it to false, and give angles a lengthscale")
 
     def complexity(self, d: int) -> float:
         """C(S), the mean number of base features in a feature (eq. 11)."""

@@ -311,6 +311,21 @@ def test_a_job_of_a_skeleton_is_fitted_stored_and_read(tmp_path):
     assert fit(Job.model_validate(job(tmp_path, layers=[{"activation": "erf"}]))).leaves_computed > 0
 
 
+def test_coded_inputs_are_not_scaled(tmp_path):
+    """Signs and categories are values, not lengths; angles may be scaled."""
+    X, y = rows(np.random.default_rng(0), 80), np.arange(80.0)
+    kernel, angles = Decomposable(SKELETONS["exponential"]), Decomposable(SKELETONS["deep"])
+    with pytest.raises(InputError, match="standardize: inputs of sign have values that must stay as they are"):
+        ORFFRegressor(kernel=kernel, n_features=40, standardize=True).fit(X, y)
+    ORFFRegressor(kernel=angles, n_features=40, ridge=1e-3, standardize=True).fit(X, y)
+    np.savez(tmp_path / "a.npz", x=X, y=y)
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path)
+    body["solve"]["standardize"] = True
+    with pytest.raises(InputError, match="standardize: inputs of sign"):
+        fit(Job.model_validate(body))
+
+
 @pytest.mark.parametrize(
     "scalar, message",
     [
