@@ -1,5 +1,6 @@
 """Bounds on the error of an operator-valued kernel: Brault et al. (2016), theorem 10; Minh (2016), theorems 11, 12;
-those of Munkhoeva et al. (2018): spherical-radial rules of degree (3,3), and kernel ridge regression.
+those of Munkhoeva et al. (2018): spherical-radial rules of degree (3,3), and kernel ridge regression; and those of
+Daniely et al. (2017) for any random feature scheme.
 
 `frequencies` is D, drawn independently; the error is that of K~_0(delta) = mean of cos<omega_j, delta> mu~(omega_j),
 or of a decomposable kernel |A|_2 |k~ - k|: a bound for the scalar kernel holds with epsilon / |A|_2 (Brault et al.
@@ -156,3 +157,48 @@ def ridge_epsilon(epsilon: float, *, ridge: float, rms: float, kernel: float = 1
     |K~ - K| <= n e; the paper has kernel = 1. To be given to `features_needed` as its epsilon."""
     positive(epsilon=epsilon, ridge=ridge, rms=rms, kernel=kernel)
     return ridge**2 * epsilon / (rms * (ridge + kernel))
+
+
+def daniely_pointwise(norm: float, epsilon: float, frequencies: int) -> float:
+    """A bound on P(|k~(x, z) - k(x, z)| >= epsilon) for any one pair of a random feature scheme with |feature| <= norm.
+
+    Daniely et al. (2017), theorem 3: 2 exp(-D epsilon^2 / (2 norm^4)), Hoeffding's inequality. Of a skeleton over
+    circles, signs, categories and shift-invariant kernels the norm is 1. For frequencies that are drawn independently:
+    of `Paths` with draws = 1; `frequencies` D."""
+    positive(norm=norm, epsilon=epsilon, frequencies=frequencies)
+    return total(math.log(2) - frequencies * epsilon**2 / (2 * norm**4))
+
+
+def daniely_function(norm: float, size: float, frequencies: int) -> float:
+    """A bound on E |f(x) - f~(x)|, and on the root of its mean square, at any x: norm size / sqrt(D).
+
+    Daniely et al. (2017), corollary 4, for f of norm `size` in the kernel's space and the f~ in the space of D random
+    features that has f's own coefficients at their frequencies."""
+    positive(norm=norm, size=size, frequencies=frequencies)
+    return norm * size / math.sqrt(frequencies)
+
+
+def daniely_risk(
+    *, norm: float, lipschitz: float, size: float, rows: int, frequencies: int, ridge: float = 0.0
+) -> float:
+    """A bound on E L(f~) - L(f*), L the expected loss, for the f~ that `rows` independent rows and D random features
+    give with a convex loss of slope `lipschitz` at most, and any f* of norm up to `size` in the kernel's space.
+
+    Daniely et al. (2017), theorem 5, eq. 7: ridge size^2 + 2 lipschitz^2 norm^2 / (ridge rows) + lipschitz size norm /
+    sqrt(D); without a ridge the best one's, eq. 8: sqrt(8) lipschitz size norm / sqrt(rows) in place of the first two.
+    `ridge` is that of the mean loss. The square loss has no such slope where targets are not bounded."""
+    positive(norm=norm, lipschitz=lipschitz, size=size, rows=rows, frequencies=frequencies)
+    best = math.sqrt(2.0 / rows) * lipschitz * norm / size
+    positive(ridge=ridge or best)
+    chosen = ridge or best
+    fitted = chosen * size**2 + 2 * (lipschitz * norm) ** 2 / (chosen * rows)
+    return fitted + lipschitz * daniely_function(norm, size, frequencies)
+
+
+def least_norm(d: int) -> float:
+    """The least norm of a random feature scheme for x . z on the unit sphere of R^d, sqrt(d / 2), or 1 where d = 1.
+
+    Daniely et al. (2017), theorem 6, and example 5, which has it; its sqrt(1/2) at d = 1 is below what k(x, x) = 1
+    allows. A product of t such features has its t-th power, as a skeleton over spheres needs."""
+    positive(d=d)
+    return max(1.0, math.sqrt(d / 2))

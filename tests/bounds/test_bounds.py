@@ -1003,3 +1003,78 @@ def test_features_needed_says_what_it_cannot_use():
     for epsilon, delta in ((-1.0, 0.1), (math.nan, 0.1), (0.1, -0.1), (0.1, 1.5), (0.1, math.nan)):
         with pytest.raises(InputError, match="epsilon must be above 0 and delta between 0 and 1"):
             bounds.features_needed(lambda e, D: 0.0, epsilon, delta)
+
+
+def sphere(rng, n, d):
+    x = rng.standard_normal((n, d))
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def example_5(rng, x, count):
+    """sqrt(d / 2) (x_j + i b x_(j + 1)), complex (n, count), of x (n, d)."""
+    d = x.shape[1]
+    j, b = rng.integers(d, size=count), rng.choice([-1, 1], count)
+    return math.sqrt(d / 2) * (x[:, j] + 1j * b * x[:, (j + 1) % d])
+
+
+def example_6(rng, x, count):
+    """sqrt(d) w . x, w on the sphere."""
+    return math.sqrt(x.shape[1]) * x @ sphere(rng, count, x.shape[1]).T
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("d", [3, 8])
+def test_a_scheme_on_the_sphere_has_at_least_this_norm(d):
+    """Examples 5 and 6 are unbiased; the first one's norm is the least, at a point that one of its features faces."""
+    rng = np.random.default_rng(0)
+    x = sphere(rng, 5, d)
+    for scheme in (example_5, example_6):
+        made = np.array([(F := scheme(rng, x, 200)) @ F.conj().T / 200 for _ in range(300)])
+        assert_mean(made.real, x @ x.T)
+    ends = np.abs(example_5(rng, np.eye(d), 100))
+    assert ends.max() == pytest.approx(bounds.least_norm(d))
+    assert np.abs(example_5(rng, sphere(rng, 500, d), 500)).max() <= bounds.least_norm(d) * (1 + 1e-12)
+    assert np.abs(example_6(rng, sphere(rng, 500, d), 500)).max() > bounds.least_norm(d)
+    assert bounds.least_norm(1) == 1.0 and bounds.least_norm(2) == 1.0
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("norm", [1.0, math.sqrt(4 / 2)], ids=["skeleton", "sphere"])
+def test_the_bounds_of_random_feature_schemes_hold(norm):
+    """Theorem 3 and corollary 4 by simulation: of a skeleton's characters, and of example 5 on the sphere of R^4."""
+    rng, D, draws = np.random.default_rng(0), 40, 4000
+    skeleton = kernels.Skeleton([kernels.Layer(2), kernels.Layer()], shape=(4, 1))
+    x = rng.uniform(0, 3, (6, 4)) if norm == 1.0 else sphere(rng, 6, 4)
+    exact = skeleton.gram(x, x) if norm == 1.0 else x @ x.T
+    recipe = frequencies.Paths(1)
+    away, apart, alpha = [], [], np.array([1.0, -0.5, 0.3, 0.8, -1.1, 0.4])
+    for seed in range(draws):
+        if norm == 1.0:
+            drawn = recipe.draw(kernels.Decomposable(skeleton), d=4, p=1, count=D, seed=seed)
+            F = np.exp(1j * x @ drawn.omega.T) * drawn.weights * math.sqrt(D)
+        else:
+            F = example_5(rng, x, D)
+        made = (F @ F.conj().T).real / F.shape[1]
+        away.append(abs(made[0, 1] - exact[0, 1]))
+        apart.append((made[2] - exact[2]) @ alpha)
+    size = math.sqrt(alpha @ exact @ alpha)
+    assert np.sqrt(np.mean(np.square(apart))) <= bounds.daniely_function(norm, size, D)
+    for epsilon in (0.2, 0.3, 0.5, 1.0):
+        bound = bounds.daniely_pointwise(norm, epsilon, D)
+        assert np.mean(np.array(away) >= epsilon) <= bound
+    assert bounds.daniely_pointwise(norm, 1.0, D) < 1
+    needed = bounds.features_needed(partial(bounds.daniely_pointwise, norm), 0.1, 0.01)
+    assert needed == math.ceil(2 * norm**4 * math.log(200) / 0.1**2)
+
+
+def test_the_risk_is_least_at_the_best_ridge():
+    """Eq. 8 is eq. 7 at its best ridge, and less than at any other."""
+    given_ = {"norm": 1.3, "lipschitz": 0.7, "size": 2.5, "rows": 900, "frequencies": 400}
+    best = bounds.daniely_risk(**given_)
+    assert best == pytest.approx(0.7 * 2.5 * 1.3 * (math.sqrt(8 / 900) + 1 / math.sqrt(400)))
+    found = optimize.minimize_scalar(lambda log: bounds.daniely_risk(**given_, ridge=math.exp(log)), bracket=(-8, -2))
+    assert found.fun == pytest.approx(best)
+    with pytest.raises(InputError, match="rows must be a positive number"):
+        bounds.daniely_risk(**{**given_, "rows": 0})
+    with pytest.raises(InputError, match="ridge must be a positive number"):
+        bounds.daniely_risk(**given_, ridge=-1.0)
