@@ -166,16 +166,15 @@ def _hashed(nodes: IntArray, codes: IntArray) -> npt.NDArray[np.uint64]:
 
 def thinned(rng: np.random.Generator, counts: IntArray, wanted: int) -> tuple[IntArray, FloatArray]:
     """Which of what came `counts` (U,) times stay, `wanted` of them, and the roots (wanted,) of their weights, of
-    which the squares estimate counts / counts.sum() without bias."""
+    which the squares estimate counts / counts.sum() without bias. Best where what is alike does not lie together."""
     total, U = float(counts.sum()), len(counts)
     if wanted >= U:
         copies = wanted // U + (np.arange(U) < wanted % U)
         return np.repeat(np.arange(U), copies), np.sqrt(np.repeat(counts / copies, copies) / total)
     threshold = _threshold(counts, wanted)
-    order = rng.permutation(U)
-    ends = np.cumsum(np.minimum(counts[order] / threshold, 1.0))
-    ends *= wanted / ends[-1]
-    kept = order[np.searchsorted(ends, np.arange(wanted) + rng.random(), side="right").clip(max=U - 1)]
+    ends = np.cumsum(np.minimum(counts / threshold, 1.0))
+    places = (np.arange(wanted) + rng.random()) * (ends[-1] / wanted)  # ends[-1] is `wanted` but for rounding
+    kept = np.searchsorted(ends, places, side="right").clip(max=U - 1)
     return kept, np.sqrt(np.maximum(counts[kept], threshold) / total)
 
 

@@ -1,6 +1,7 @@
 """Frequencies of skeletons: against a recursive RFSS, merged without bias, sparse; and what else draws with them."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dorff.frequencies.paths import calls_of, characters_of, distinct, rows_of, 
 from dorff.frequencies.transforms import Sparse
 from dorff.kernels import Angle, Category, ColumnBlock, Decomposable, Layer, Sign, Skeleton, SkeletonNode
 from dorff.model.weights import operator_weights
+from dorff.report.fields import _reach
 from dorff.spec.job import Job
 from dorff.spec.reader import load_job
 
@@ -64,6 +66,15 @@ def naive(graph, rng, number, d):
     return omega
 
 
+def inputs_of(omega, skeleton):
+    """How many inputs features have (n,): two turns of a sign, or five of a category of five, are none."""
+    rest = omega.copy()
+    if len(skeleton.inputs) > 1:
+        rest[:, 1] = np.sin(rest[:, 1])
+        rest[:, 2] = np.sin(rest[:, 2] / 2)
+    return np.count_nonzero(np.abs(rest) > 1e-9, axis=1)
+
+
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: space.kind)
 @pytest.mark.parametrize("calls", [1, 2, 5])
 def test_characters_are_unbiased(space, calls):
@@ -92,7 +103,7 @@ def test_all_at_once_is_the_recursion(skeleton):
     if skeleton is not SKELETONS["step"] and skeleton is not SKELETONS["named"]:  # whose recursion may not end
         one_by_one = np.array([naive(graph, rng, last, 6) for _ in range(3000)])
         many, few = (
-            np.concatenate([np.cos(omega @ (X - Z).T), np.count_nonzero(omega, axis=1)[:, None] == [0, 1, 2]], axis=1)
+            np.concatenate([np.cos(omega @ (X - Z).T), inputs_of(omega, skeleton)[:, None] == [0, 1, 2]], axis=1)
             for omega in (together, one_by_one)
         )
         error = np.sqrt(many.var(axis=0) / len(many) + few.var(axis=0) / len(few))
@@ -301,6 +312,8 @@ def test_a_job_of_a_skeleton_is_fitted_stored_and_read(tmp_path):
     assert model.kernel.terms()[0][1].scalar == kernel.scalar and model.feature_map.phi.projection.kind == "sparse"
     twin = ORFFRegressor(kernel=kernel, n_features=300, ridge=1e-6, random_state=3).fit(X, Y)
     np.testing.assert_allclose(model.predict(X), twin.predict(X), atol=1e-5)
+    assert report.quality is not None and report.quality.half is None  # half of the features is another kernel's
+    assert _reach(SimpleNamespace(model=model)) is None  # no length-scale of its own
     step = 1e-6 * (np.arange(6) == 3)
     slope = (model.predict(X[:5] + step) - model.predict(X[:5] - step)) / 2e-6
     np.testing.assert_allclose(model.jacobian(X[:5])[:, :, 3], slope, atol=1e-6)
