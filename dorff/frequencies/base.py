@@ -196,9 +196,9 @@ class Sampler(ABC):
         for measure in base.measures if base.measure is None else (base.measure,):
             try:
                 law.check_measure(measure)
-                if law.sampler not in ("", self.kind):
+                if law.sampler and law.sampler != (kind := self.config()["type"]):
                     problem = f"the frequencies of {type(law).__name__} are drawn by {law.sampler} alone"
-                    raise InputError(f"sampler: {problem}, not by {self.kind}; leave the sampler out")
+                    raise InputError(f"sampler: {problem}, not by {kind}; leave the sampler out")
                 self.accept(law, measure, d)
                 return measure
             except InputError as error:
@@ -211,7 +211,8 @@ class Sampler(ABC):
 
     def _weighed(self, laws: Sequence[Law]) -> bool:
         """Whether frequencies come with their density: psi depends on them, or the sampler tells it anyhow."""
-        return self.mixes or self.viewed or len(laws) != 1 or laws[0].weighed
+        own = self.viewed and not laws[0].spectrum.sampler  # of a skeleton nobody needs it
+        return self.mixes or own or len(laws) != 1 or laws[0].weighed
 
 
 class DenseSampler(Sampler):

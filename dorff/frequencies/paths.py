@@ -1,19 +1,19 @@
 """Random features of computation skeletons, all at once: characters of a few inputs each, merged where equal."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.frequencies.base import Law, Sampler
 from dorff.frequencies.transforms import Cost, Dense, Frequencies, Sparse, uniform
-from dorff.kernels import Measure, OperatorKernel, Spectral
+from dorff.kernels import ColumnBlock, Measure, OperatorKernel, Spectral
+from dorff.kernels.conjugates import FEW_CALLS
 from dorff.kernels.scalar import FloatArray, IntArray, whole
 from dorff.kernels.skeleton import Skeleton, SkeletonGraph
 from dorff.spec.part import Typed, within
 
-FEW_CALLS: Final = 64  # that are dealt out one by one
 _TOGETHER: Final = 2**17  # features that are drawn at a time
 Calls = tuple[IntArray, IntArray, IntArray]  # feature, node, how often it calls it
 
@@ -47,25 +47,32 @@ class Paths(Sampler):
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         if not isinstance(law.scalar, Skeleton):
             return Frequencies(Dense(law.spectrum.draw(rng, count, d, law.measure)), uniform(count))
-        transform, counts = distinct(law.scalar.graph(d), rng, count * self.draws, d)
+        transform, counts = distinct(law.scalar.graph(d), rng, count * self._draws(law.scalar), d)
         kept, weights = thinned(rng, counts, count)
         return Frequencies(rows_of(transform, kept), weights)
 
+    def _draws(self, skeleton: Skeleton) -> int:
+        """How many are drawn for one that is kept: one where none are equal."""
+        return 1 if all(isinstance(space, ColumnBlock) for space in skeleton.inputs) else self.draws
+
     def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
-        """As `Sampler.cost`. Of one skeleton frequencies are sparse: entries as its complexity says, where finite."""
+        """As `Sampler.cost`. Of one skeleton frequencies are sparse: entries as its complexity says, or some more."""
         laws = self.laws(kernel, d, p)
         if len(laws) > 1 or not isinstance(skeleton := laws[0].scalar, Skeleton):
             return super().cost(kernel, d=d, p=p, count=count)
-        drawn, entries = self.draws * count, _most_entries(skeleton, d)
-        written = count * (2 * entries + 1)
-        return Cost(count, int(written + 4 * drawn + 12 * min(drawn, _TOGETHER) * entries), 2.0 * count * entries)
+        entries, drawn = most_entries(skeleton.graph(d), d), self._draws(skeleton) * count
+        held = drawn * (6 + 4 * entries) + 14 * min(drawn, _TOGETHER) * (1 + entries)
+        return Cost(count, int(count * (2 * entries + 1) + held), 2.0 * count * entries)
 
 
-def _most_entries(skeleton: Skeleton, d: int) -> float:
-    """About the mean number of a frequency's entries that are not 0, or more; d at most."""
-    graph = skeleton.graph(d)
+def most_entries(graph: SkeletonGraph, d: int) -> float:
+    """The mean number of a frequency's entries that are not 0, or more: those that are kept of many have more than the
+    mean, which is the complexity (eq. 11), a factor's degrees above the number of inputs not counted."""
     widest = max(len(columns) / space.nodes(len(columns)) for space, columns, _ in graph.spaces)
-    return min(float(d), 1 + float(graph.complexities[-1]) * widest)
+    C = np.ones(graph.inputs + len(graph.nodes))
+    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
+        C[number] = min(conjugate.mean(graph.inputs) * C[of].mean(), graph.inputs)
+    return min(float(d), (2 + 4 * float(C[-1])) * widest)
 
 
 def calls_of(graph: SkeletonGraph, rng: np.random.Generator, count: int) -> Calls:
@@ -94,12 +101,12 @@ def calls_of(graph: SkeletonGraph, rng: np.random.Generator, count: int) -> Call
     return keys // graph.inputs, keys % graph.inputs, calls
 
 
-def _summed(keys: IntArray, calls: IntArray) -> tuple[IntArray, IntArray]:
-    """The keys, each once and ascending, and the sums of their calls."""
+def _summed(keys: IntArray, values: npt.NDArray[Any]) -> tuple[IntArray, npt.NDArray[Any]]:
+    """The keys, each once and ascending, and the sums of their values."""
     order = np.argsort(keys, kind="stable")
-    keys, calls = keys[order], calls[order]
+    keys, values = keys[order], values[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return keys[starts], np.add.reduceat(calls, starts) if len(starts) else calls
+    return keys[starts], np.add.reduceat(values, starts) if len(starts) else values
 
 
 def _dealt(rng: np.random.Generator, features: IntArray, calls: IntArray, among: int) -> Calls:
@@ -117,14 +124,15 @@ def _dealt(rng: np.random.Generator, features: IntArray, calls: IntArray, among:
 
 def distinct(graph: SkeletonGraph, rng: np.random.Generator, count: int, d: int) -> tuple[Sparse, IntArray]:
     """The frequencies that differ, up to their sign, among `count` that are drawn, and how often each came. Equal
-    ones are known by sums of hashes of 64 bits: two that differ are taken for one with probability 2^-63."""
-    parts = [characters_of(graph, rng, min(_TOGETHER, count - start), d) for start in range(0, count, _TOGETHER)]
-    hashes = np.concatenate([part[1] for part in parts])
-    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    ends = np.cumsum([part[0].D for part in parts])
-    at = np.searchsorted(ends, first, side="right")
-    rows = [rows_of(part[0], first[at == number] - (ends[number] - part[0].D)) for number, part in enumerate(parts)]
-    return stacked(rows), counts[np.argsort(at, kind="stable")]
+    ones are known by sums of hashes of 64 bits: two that differ are taken for one with probability 2^-63. Their order
+    is that of the hashes, and so says nothing."""
+    kept, hashes, counts = list[Sparse](), np.empty(0, np.uint64), np.empty(0, np.int64)
+    for start in range(0, count, _TOGETHER):
+        drawn, some = characters_of(graph, rng, min(_TOGETHER, count - start), d)
+        came = np.concatenate([counts, np.ones(len(some), np.int64)])
+        hashes, first, which = np.unique(np.concatenate([hashes, some]), return_index=True, return_inverse=True)
+        kept, counts = [rows_of(stacked([*kept, drawn]), first)], np.bincount(which, came).astype(np.int64)
+    return kept[0], counts
 
 
 def characters_of(
@@ -147,13 +155,9 @@ def characters_of(
 
 def _compressed(owner: IntArray, columns: IntArray, values: FloatArray, count: int, d: int) -> Sparse:
     """Entries of `count` rows, those at the same place added."""
-    keys = owner * d + columns
-    order = np.argsort(keys, kind="stable")
-    keys, values = keys[order], values[order]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    values = np.add.reduceat(values, starts) if len(starts) else values
-    ends = np.searchsorted(keys[starts], np.arange(count + 1) * d)
-    return Sparse(ends, (keys[starts] % d).astype(np.int32), values, np.array([d]))
+    keys, values = _summed(owner * d + columns, values)
+    ends = np.searchsorted(keys, np.arange(count + 1) * d)
+    return Sparse(ends, (keys % d).astype(np.int32), values, np.array([d]))
 
 
 def _hashed(nodes: IntArray, codes: IntArray) -> npt.NDArray[np.uint64]:

@@ -158,7 +158,10 @@ class Sparse(Transform):
         fit = fit and self.starts.ndim == self.columns.ndim == 1 and self.columns.dtype == np.int32
         fit = fit and len(self.starts) > 1 and self.starts[0] == 0 and self.starts[-1] == len(self.values)
         fit = fit and bool(np.all(np.diff(self.starts) >= 0)) and self.columns.shape == self.values.shape
-        return fit and finite(self.values) and int(self.inputs[0]) > 0 and _below(self.columns, self.d)
+        fit = fit and finite(self.values) and int(self.inputs[0]) > 0 and _below(self.columns, self.d)
+        return fit and bool(
+            np.all(np.diff(np.repeat(np.arange(self.D), np.diff(self.starts)) * self.d + self.columns) > 0)
+        )
 
 
 class _Blocks(Transform):
@@ -322,8 +325,7 @@ def of_views(kernel: MultiView, parts: Sequence[Frequencies], d: int) -> Frequen
         rows = slice(row, row + len(part.weights))
         omega[rows, view.columns] = part.omega
         serves[term : term + size, rows] = True if part.serves is None else part.serves
-        assert part.log_density is not None  # of those that mix
-        log_density[rows] = part.log_density
+        log_density[rows] = 0.0 if part.log_density is None else part.log_density  # of a skeleton, by its own law
         row, term = rows.stop, term + size
     weights = np.concatenate([part.weights for part in parts])
     return Frequencies(Dense(omega), weights, log_density=log_density, serves=serves, centres=np.zeros(T))

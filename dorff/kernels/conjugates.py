@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from typing import Any, Final, final
 
 import numpy as np
@@ -14,7 +15,9 @@ from dorff.kernels.scalar import FloatArray, IntArray, positive_number, whole
 from dorff.spec.registry import Config
 
 TABLE: Final = 4096  # degrees whose coefficients are written down
-FEW_CALLS: Final = 64  # whose degrees are drawn one by one
+FEW_CALLS: Final = 1024  # whose degrees are drawn one by one
+TOGETHER: Final = 2**22  # degrees that are drawn at a time
+MOST_FACTORS: Final = 1e4  # of a feature, in the mean
 MOST_DEGREE: Final = 2**40  # larger ones, one of 2 million of a step's, are drawn as this one or the next
 
 
@@ -30,6 +33,10 @@ class Conjugate(ABC):
     @abstractmethod
     def slope(self) -> float:
         """f'(1), the mean of the degree; infinite for a step."""
+
+    def mean(self, most: int) -> float:
+        """The mean of the degree, where degrees above `most` count as that; or more."""
+        return self.slope
 
     @abstractmethod
     def sums(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
@@ -47,7 +54,10 @@ class Exponential(Conjugate):
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", positive_number("activation exponential", self.rate))
+        rate = positive_number("activation exponential", self.rate)
+        if rate > MOST_FACTORS:
+            raise InputError(f"activation exponential must be {MOST_FACTORS:g} at most, not {self.rate!r}")
+        object.__setattr__(self, "rate", rate)
 
     def __call__(self, rho: FloatArray) -> FloatArray:
         return np.asarray(np.exp(self.rate * (rho - 1.0)))
@@ -78,9 +88,11 @@ class Series(Conjugate):
     @final
     def sums(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         totals, few = np.zeros(len(calls), dtype=np.int64), calls <= FEW_CALLS
-        ends = np.cumsum(calls[few])
-        degrees = np.concatenate([[0], np.cumsum(self._degrees(rng, int(ends[-1]) if len(ends) else 0))])
-        totals[few] = degrees[ends] - degrees[ends - calls[few]]
+        for start in range(0, len(calls), TOGETHER // FEW_CALLS):
+            some = np.flatnonzero(few[start : start + TOGETHER // FEW_CALLS]) + start
+            ends = np.cumsum(calls[some])
+            degrees = np.concatenate([[0], np.cumsum(self._degrees(rng, int(ends[-1]) if len(ends) else 0))])
+            totals[some] = degrees[ends] - degrees[ends - calls[some]]
         shares = np.append(self.table, max(0.0, 1.0 - float(self.table.sum())))
         for at in np.flatnonzero(~few):
             counts = rng.multinomial(calls[at], shares)
@@ -106,12 +118,16 @@ class PowerSeries(Series):
     coefficients: tuple[float, ...]
 
     def __init__(self, coefficients: Sequence[float]) -> None:
-        given = np.array(coefficients, dtype=np.float64) if not isinstance(coefficients, str) else np.empty(0)
-        fits = given.ndim == 1 and 1 < given.size < TABLE and bool(np.all(np.isfinite(given) & (given >= 0)))
-        if not fits or not np.any(given[1:] > 0):
+        listed = list(coefficients) if isinstance(coefficients, list | tuple | np.ndarray) else []
+        fits = 1 < len(listed) < TABLE and all(isinstance(one, Real) and not isinstance(one, bool) for one in listed)
+        given = np.array(listed if fits else [], dtype=np.float64)
+        if not np.all(np.isfinite(given) & (given >= 0)) or not np.any(given[1:] > 0):
             wanted = f"2 to {TABLE - 1} numbers of 0 or more, not all of them 0 beyond the first"
             raise InputError(f"activation power_series must be a list of {wanted}, not {coefficients!r}")
-        object.__setattr__(self, "coefficients", tuple((given / given.sum()).tolist()))
+        shares = given / given.max()  # whose sum is finite
+        total = shares.sum()
+        scaled = given if abs(total * given.max() - 1) <= 1e-12 else shares / total  # the same when it is read again
+        object.__setattr__(self, "coefficients", tuple(scaled.tolist()))
 
     def __call__(self, rho: FloatArray) -> FloatArray:
         return np.asarray(np.polynomial.polynomial.polyval(rho, self.coefficients), dtype=np.float64)
@@ -176,6 +192,10 @@ class Heaviside(_Heavy):
 
     slope = math.inf
     power, first = 0.5, 1
+
+    def mean(self, most: int) -> float:
+        degrees = np.minimum(np.arange(TABLE), most)
+        return float(self.table @ degrees) + (1.0 - float(self.table.sum())) * most
 
     def __call__(self, rho: FloatArray) -> FloatArray:
         return np.asarray(1.0 - np.arccos(np.clip(rho, -1.0, 1.0)) / math.pi)

@@ -157,6 +157,9 @@ class InView(BaseKernel):
         ((_, base),) = self.base.fix(len(self.columns), p // self.views).terms()
         return InView(base, self.columns, self.number, self.views)
 
+    def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
+        self.base.check_rows(X[:, self.columns], scaled=scaled)
+
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         inside = self.base.gram(X[:, self.columns], Z[:, self.columns])
         n, k, p, _ = inside.shape

@@ -73,6 +73,11 @@ class BaseKernel(OperatorKernel):
     #: Measures in order of preference.
     measures: ClassVar[tuple[Measure, ...]] = (Measure.UNBOUNDED,)
     scalar: ScalarKernel
+
+    def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
+        """As `ScalarKernel.check_rows`."""
+        self.scalar.check_rows(X, scaled=scaled)
+
     measure: Measure | None
     vector_field = False
 

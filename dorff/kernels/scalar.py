@@ -116,8 +116,9 @@ class ScalarKernel(ABC):
         """Does nothing if the kernel takes d inputs, else raises the InputError that says why not."""
         return
 
-    def check_scaled(self) -> None:
-        """Does nothing if inputs may be divided by their spread, else raises the InputError that says why not."""
+    def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
+        """Does nothing if the kernel is for inputs such as X (n, d), and for them divided by their spread where they
+        are to be `scaled`; else raises the InputError that says why not."""
         return
 
 

@@ -1,22 +1,23 @@
 """Compositional kernels of computation skeletons (Daniely, Frostig, Gupta & Singer 2017)."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.conjugates import ALONE, Conjugate, conjugate_of
+from dorff.kernels.conjugates import ALONE, MOST_FACTORS, Conjugate, conjugate_of
 from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
 from dorff.kernels.spaces import BaseSpace, Category, ColumnBlock, Sign, spaces_of
 from dorff.spec.part import OneOrMore, Part, Takes, Typed
 from dorff.spec.registry import SPACES, Config, Word
 
+K = TypeVar("K")
 MOST_NODES: Final = 10**5
 _NUMBERS: Final = 2**24  # of nodes' values at a time
 
@@ -29,7 +30,8 @@ class SkeletonNode:
     activation: Conjugate
 
     def __init__(self, of: Sequence[int | str], activation: Conjugate | str | Mapping[str, Any] = "relu") -> None:
-        if isinstance(of, str | int) or not of:
+        fits = isinstance(of, list | tuple) and len(of) > 0
+        if not fits or not all(isinstance(one, int | str) and not isinstance(one, bool) for one in of):
             raise InputError(f"nodes: `of` must be a list of input nodes' numbers and nodes' names, not {of!r}")
         vars(self).update(of=tuple(of), activation=conjugate_of(activation))
 
@@ -73,6 +75,18 @@ class Layer:
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
         kept = {name: value for name, value in plain.items() if (name, value) not in (("size", None), ("stride", 1))}
         return {**kept, "activation": self.activation.config()}
+
+
+def _described(kind: Callable[..., K], one: Any) -> K:
+    """What a mapping describes; InputError where it does not."""
+    try:
+        return kind(**one)
+    except TypeError as error:
+        raise InputError(f"a skeleton's part is not described by {one!r} ({error}); correct it") from None
+
+
+def _node(one: Any) -> SkeletonNode:
+    return one if isinstance(one, SkeletonNode) else _described(SkeletonNode, one)
 
 
 def _each(name: str, value: Sequence[int] | int) -> tuple[int, ...] | int:
@@ -140,18 +154,17 @@ class Skeleton(Spectral):
         shape: Sequence[int] | None = None,
         nodes: Mapping[str, SkeletonNode | Mapping[str, Any]] | None = None,
     ) -> None:
+        if not isinstance(layers, list | tuple) or not (nodes is None or isinstance(nodes, Mapping)):
+            raise InputError(f"layers must be a list and nodes a mapping by name, not {layers!r} and {nodes!r}")
         if bool(layers) == bool(nodes):
             raise InputError("a skeleton has either layers or nodes; give one of them")
         if shape is not None and nodes:
             raise InputError("shape is of inputs that have layers, but here are nodes; leave it out")
         vars(self).update(
             inputs=spaces_of(inputs),
-            layers=tuple(one if isinstance(one, Layer) else Layer(**one) for one in layers),
+            layers=tuple(one if isinstance(one, Layer) else _described(Layer, one) for one in layers),
             shape=_places(shape),
-            nodes=tuple(
-                (name, one if isinstance(one, SkeletonNode) else SkeletonNode(**one))
-                for name, one in (nodes or {}).items()
-            ),
+            nodes=tuple((str(name), _node(one)) for name, one in (nodes or {}).items()),
         )
 
     def graph(self, d: int) -> SkeletonGraph:
@@ -202,11 +215,13 @@ class Skeleton(Spectral):
     def check(self, d: int) -> None:
         self.graph(d)
 
-    def check_scaled(self) -> None:
+    def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
         coded = [one.kind for one in self.inputs if isinstance(one, Sign | Category)]
-        if coded:
+        if coded and scaled:
             problem = f"inputs of {coded[0]} have values that must stay as they are"
             raise InputError(f"standardize: {problem}; set it to false, and give angles a lengthscale")
+        for space, columns, _ in self.graph(X.shape[1]).spaces:
+            space.check_rows(X[:, columns])
 
     def complexity(self, d: int) -> float:
         """C(S), the mean number of base features in a feature (eq. 11)."""
@@ -255,6 +270,7 @@ class Skeleton(Spectral):
 
 def _places(value: Any) -> tuple[int, ...] | None:
     """Places along each axis, then channels; InputError for anything else."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
     if value is not None and (not isinstance(value, list | tuple) or len(value) < 2):
         raise InputError(f"shape must be a list of places along each axis, then channels, not {value!r}")
     return None if value is None else tuple(whole("shape: a number", one) for one in value)
@@ -271,15 +287,18 @@ _MAPPINGS: Final = [
     {"type": "object", "properties": {word: of}, "required": [word], "additionalProperties": False}
     for word, of in _NUMBERED.items()
 ]
-Window = Annotated[Any, Takes(lambda value: Layer(value), {"anyOf": [_COUNT, _COUNTS, {"type": "null"}]})]
+Size = Annotated[
+    Any, Takes(lambda value: value is None or _each("size", value), {"anyOf": [_COUNT, _COUNTS, {"type": "null"}]})
+]
+Stride = Annotated[Any, Takes(partial(_each, "stride"), {"anyOf": [_COUNT, _COUNTS]})]
 Activation = Annotated[Any, Takes(conjugate_of, {"anyOf": [{"enum": list(ALONE)}, *_MAPPINGS]})]
 
 
 class LayerSpec(Part):
     """Nodes over windows of `size` places of the layer below, `stride` apart; without a size one over all of it."""
 
-    size: Window = None
-    stride: Window = 1
+    size: Size = None
+    stride: Stride = 1
     activation: Activation = "relu"
 
 
@@ -311,8 +330,14 @@ def _values(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
 
 
 def _check_calls(graph: SkeletonGraph) -> None:
-    """InputError where a step, whose features call what it is over infinitely often on average, is over another one,
-    or over a block that is no Gaussian."""
+    """InputError where features have too many factors on average: also where a step, which calls what it is over
+    infinitely often, is over another one, or over a block that is no Gaussian."""
+    C = np.ones(graph.inputs + len(graph.nodes))
+    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
+        C[number] = (conjugate.slope if math.isfinite(conjugate.slope) else 1.0) * C[of].max()
+    if C.max() > MOST_FACTORS:
+        problem = f"a feature has up to {C.max():.3g} factors on average, and {MOST_FACTORS:g} can be drawn"
+        raise InputError(f"activation: {problem}; use smaller rates or powers")
     endless = np.zeros(graph.inputs + len(graph.nodes), dtype=bool)
     for space, columns, first in graph.spaces:
         if isinstance(space, ColumnBlock) and not isinstance(space.scalar, Gaussian):

@@ -46,6 +46,10 @@ class BaseSpace(ABC):
     def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
         """For each of `nodes` (e,) the product of as many characters as it is called, `calls` (e,) of 1 or more."""
 
+    def check_rows(self, X: FloatArray) -> None:
+        """Does nothing if the columns X (n, w) are what the space is for, else raises the InputError that says so."""
+        return
+
     @abstractmethod
     def config(self) -> Config:
         """The space in the grammar of JOB.yaml."""
@@ -59,10 +63,6 @@ class _Coded(BaseSpace):
         """What the columns' frequencies are multiples of, (width,)."""
 
     @abstractmethod
-    def multiples(self) -> IntArray:
-        """Those whose cosines the kernel is the mean of."""
-
-    @abstractmethod
     def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         """The multiple of a product of characters."""
 
@@ -71,20 +71,14 @@ class _Coded(BaseSpace):
         return multiples
 
     def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
-        units, multiples = self.units(X.shape[1])[nodes], self.multiples()
-        left, right = (_waves(one[:, nodes] * units, multiples) for one in (X, Z))
-        return np.asarray(left @ right.T / len(multiples))
+        angles = [one[:, nodes] * self.units(X.shape[1])[nodes] for one in (X, Z)]
+        left, right = (np.concatenate([np.cos(one), np.sin(one)], axis=1) for one in angles)
+        return np.asarray(left @ right.T)
 
     def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
         multiples = self.reduced(self.drawn(rng, calls))
         values = multiples * self.units(width)[nodes]
         return Characters(nodes[:, None], values[:, None], np.stack([multiples, self.reduced(-multiples)], axis=1))
-
-
-def _waves(turns: FloatArray, multiples: IntArray) -> FloatArray:
-    """[cos | sin] of all multiples of `turns` (n, w), (n, 2 w times their number)."""
-    angles = (turns[:, :, None] * multiples).reshape(len(turns), -1)
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
 class SpaceSpec(Typed):
@@ -130,9 +124,6 @@ class Angle(_Coded):
             raise InputError(f"inputs: angle has {len(scale)} length-scales for {width} columns; give one, or one each")
         return np.broadcast_to(1.0 / scale, (width,))
 
-    def multiples(self) -> IntArray:
-        return np.array([1])
-
     def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         return 2 * rng.binomial(calls, 0.5) - calls
 
@@ -153,11 +144,13 @@ class Sign(_Coded):
     def units(self, width: int) -> FloatArray:
         return np.full(width, math.pi / 2)
 
-    def multiples(self) -> IntArray:
-        return np.array([1])
-
     def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         return calls
+
+    def check_rows(self, X: FloatArray) -> None:
+        odd = X[np.isfinite(X) & (np.abs(X) != 1)]
+        if odd.size:
+            raise InputError(f"inputs: columns of sign must be -1 or 1, but have {odd[0]:g}; use category for others")
 
     def reduced(self, multiples: IntArray) -> IntArray:
         return multiples % 2
@@ -181,11 +174,25 @@ class Category(_Coded):
     def units(self, width: int) -> FloatArray:
         return np.full(width, 2 * math.pi / self.values)
 
-    def multiples(self) -> IntArray:
-        return np.arange(self.values)
+    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
+        equal = np.zeros((len(X), len(Z)))
+        for node in nodes:
+            turns = (X[:, node, None] - Z[:, node]) / self.values
+            equal += np.abs(turns - np.rint(turns)) < 0.25 / self.values  # rows that are centred are not whole
+        return equal
 
     def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         return rng.integers(self.values, size=len(calls))  # of a sum of uniform ones too
+
+    def check_rows(self, X: FloatArray) -> None:
+        there = np.isfinite(X)
+        fraction = X[there & (np.floor(X) != X)]
+        reach = np.max(X, axis=0, where=there, initial=-np.inf) - np.min(X, axis=0, where=there, initial=np.inf)
+        if fraction.size:
+            raise InputError(f"inputs: columns of category must be whole numbers, but have {fraction[0]:g}")
+        if np.any(reach >= self.values):
+            problem = f"a column of category has numbers that are {reach.max():g} apart, for values: {self.values}"
+            raise InputError(f"inputs: {problem}; raise it above that")
 
     def reduced(self, multiples: IntArray) -> IntArray:
         least = (self.values - 1) // 2
@@ -204,7 +211,7 @@ class ColumnBlock(BaseSpace):
 
     def __init__(self, scalar: Spectral | Mapping[str, Any], *, columns: Sequence[int] | int | None = None) -> None:
         kernel: object = scalar_from_config(scalar) if isinstance(scalar, Mapping) else scalar
-        if not isinstance(kernel, Spectral):
+        if not isinstance(kernel, Spectral) or kernel.sampler:
             raise InputError(f"inputs: block needs a shift-invariant scalar kernel, such as gaussian, not {kernel!r}")
         vars(self).update(columns=_columns("block", columns), scalar=kernel)
 
@@ -251,16 +258,18 @@ def space_of(value: BaseSpace | str | Mapping[str, Any]) -> BaseSpace:
 def spaces_of(value: Any) -> tuple[BaseSpace, ...]:
     """The base spaces of one or several; InputError where several have no columns."""
     spaces = tuple(map(space_of, value if isinstance(value, list | tuple) else [value]))
+    if not spaces:
+        raise InputError("inputs: an empty list; add a base space, such as angle")
     if len(spaces) > 1 and any(one.columns is None for one in spaces):
         raise InputError("inputs: of several spaces each needs its columns; add them")
     return spaces
 
 
 def _columns(kind: str, columns: Sequence[int] | int | None) -> tuple[int, ...] | None:
-    if columns is None or columns == ():
+    if columns is None or (isinstance(columns, list | tuple) and not columns):
         return None
     listed = [columns] if isinstance(columns, int) else list(columns)
-    if not listed or len(set(listed)) < len(listed):
+    if len(set(listed)) < len(listed):
         raise InputError(f"inputs: columns of {kind} must be whole numbers, each once, not {columns!r}")
     return tuple(whole(f"inputs: a column of {kind}", column, 0) for column in listed)
 

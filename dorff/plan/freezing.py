@@ -244,8 +244,8 @@ def draw_features(
     elif not shift_invariant:
         center = np.zeros(d)
     kernels, recipe = described(lambda rows: (rows - center) / scale)
-    for _, base in recipe.kernel.terms() if tied is not None else ():
-        base.scalar.check_scaled()
+    for _, base in recipe.kernel.terms():
+        base.check_rows(X, scaled=tied is not None)
     drawn = recipe.draw(seed)
     return kernels, recipe, drawn, FeatureMap(drawn.phi, center, scale)
 
