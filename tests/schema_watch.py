@@ -21,7 +21,13 @@ from dorff.spec.registry import CLUSTERS, CRITERIA, GRAPHS, KERNELS, OUTPUTS, SA
 BEYOND = re.compile(
     "|".join(
         [
-            *("has no effect", "has no manifold terms", "manifold terms do not allow", "cannot choose among"),
+            *(
+                "needs its lengthscale",
+                "has no effect",
+                "has no manifold terms",
+                "manifold terms do not allow",
+                "cannot choose among",
+            ),
             *("a place each", "must be unlabelled where", "leave graph out, or between", "posterior is false"),
             *("two views that are called", "arrays of the kernel's views", "kernels of other views"),
             *("which dorff sets", "must be a folder that the nodes see"),

@@ -211,6 +211,7 @@ def warnings_of(
     poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
     over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
     lost = [one for one in quality.outputs if (one.r2_linear or 0.0) - max(one.r2 or 0.0, 0.0) > NO_BETTER]
+    drawn = any(isinstance(one.scalar, Spectral) and one.scalar.sampler for _, one in fitted.fit.kernel.terms())
     if lost and not far:
         rows = f"held-out rows of {_names([one.target for one in lost])}"
         problem = f"a linear model has R2 {lost[0].r2_linear:.2f} on {rows}, and this fit {lost[0].r2 or 0.0:.2f}"
@@ -219,7 +220,8 @@ def warnings_of(
             flat = "the kernel hardly varies from row to row, or within a period"
             why = f"{flat}, as its length-scale is longer than that"
             other = "shorter ones (1/2, 1/4 and 1/8)"
-        yield f"{problem}: {why}; list kernels of {other}, of which the best on held-out rows is taken"
+        remedy = f"{why}; list kernels of {other}, of which the best on held-out rows is taken"
+        yield f"{problem}: {'the kernel does not suit them; try another one' if drawn else remedy}"
     elif poor:
         lowest = min(poor.values())
         worth = "worse" if lowest < -NO_BETTER else "hardly better"

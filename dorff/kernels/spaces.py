@@ -13,8 +13,8 @@ from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, scalar_from_config, whole
 from dorff.kernels.stretched import lengthscales
 from dorff.spec.kernel import Scalar
-from dorff.spec.part import OneOrMore, Positives, Typed, within
-from dorff.spec.registry import SPACES, Config
+from dorff.spec.part import OneOrMore, Positives, Takes, Typed, within
+from dorff.spec.registry import SCALARS, SPACES, Config, kind_of
 
 
 class Characters(NamedTuple):
@@ -99,10 +99,18 @@ class CategorySpec(SpaceSpec):
     values: Annotated[int, within(2)]
 
 
-class BlockSpec(SpaceSpec):
-    """Columns that are one input, with a shift-invariant scalar kernel."""
+def _with_lengthscale(scalar: Any) -> None:
+    """InputError for a scalar kernel, as a job describes it, whose length-scale is left out or to be tuned."""
+    entry = SCALARS.get(kind_of(scalar) or "gaussian") if isinstance(scalar, Mapping) else None
+    given = scalar.get("lengthscale", "auto") if entry and "lengthscale" in entry.options.model_fields else 1.0
+    if isinstance(given, Mapping) or (isinstance(given, str) and given != "median"):
+        raise InputError("a block's scalar kernel needs its lengthscale: a number, one a column, or median")
 
-    scalar: Scalar
+
+class BlockSpec(SpaceSpec):
+    """Columns that are one input, with a shift-invariant scalar kernel and its length-scale."""
+
+    scalar: Annotated[Scalar, Takes(_with_lengthscale)]
 
 
 @dataclass(frozen=True, init=False)

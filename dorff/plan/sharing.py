@@ -34,7 +34,8 @@ def make_recipe(
     sampler = sampler_of(None if isinstance(chosen, str) else chosen.model_dump(), kernel)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
         problem = "kernel: a list of kernels of several spectra is served by a mixture of them"
-        raise InputError(f"{problem}, which sampler {sampler.config()['type']} cannot draw; use iid, orthogonal or qmc")
+        remedy = "fit each in a job of its own" if sampler.viewed else "use iid, orthogonal or qmc"
+        raise InputError(f"{problem}, which sampler {sampler.config()['type']} cannot draw; {remedy}")
     recipe = Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
     return recipe if box is None else recipe.over(box)
 
@@ -88,6 +89,9 @@ def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:
     elif odd := next((scalar for scalar in _scalars(targets) if not isinstance(scalar, Spectral)), None):
         problem = f"features.drawn_for: are frequencies of a spectrum, which {type(odd).__name__} has none of"
         raise InputError(f"{problem}; leave drawn_for out")
+    elif own := next((scalar for scalar in _scalars(targets) if isinstance(scalar, Spectral) and scalar.sampler), None):
+        problem = f"features.drawn_for: are frequencies of another law than those of {type(own).__name__}"
+        raise InputError(f"{problem}, which {own.sampler} draws; leave drawn_for out")
 
 
 def check_targets(

@@ -130,17 +130,17 @@ class OneOf:
 
 
 class Takes:
-    """Beside `Any`: what `make` takes, left as it is written; what it says of anything else. `schema` is its JSON
-    Schema."""
+    """Beside a type: what `make` takes, left as it is written; what it says of anything else. `schema` is its JSON
+    Schema, where the type does not say it."""
 
-    def __init__(self, make: Callable[[Any], object], schema: dict[str, Any]) -> None:
+    def __init__(self, make: Callable[[Any], object], schema: dict[str, Any] | None = None) -> None:
         self._make, self._schema = make, schema
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_before_validator_function(self._checked, handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, _: GetJsonSchemaHandler) -> dict[str, Any]:
-        return self._schema
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return handler(schema) if self._schema is None else self._schema
 
     def _checked(self, value: Any) -> Any:
         try:

@@ -20,6 +20,7 @@ from dorff.frequencies import IID, Paths
 from dorff.frequencies.paths import calls_of, characters_of, distinct, rows_of, stacked, thinned
 from dorff.frequencies.transforms import Sparse
 from dorff.kernels import Angle, Category, ColumnBlock, Decomposable, Layer, Sign, Skeleton, SkeletonNode
+from dorff.kernels.scalar import median_lengthscale
 from dorff.model.weights import operator_weights
 from dorff.report.fields import _reach
 from dorff.spec.job import Job
@@ -370,6 +371,15 @@ def test_coded_inputs_are_not_scaled(tmp_path):
             "kernel.scalar.inputs must be one of: .* came 'circle'",
         ),
         ({"inputs": [{"type": "block", "columns": [0], "scalar": {"type": "gausian"}}]}, "did you mean 'gaussian'"),
+        (
+            {"inputs": {"type": "block", "scalar": {"type": "matern"}}},
+            "scalar does not fit: a block's scalar kernel",
+        ),
+        (
+            {"inputs": {"type": "block", "scalar": {"lengthscale": "tune"}}},
+            "a block's scalar kernel needs its lengthscale",
+        ),
+        ({"layers": [{"size": 2, "stride": 0}]}, "stride does not fit: layers: stride must be a whole number"),
         ({"inputs": {"type": "angle", "columns": [6]}}, "angle has column 6, but there are 6, from 0 on"),
     ],
 )
@@ -388,6 +398,46 @@ def test_words_that_do_not_fit_are_refused_by_their_place(tmp_path, scalar, mess
 def test_others_do_not_draw_a_skeleton(sampler):
     with pytest.raises(InputError, match="frequencies of Skeleton are drawn by paths alone"):
         Recipe.of(SKELETONS["deep"], sampler, d=6, n_features=40)
+
+
+GAUSSIAN = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda body: body.update(kernel=[body["kernel"], GAUSSIAN]), "fit each in a job of its own"),
+        (lambda body: body["features"].update(drawn_for=GAUSSIAN), "than those of Skeleton, which paths draws"),
+        (lambda body: body["features"].update(count=[20, 60]), "features.count: several need"),
+        (lambda body: body["features"].update(sampler={"type": "qmc"}), "drawn by paths alone, not by qmc"),
+    ],
+    ids=["list", "drawn_for", "counts", "sampler"],
+)
+def test_what_a_skeleton_does_not_share_is_refused(tmp_path, change, message):
+    np.savez(tmp_path / "a.npz", x=rows(np.random.default_rng(0), 60), y=np.zeros((60, 1)))
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path)
+    change(body)
+    with pytest.raises(InputError, match=message):
+        fit(Job.model_validate(body))
+
+
+def test_a_block_has_the_median_distance_of_its_columns(tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 5.0, 5.0]
+    np.savez(tmp_path / "a.npz", x=X, y=X[:, 1])
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    inputs = {"type": "block", "columns": [1, 2], "scalar": {"type": "gaussian", "lengthscale": "median"}}
+    model = load_model(fit(Job.model_validate(job(tmp_path, inputs=inputs))).model)
+    scalar = model.kernel.terms()[0][1].scalar.inputs[0].scalar
+    assert scalar.lengthscale == pytest.approx(median_lengthscale(X[:, 1:]))
+
+
+@pytest.mark.filterwarnings("always")
+def test_what_is_wrong_with_a_fit_names_no_lengthscale_of_a_skeleton():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 40, (300, 2))
+    with pytest.warns(match="the kernel does not suit them; try another one"):
+        ORFFRegressor(kernel=Decomposable(Skeleton([Layer()])), n_features=60, random_state=0).fit(X, X[:, 0])
 
 
 COSTS = {
