@@ -125,8 +125,8 @@ class PowerSeries(Series):
             wanted = f"2 to {TABLE - 1} numbers of 0 or more, not all of them 0 beyond the first"
             raise InputError(f"activation power_series must be a list of {wanted}, not {coefficients!r}")
         shares = given / given.max()  # whose sum is finite
-        total = shares.sum()
-        scaled = given if abs(total * given.max() - 1) <= 1e-12 else shares / total  # the same when it is read again
+        fits = given.max() <= 1 and abs(given.sum() - 1) <= 1e-12
+        scaled = given if fits else shares / shares.sum()  # what was scaled is the same when it is read again
         object.__setattr__(self, "coefficients", tuple(scaled.tolist()))
 
     def __call__(self, rho: FloatArray) -> FloatArray:

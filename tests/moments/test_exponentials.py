@@ -31,11 +31,12 @@ def rows(extents: Extents, q: int, n: int, seed: int = 0) -> np.ndarray:
 
 
 def dense(theta: np.ndarray, strengths: np.ndarray, extents: Extents) -> np.ndarray:
-    """The sums as they are defined, of |k_j| <= K_j and the last k >= 0."""
+    """The sums as they are defined, of |k_j| <= K_j and the last k >= 0; angles of many turns to more digits."""
     k = np.stack(
         np.meshgrid(*[np.arange(-K, K + 1) for K in extents[:-1]], np.arange(extents[-1] + 1), indexing="ij"), -1
     )
-    values = strengths @ np.exp(1j * (theta @ k.reshape(-1, len(extents)).T))
+    turns = theta.astype(np.longdouble) @ k.reshape(-1, len(extents)).T.astype(np.longdouble)
+    values = strengths @ np.exp(1j * turns).astype(complex)
     return np.asarray(values.reshape(half_shape(extents)))
 
 
