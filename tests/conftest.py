@@ -31,11 +31,9 @@ os.fsync = _not_synced
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The folders of quick and of slow tests are in memory where there is enough for them: a disk takes a third of
-    their time."""
-    memory, tier = Path("/dev/shm"), config.option.markexpr
-    suited = "not process" in tier or tier == "slow"
-    if suited and memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30:
+    """The folders of quick tests are in memory where there is enough for them: a disk takes a third of their time."""
+    memory = Path("/dev/shm")
+    if "not process" in config.option.markexpr and memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
