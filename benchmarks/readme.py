@@ -1,4 +1,4 @@
-"""Write the figures of README, docs/evidence.md and docs/lattice.md from the files in benchmarks/results; `--check`
+"""Write the figures of README, docs/evidence.md, lattice.md and skeletons.md from the files in benchmarks/results; `--check`
 says if they agree.
 
 python benchmarks/readme.py [--check]
@@ -851,7 +851,82 @@ def _read(name: str) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-PAGES = {"README.md": headline, "docs/evidence.md": figures, "docs/lattice.md": lattice_tables}
+def skeleton_tables() -> list[str]:
+    """Of docs/skeletons.md: errors over the baseline's, speed, images, digits."""
+    lines: list[str] = []
+    if made := _read("skeletons.json"):
+        lines += [*error_ratios(made["error"]), ""]
+        if speed := made.get("speed"):
+            lines += ["| inputs d | features a second over those of dense frequencies | ns a feature | numbers held for a frequency |",
+                      "|---|---|---|---|"]  # fmt: skip
+            for row in sorted(speed, key=lambda row: row["d"]):
+                lines.append(
+                    f"| {row['d']} | {_turns(row['of_dense'])} | {row['ns_a_feature']:.1f} "
+                    f"| {row['numbers_a_frequency']:.1f} |"
+                )
+            lines += ["", f"One thread, m = {speed[0]['m']}, C(S) = 1 (`benchmarks/skeletons.py`).", ""]
+    if made := _read("skeleton_images.json"):
+        lines += image_lines(made)
+    return lines
+
+
+def error_ratios(rows: list[dict[str, Any]]) -> list[str]:
+    """Error of each scheme over that of the baseline with as many columns, the least and the most of all numbers of
+    columns."""
+    lines = ["| kernel, scheme | mean | root mean square | largest | 1 - correlation |", "|---|---|---|---|---|"]
+    base = {(row["kernel"], row["m"]): row for row in rows if "RR" in row["scheme"]}
+    for kernel, scheme in dict.fromkeys((row["kernel"], row["scheme"]) for row in rows if "RR" not in row["scheme"]):
+        cells = []
+        for measure in ("mean", "rms", "largest", "correlation"):
+            of = (lambda row: 1 - row["correlation"]) if measure == "correlation" else (lambda row, m=measure: row[m])
+            over = [
+                of(row) / of(base[kernel, row["m"]])
+                for row in rows
+                if (row["kernel"], row["scheme"]) == (kernel, scheme)
+            ]
+            cells.append(f"{min(over):.2f} to {max(over):.2f}")
+        lines.append(f"| {kernel}, {scheme} | {' | '.join(cells)} |")
+    return lines
+
+
+def image_lines(made: dict[str, Any]) -> list[str]:
+    """Accuracy of each architecture, then time and memory; digits; the speed of a whole fit."""
+    lines = []
+    if table := made.get("table"):
+        counts = sorted({row["m"] for row in table})
+        lines += [f"| CIFAR-10, 3,000 images | {' | '.join(f'm = {m}' for m in counts)} |", "|---" * (len(counts) + 1) + "|"]  # fmt: skip
+        cells = {(row["architecture"], row["m"]): row for row in table}
+        for name in dict.fromkeys(row["architecture"] for row in table):
+            some = [f"{cells[name, m]['accuracy']:.3f}" if (name, m) in cells else "" for m in counts]
+            lines.append(f"| {name} | {' | '.join(some)} |")
+        for what, key, unit in (("seconds", "seconds", 1), ("peak memory of a worker, GiB", "peak_bytes", 2**30)):
+            some = []
+            for m in counts:
+                values = [row[key] / unit for row in table if row["m"] == m]
+                some.append(f"{statistics.median(values):.1f} ({max(values):.1f})")
+            lines.append(f"| {what}, median (most) | {' | '.join(some)} |")
+        lines += ["", "Standard error .016 (`benchmarks/skeleton_images.py`).", ""]
+    if digits := made.get("digits"):
+        counts = sorted({row["m"] for row in digits})
+        lines += [f"| MNIST, 10,000 test images | {' | '.join(f'm = {m}' for m in counts)} |", "|---" * (len(counts) + 1) + "|"]  # fmt: skip
+        for name in dict.fromkeys(row["kernel"] for row in digits):
+            some = [f"{row['accuracy']:.4f}" for row in digits if row["kernel"] == name]
+            lines.append(f"| {name} | {' | '.join(some)} |")
+        lines.append("")
+    if fit := made.get("fit"):
+        lines.append(
+            f"A whole fit from Zarr, d = {fit['d']}, m = {fit['m']}, {fit['workers']} workers: {fit['share']:.2f} of "
+            f"bare `syrk`, the worst of {fit['repeats']} {fit['worst']:.2f}."
+        )
+    return lines
+
+
+PAGES = {
+    "README.md": headline,
+    "docs/evidence.md": figures,
+    "docs/lattice.md": lattice_tables,
+    "docs/skeletons.md": skeleton_tables,
+}
 
 
 if __name__ == "__main__":

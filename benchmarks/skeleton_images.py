@@ -178,7 +178,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         style = "--" if name.startswith("full") else "-"
         axis.plot([row["m"] for row in some], [row["accuracy"] for row in some], style, marker="o", ms=4, label=name)
     axis.set(xscale="log", xlabel="columns of F", ylabel="accuracy of 1,000 images", title="CIFAR-10, 3,000 images")
-    axis.legend(fontsize=8, ncols=2)
+    axis.set_xticks(counts := sorted({row["m"] for row in rows}), [f"{m:,}" for m in counts])
+    axis.set_xticks([], minor=True)
+    figure.legend(loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
