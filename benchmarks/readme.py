@@ -1,4 +1,4 @@
-"""Write the figures of README, docs/evidence.md, lattice.md and skeletons.md from the files in benchmarks/results; `--check`
+"""Write figures of README, docs/evidence.md, lattice.md, skeletons.md from the files in benchmarks/results; `--check`
 says if they agree.
 
 python benchmarks/readme.py [--check]
@@ -857,8 +857,8 @@ def skeleton_tables() -> list[str]:
     if made := _read("skeletons.json"):
         lines += [*error_ratios(made["error"]), ""]
         if speed := made.get("speed"):
-            lines += ["| inputs d | features a second over those of dense frequencies | ns a feature | numbers held for a frequency |",
-                      "|---|---|---|---|"]  # fmt: skip
+            heads = "features a second over those of dense frequencies | ns a feature | numbers held for a frequency"
+            lines += [f"| inputs d | {heads} |", "|---|---|---|---|"]
             for row in sorted(speed, key=lambda row: row["d"]):
                 lines.append(
                     f"| {row['d']} | {_turns(row['of_dense'])} | {row['ns_a_feature']:.1f} "
@@ -889,12 +889,17 @@ def error_ratios(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def counts_head(what: str, counts: list[int]) -> list[str]:
+    """A table's head, of a column for each number of features."""
+    return [f"| {what} | {' | '.join(f'm = {m}' for m in counts)} |", "|---" * (len(counts) + 1) + "|"]
+
+
 def image_lines(made: dict[str, Any]) -> list[str]:
     """Accuracy of each architecture, then time and memory; digits; the speed of a whole fit."""
     lines = []
     if table := made.get("table"):
         counts = sorted({row["m"] for row in table})
-        lines += [f"| CIFAR-10, 3,000 images | {' | '.join(f'm = {m}' for m in counts)} |", "|---" * (len(counts) + 1) + "|"]  # fmt: skip
+        lines += counts_head("CIFAR-10, 3,000 images", counts)
         cells = {(row["architecture"], row["m"]): row for row in table}
         for name in dict.fromkeys(row["architecture"] for row in table):
             some = [f"{cells[name, m]['accuracy']:.3f}" if (name, m) in cells else "" for m in counts]
@@ -908,7 +913,7 @@ def image_lines(made: dict[str, Any]) -> list[str]:
         lines += ["", "Standard error .016 (`benchmarks/skeleton_images.py`).", ""]
     if digits := made.get("digits"):
         counts = sorted({row["m"] for row in digits})
-        lines += [f"| MNIST, 10,000 test images | {' | '.join(f'm = {m}' for m in counts)} |", "|---" * (len(counts) + 1) + "|"]  # fmt: skip
+        lines += counts_head("MNIST, 10,000 test images", counts)
         for name in dict.fromkeys(row["kernel"] for row in digits):
             some = [f"{row['accuracy']:.4f}" for row in digits if row["kernel"] == name]
             lines.append(f"| {name} | {' | '.join(some)} |")
