@@ -56,7 +56,8 @@ def bench(
     """Fit `rows` or more and one leaf a worker from Zarr; rate = (n2 - n1) / (t2 - t1): start and solve cancel out.
     Both fits have as many leaves as all workers can share evenly: one leaf on two workers would be timed at half their
     speed, and what it takes too long be counted for the larger fit. The rows are random, the default takes about half a
-    minute a repeat on two cores. `scalar` is a kernel as in JOB.yaml. InputError for a shape no fit could have."""
+    minute a repeat on two cores, and there is one ridge: the time of a long solve is not the same twice. `scalar` is a
+    kernel as in JOB.yaml. InputError for a shape no fit could have."""
     if m < 2 or m % 2 or d < 1 or workers < 1 or repeats < 1:
         raise InputError(f"bench wants d >= 1, an even m >= 2, workers and repeats >= 1; got {d}, {m}, {workers}")
     frequencies.from_config({"type": sampler})  # refused before data are written
@@ -71,6 +72,7 @@ def bench(
         shape: Config = {
             "kernel": {"type": "decomposable", "scalar": scalar or {"type": "gaussian", "lengthscale": d**0.5}},
             "features": {"count": m, "sampler": {"type": sampler}},
+            "solve": {"ridge": 1e-3},
             "cluster": {"type": "local", "workers": workers, "memory": "8GiB", "small_jobs": "workers"},
         }
         jobs = {n: partial(_job, home, n, shape) for n in (n1, n2)}

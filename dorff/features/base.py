@@ -65,7 +65,7 @@ class ScalarMap(ABC):
 
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
         """d(F W)_i / dx_j, (b, p, d), for x (b, d) and W (m, p). InputError unless `differentiable`."""
-        unknown = "a Python function, eigenfunctions, random Maclaurin features"
+        unknown = "a Python function, eigenfunctions, random Maclaurin features, spheres"
         problem = f"the kernel's features have no derivative (a step), or none that is known ({unknown})"
         raise InputError(f"jacobian: {problem}; use another kernel")
 

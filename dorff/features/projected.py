@@ -111,40 +111,48 @@ class Projected(ScalarMap):
 
     @property
     def law_omega(self) -> FloatArray:
-        """omega (D, d) as their law sees them: of a lattice with inputs that are constant (D, n, d)."""
+        """omega (D, d) as their law sees them: of a lattice with inputs that are constant (D, n, d); (D, 0) of what has
+        none."""
+        if not self.projection.linear:
+            return np.empty((self.projection.D, 0))
         beside = self.projection.beside if isinstance(self.projection, Modes) else np.zeros((1, self.d))
         return self.omega if len(beside) == 1 else self.omega[:, None, :] + beside
 
     def write(self, x: FloatArray, out: FloatArray, work: FloatArray) -> None:
-        self.projection.project(x, work)
         D, phi = work.shape[1], self.phi
         if phi is None:
-            trig_pairs(work, out, self.weights)
-        elif (piece := _PIECES.get((phi.activation, self.reflected))) is not None:
+            self.projection.pairs(x, work, out, self.weights)
+        else:
+            self.projection.project(x, work)
+            self._activated(phi, work, out)
+        if slope := layout(phi, self.reflected)[1]:
+            np.multiply(x, slope, out=out[:, D : D + self.d])
+        if self.centre_column:
+            out[:, self.m - 1] = math.sqrt(self.centre)
+
+    def _activated(self, phi: GaussianWeighted, work: FloatArray, out: FloatArray) -> None:
+        D = work.shape[1]
+        if (piece := _PIECES.get((phi.activation, self.reflected))) is not None:
             pieces(work, out, self.weights, piece)
         else:
             split = phi.activation.split if self.reflected else None
             np.multiply(split.rest(work) if split else _values(phi, work), self.weights, out=out[:, :D])
             if self.reflected and not split:
                 out[:, D : 2 * D] = _values(phi, -work) * self.weights
-        if slope := layout(phi, self.reflected)[1]:
-            np.multiply(x, slope, out=out[:, D : D + self.d])
-        if self.centre_column:
-            out[:, self.m - 1] = math.sqrt(self.centre)
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         return super().gram(X, Z) + (0.0 if self.centre_column else self.centre)
 
     @property
     def differentiable(self) -> bool:
-        return self.phi is None or self.phi.activation.derivative is not None
+        return self.projection.linear and (self.phi is None or self.phi.activation.derivative is not None)
 
     def first(self, count: int) -> "Projected":
         """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
-        equal = equal and not isinstance(self.projection, Modes)
+        equal = equal and self.projection.linear and not isinstance(self.projection, Modes)
         if self.phi is not None or self.centre != 0 or not equal:
             problem = "several need cosine and sine pairs of equal weight, of which any part will do"
             remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"

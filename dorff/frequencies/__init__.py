@@ -5,11 +5,12 @@ from typing import Any
 
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler
+from dorff.frequencies.drawn import Cost, Frequencies
 from dorff.frequencies.lattice import Lattice
 from dorff.frequencies.paths import Paths
 from dorff.frequencies.quadrature import Quadrature
 from dorff.frequencies.samplers import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal
-from dorff.frequencies.transforms import Arrays, Cost, Dense, Frequencies, Modes, Transform, transform_from
+from dorff.frequencies.transforms import Arrays, Dense, Modes, Transform, transform_from
 from dorff.kernels import OperatorKernel, Skeleton, Spectral
 from dorff.spec.registry import SAMPLERS, kind_of
 

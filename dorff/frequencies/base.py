@@ -8,7 +8,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.transforms import Cost, Dense, Frequencies, dealt, of_views, uniform
+from dorff.frequencies.drawn import Cost, Frequencies, dealt, of_views, uniform
+from dorff.frequencies.transforms import Dense
 from dorff.kernels import BaseKernel, Decomposable, Gaussian, Isotropic, MultiView, OperatorKernel, View
 from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKernel, Spectral
 from dorff.spec.registry import Config

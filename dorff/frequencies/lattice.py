@@ -21,7 +21,8 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler
-from dorff.frequencies.transforms import Cost, Frequencies, Modes
+from dorff.frequencies.drawn import Cost, Frequencies
+from dorff.frequencies.transforms import Modes
 from dorff.kernels import Isotropic, Measure, MultiView, OperatorKernel, Spectral, View, scalar_from_config
 from dorff.kernels.operator import VectorField
 from dorff.kernels.scalar import BoolArray, FloatArray, IntArray, positive_number

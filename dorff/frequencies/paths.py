@@ -7,11 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.frequencies.base import Law, Sampler
-from dorff.frequencies.transforms import Cost, Dense, Frequencies, Sparse, uniform
-from dorff.kernels import ColumnBlock, Measure, OperatorKernel, Spectral
-from dorff.kernels.conjugates import FEW_CALLS
+from dorff.frequencies.drawn import Cost, Frequencies, uniform
+from dorff.frequencies.transforms import Dense, FormProducts, Sparse
+from dorff.kernels import ColumnBlock, Measure, OperatorKernel, Spectral, Sphere
+from dorff.kernels.conjugates import dealt
 from dorff.kernels.scalar import FloatArray, IntArray, whole
 from dorff.kernels.skeleton import Skeleton, SkeletonGraph
+from dorff.kernels.spaces import Characters
 from dorff.spec.part import Typed, within
 
 _TOGETHER: Final = 2**17  # features that are drawn at a time
@@ -47,9 +49,12 @@ class Paths(Sampler):
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         if not isinstance(law.scalar, Skeleton):
             return Frequencies(Dense(law.spectrum.draw(rng, count, d, law.measure)), uniform(count))
-        transform, counts = distinct(law.scalar.graph(d), rng, count * self._draws(law.scalar), d)
+        graph = law.scalar.graph(d)
+        forms = _forms(graph, rng, d)
+        transform, counts = distinct(graph, rng, count * self._draws(law.scalar), d)
         kept, weights = thinned(rng, counts, count)
-        return Frequencies(rows_of(transform, kept), weights)
+        chosen = rows_of(transform, kept)
+        return Frequencies(chosen if forms is None else FormProducts.of(chosen, *forms), weights)
 
     def _draws(self, skeleton: Skeleton) -> int:
         """How many are drawn for one that is kept: one where none are equal."""
@@ -60,19 +65,22 @@ class Paths(Sampler):
         laws = self.laws(kernel, d, p)
         if len(laws) > 1 or not isinstance(skeleton := laws[0].scalar, Skeleton):
             return super().cost(kernel, d=d, p=p, count=count)
-        entries, drawn = most_entries(skeleton.graph(d), d), self._draws(skeleton) * count
+        graph, drawn = skeleton.graph(d), self._draws(skeleton) * count
+        entries = most_entries(graph, d) * (1 if skeleton.shift_invariant else 2)  # powers beside them
+        forms = sum(space.forms_cost(len(columns)) for space, columns, _ in graph.spaces)
         held = drawn * (6 + 4 * entries) + 14 * min(drawn, _TOGETHER) * (1 + entries)
-        return Cost(count, int(count * (2 * entries + 1) + held), 2.0 * count * entries)
+        return Cost(count, int(count * (2 * entries + 1) + held + 6 * forms), 2.0 * (count * entries + forms))
 
 
 def most_entries(graph: SkeletonGraph, d: int) -> float:
     """The mean number of a frequency's entries that are not 0, or more: those that are kept of many have more than the
     mean, which is the complexity (eq. 11), a factor's degrees above the number of inputs not counted."""
-    widest = max(len(columns) / space.nodes(len(columns)) for space, columns, _ in graph.spaces)
+    factors = [(len(columns), space.factors(len(columns))) for space, columns, _ in graph.spaces]
+    widest, most = max(width / count for width, count in factors), sum(count for _, count in factors)
     C = np.ones(graph.inputs + len(graph.nodes))
     for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
-        C[number] = min(conjugate.mean(graph.inputs) * C[of].mean(), graph.inputs)
-    return min(float(d), (2 + 4 * float(C[-1])) * widest)
+        C[number] = min(conjugate.mean(most) * C[of].mean(), most)
+    return min(float(_places(graph, d)[1]), (2 + 4 * float(C[-1])) * widest)
 
 
 def calls_of(graph: SkeletonGraph, rng: np.random.Generator, count: int) -> Calls:
@@ -88,7 +96,7 @@ def calls_of(graph: SkeletonGraph, rng: np.random.Generator, count: int) -> Call
         of, conjugate = graph.nodes[number - graph.inputs]
         features, calls = _summed(*map(np.concatenate, zip(*waiting[number], strict=True)))
         waiting[number].clear()
-        features, child, calls = _dealt(rng, features, conjugate.sums(rng, calls), len(of))
+        features, child, calls = dealt(rng, features, conjugate.sums(rng, calls), len(of))
         to = of[child]
         inner = to >= graph.inputs
         given.append((features[~inner], to[~inner], calls[~inner]))
@@ -109,19 +117,6 @@ def _summed(keys: IntArray, values: npt.NDArray[Any]) -> tuple[IntArray, npt.NDA
     return keys[starts], np.add.reduceat(values, starts) if len(starts) else values
 
 
-def _dealt(rng: np.random.Generator, features: IntArray, calls: IntArray, among: int) -> Calls:
-    """Calls dealt out at random: feature, which of those, how many; some of these may stand several times."""
-    few = calls <= FEW_CALLS
-    one = np.repeat(features[few], calls[few])
-    dealt = rng.multinomial(calls[~few], np.full(among, 1.0 / among))
-    row, child = np.nonzero(dealt)
-    return (
-        np.concatenate([one, features[~few][row]]),
-        np.concatenate([rng.integers(among, size=len(one)), child]),
-        np.concatenate([np.ones(len(one), dtype=np.int64), dealt[row, child]]),
-    )
-
-
 def distinct(graph: SkeletonGraph, rng: np.random.Generator, count: int, d: int) -> tuple[Sparse, IntArray]:
     """The frequencies that differ, up to their sign, among `count` that are drawn, and how often each came. Equal
     ones are known by sums of hashes of 64 bits: two that differ are taken for one with probability 2^-63. Their order
@@ -140,17 +135,54 @@ def characters_of(
 ) -> tuple[Sparse, npt.NDArray[np.uint64]]:
     """`count` frequencies, and a hash (count,) of each that is the same for its negative."""
     features, nodes, calls = calls_of(graph, rng, count)
-    hashes = np.zeros((count, 2), dtype=np.uint64)
-    owner, columns, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
-    for space, own, at, local in graph.by_space(nodes):
+    hashes, (places, width) = np.zeros((count, 2), dtype=np.uint64), _places(graph, d)
+    parts: list[tuple[IntArray, IntArray, FloatArray]]
+    parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 2) if width > d else 0))]
+    for number, at, local in graph.by_space(nodes):
+        space, own, _ = graph.spaces[number]
         some = space.characters(rng, local, calls[at], len(own))
-        np.add.at(hashes, features[at], _hashed(nodes[at], some.codes))
-        kept = some.values != 0.0
-        owner.append(np.broadcast_to(features[at][:, None], some.values.shape)[kept])
-        columns.append(own[some.columns][kept])
-        values.append(some.values[kept])
-    entries = np.concatenate(owner), np.concatenate(columns), np.concatenate(values)
-    return _compressed(*entries, count, d), hashes.min(axis=1)
+        np.add.at(hashes, features[at][some.of], _hashed(nodes[at][some.of], some.codes, some.powers))
+        parts.append(_entries(features[at][some.of], places[number], some, powers=width > d))
+    owner, columns, values = map(np.concatenate, zip(*parts, strict=True))
+    return _compressed(owner, columns, values, count, width), hashes.min(axis=1)
+
+
+def _entries(
+    of: IntArray, places: IntArray, some: Characters, *, powers: bool
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """What is not 0: features, columns, values, and `powers` beside them."""
+    kept = np.broadcast_to(some.values != 0.0 if some.powers is None else True, some.values.shape)
+    values = some.values[kept]
+    if powers:
+        values = np.stack([values, np.zeros(len(values)) if some.powers is None else some.powers], axis=1)
+    return np.broadcast_to(of[:, None], kept.shape)[kept], places[some.columns][kept], values
+
+
+def _places(graph: SkeletonGraph, d: int) -> tuple[list[IntArray], int]:
+    """Of each space its columns, or a sphere's forms, that come after the d inputs; and how many both are."""
+    places, width = list[IntArray](), d
+    for space, columns, _ in graph.spaces:
+        curved = isinstance(space, Sphere)
+        places.append(np.arange(width, width + len(columns)) if curved else columns)
+        width += curved * len(columns)
+    return places, width
+
+
+def _forms(graph: SkeletonGraph, rng: np.random.Generator, d: int) -> tuple[Sparse, IntArray] | None:
+    """The real and the imaginary parts of all forms of spheres, as rows, and where each sphere's begin and all end."""
+    owner, columns, values, ends = list[IntArray](), list[IntArray](), list[npt.NDArray[Any]](), [0]
+    for space, own, _ in graph.spaces:
+        if (forms := space.forms(rng, len(own))) is not None:
+            owner.append(np.broadcast_to(np.arange(len(own))[:, None] + ends[-1], forms.values.shape).ravel())
+            columns.append(own[forms.columns].ravel())
+            values.append(forms.values.ravel())
+            ends.append(ends[-1] + len(own))
+    if not owner:
+        return None
+    rows, at, both = np.concatenate(owner), np.concatenate(columns), np.concatenate(values)
+    rows, at, both = np.concatenate([rows, rows + ends[-1]]), np.tile(at, 2), np.concatenate([both.real, both.imag])
+    kept = both != 0
+    return _compressed(rows[kept], at[kept], both[kept], 2 * ends[-1], d), np.array(ends)
 
 
 def _compressed(owner: IntArray, columns: IntArray, values: FloatArray, count: int, d: int) -> Sparse:
@@ -160,12 +192,14 @@ def _compressed(owner: IntArray, columns: IntArray, values: FloatArray, count: i
     return Sparse(ends, (keys % d).astype(np.int32), values, np.array([d]))
 
 
-def _hashed(nodes: IntArray, codes: IntArray) -> npt.NDArray[np.uint64]:
-    """A number of 64 bits for each node and code (e, 2), 0 for a code of 0: mixed as Steele, Lea & Flood (2014) do."""
+def _hashed(nodes: IntArray, codes: IntArray, times: IntArray | None) -> npt.NDArray[np.uint64]:
+    """A number of 64 bits for each node and code (e, 2), 0 for a code of 0: mixed as Steele, Lea & Flood (2014) do; so
+    many `times` (e,)."""
     z = nodes.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + codes.astype(np.int64).view(np.uint64)
     for factor, shift in ((0xBF58476D1CE4E5B9, 30), (0x94D049BB133111EB, 27), (0xD6E8FEB86659FD93, 31)):
         z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    return np.where(codes == 0, np.uint64(0), z ^ (z >> np.uint64(32)))
+    z = np.where(codes == 0, np.uint64(0), z ^ (z >> np.uint64(32)))
+    return z if times is None else z * times.astype(np.uint64)[:, None]
 
 
 def thinned(rng: np.random.Generator, counts: IntArray, wanted: int) -> tuple[IntArray, FloatArray]:

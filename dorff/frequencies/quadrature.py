@@ -8,8 +8,9 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Law, Sampler, isotropic, unbounded
+from dorff.frequencies.drawn import Frequencies
 from dorff.frequencies.samplers import directions, frame, frame_numbers, orthogonal_directions, some_rows
-from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Frequencies, Transform, settled
+from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Transform, settled
 from dorff.kernels import FloatArray, Isotropic, Measure, Spectral
 from dorff.loops import simplex_vertices
 from dorff.spec.part import Degrees, OneOf, Typed

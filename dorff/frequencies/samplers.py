@@ -15,9 +15,10 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
+from dorff.frequencies.drawn import Frequencies, uniform
 from dorff.frequencies.lattice import Lattice, LatticeSpec
 from dorff.frequencies.paths import Paths, PathsSpec
-from dorff.frequencies.transforms import HADAMARD_FROM, Dense, Frequencies, HadamardChain, settled, uniform
+from dorff.frequencies.transforms import HADAMARD_FROM, Dense, HadamardChain, settled
 from dorff.kernels import FloatArray, Gaussian, Isotropic, Measure, Spectral
 from dorff.kernels.scalar import IntArray, whole
 from dorff.spec.part import OneOf, Typed, within

@@ -1,18 +1,18 @@
-"""Transforms x -> omega x of blocks, by `matmul` or in O(d log d); frequencies as samplers find them."""
+"""Transforms x -> omega x of blocks, by `matmul`, over entries that are not 0, or in O(d log d)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.kernels import FloatArray, MultiView
+from dorff.kernels import FloatArray
 from dorff.kernels.scalar import BoolArray, IntArray
-from dorff.loops import butterfly_rules, hadamard_chain, sparse_rows
+from dorff.loops import butterfly_rules, hadamard_chain, sparse_rows, trig_pairs
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -26,6 +26,7 @@ BUTTERFLY_FROM: Final = 112
 class Transform(ABC):
     """omega (D, d) as a linear map. `tile_rows` is the block of rows it works best on."""
 
+    linear: ClassVar[bool] = True
     kind: ClassVar[str]
     tile_rows: ClassVar[int]
 
@@ -45,6 +46,11 @@ class Transform(ABC):
     @abstractmethod
     def project(self, x: FloatArray, out: FloatArray) -> None:
         """Write x omega^T, x (b, d), into out (b, D)."""
+
+    def pairs(self, x: FloatArray, work: FloatArray, out: FloatArray, weights: FloatArray) -> None:
+        """Write weights cos(x omega^T) and weights sin(x omega^T), side by side, into out (b, >= 2 D); work (b, D)."""
+        self.project(x, work)
+        trig_pairs(work, out, weights)
 
     def arrays(self) -> Arrays:
         """All that the transform holds, by name."""
@@ -145,6 +151,11 @@ class Sparse(Transform):
     def shape(self) -> tuple[int, int]:
         return len(self.starts) - 1, int(self.inputs[0])
 
+    @property
+    def width(self) -> int:
+        """What columns are below."""
+        return self.d
+
     def project(self, x: FloatArray, out: FloatArray) -> None:
         sparse_rows(x, self.starts, self.columns, self.values, out)
 
@@ -158,10 +169,76 @@ class Sparse(Transform):
         fit = fit and self.starts.ndim == self.columns.ndim == 1 and self.columns.dtype == np.int32
         fit = fit and len(self.starts) > 1 and self.starts[0] == 0 and self.starts[-1] == len(self.values)
         fit = fit and bool(np.all(np.diff(self.starts) >= 0)) and self.columns.shape == self.values.shape
-        fit = fit and finite(self.values) and int(self.inputs[0]) > 0 and _below(self.columns, self.d)
+        fit = fit and finite(self.values) and int(self.inputs[0]) > 0 and _below(self.columns, self.width)
         return fit and bool(
-            np.all(np.diff(np.repeat(np.arange(self.D), np.diff(self.starts)) * self.d + self.columns) > 0)
+            np.all(np.diff(np.repeat(np.arange(self.D), np.diff(self.starts)) * self.width + self.columns) > 0)
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FormProducts(Sparse):
+    """FormProducts of powers of linear forms z of x, which are complex, and of a wave: not linear in x. The phase of
+    feature j is the sum of `values` times [x | arg z], the logarithm of its size that of `powers` times [0 | log |z|],
+    over the same `columns`. Real parts of the E forms, then imaginary ones, are 2 E rows in compressed form. Forms from
+    spheres[s] to spheres[s + 1] - 1 are divided by the root of their mean square: by the length of a sphere's
+    columns."""
+
+    powers: FloatArray
+    form_starts: IntArray
+    form_columns: IntArray
+    form_values: FloatArray
+    spheres: IntArray
+    linear = False
+    kind = "products"
+
+    @classmethod
+    def of(cls, both: Sparse, forms: Sparse, spheres: IntArray) -> "FormProducts":
+        """Of the rows of `both`, whose values (entries, 2) are values and powers."""
+        values, powers = (np.ascontiguousarray(one) for one in both.values.T)
+        held = forms.starts, forms.columns, forms.values
+        return cls(both.starts, both.columns, values, forms.inputs, powers, *held, spheres)
+
+    @property
+    def width(self) -> int:
+        return self.d + (len(self.form_starts) - 1) // 2
+
+    @property
+    def _forms(self) -> Sparse:
+        return Sparse(self.form_starts, self.form_columns, self.form_values, self.inputs)
+
+    def _polar(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """[0 | log |z|] and [x | arg z], both (b, width)."""
+        both = np.empty((len(x), 2 * (E := self.width - self.d)))
+        self._forms.project(x, both)
+        real, imaginary = both[:, :E], both[:, E:]
+        squares, sizes = real**2 + imaginary**2, np.diff(self.spheres)
+        mean = np.repeat(np.add.reduceat(squares, self.spheres[:-1], axis=1) / sizes, sizes, axis=1)
+        with np.errstate(divide="ignore"):  # the logarithm of 0
+            logs = 0.5 * np.log(np.divide(squares, mean, out=np.zeros_like(squares), where=mean != 0))
+        return np.hstack([np.zeros_like(x), logs]), np.hstack([x, np.arctan2(imaginary, real)])
+
+    def project(self, x: FloatArray, out: FloatArray) -> None:
+        """Write the phases."""
+        sparse_rows(self._polar(x)[1], self.starts, self.columns, self.values, out)
+
+    def pairs(self, x: FloatArray, work: FloatArray, out: FloatArray, weights: FloatArray) -> None:
+        logs, turned = self._polar(x)
+        sparse_rows(turned, self.starts, self.columns, self.values, work)
+        trig_pairs(work, out, weights)
+        sparse_rows(logs, self.starts, self.columns, self.powers, work)
+        np.exp(work, out=work)
+        for start in (0, self.D):
+            out[:, start : start + self.D] *= work
+
+    def dense(self) -> FloatArray:
+        raise InputError("features over spheres are products of linear forms, which have no frequencies")
+
+    def fits(self) -> bool:
+        forms, ends = self._forms, self.spheres
+        fit = forms.fits() and forms.D % 2 == 0 and ends.dtype == np.int64 and ends.ndim == 1 and len(ends) > 1
+        fit = fit and ends[0] == 0 and ends[-1] == forms.D // 2 and bool(np.all(np.diff(ends) > 0))
+        fit = fit and super().fits() and self.powers.shape == self.values.shape and finite(self.powers)
+        return fit and bool(np.all((self.powers > 0) == (self.columns >= self.d)) and np.all(self.powers >= 0))
 
 
 class _Blocks(Transform):
@@ -254,78 +331,10 @@ def settled(transform: Transform, worth_from: int) -> Transform:
 
 def transform_from(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
     """The transform that `kind` and `arrays()` describe; InputError, or KeyError, where they do not fit each other."""
-    form = {form.kind: form for form in (Dense, Modes, Sparse, HadamardChain, ButterflyRules)}.get(kind)
+    form = {form.kind: form for form in (Dense, Modes, Sparse, FormProducts, HadamardChain, ButterflyRules)}.get(kind)
     if form is None:
         raise InputError(f"transform {kind!r} is not known; it is of a newer version of dorff")
     transform = form(**{field.name: arrays[field.name] for field in fields(form)})
     if not transform.fits():
         raise InputError(f"the {kind} transform's arrays do not fit each other")
     return transform
-
-
-@dataclass(frozen=True, eq=False)
-class Frequencies:
-    """Frequencies and weights such that `sum_j weights_j^2 g(omega_j) + centre g(0)` estimates E g(omega).
-
-    `transform` is omega (D, d), in 1 / input units; `weights` (D,); `centre` may be negative (see `Quadrature`).
-    `reflected`: each frequency stands for itself and its negative, with half the squared weight each; the same
-    thing where g is even. `log_density` (D,) is that of the law they come from, None where nobody asks for it: where
-    the kernel is decomposable of one scalar kernel and the sampler a rule.
-
-    `serves` (T, D) says which of `kernel.terms()` a frequency is for; None is all. Where it is given, the sum above
-    over the frequencies of one term estimates that term's expectation, `centres` (T,) are the terms' centres, and
-    `centre` is zero. So the kernel's estimate, whatever the sampler, is
-
-        sum_j weights_j^2 cos(omega_j . delta) sum_{t served} w_t (rho_0,t / rho)(omega_j) M_t(omega_j)  (+ centres).
-
-    Of a multi-view kernel omega is zero outside the columns that its view sees, and the law is the view's own."""
-
-    transform: Transform
-    weights: FloatArray
-    centre: float = 0.0
-    reflected: bool = False
-    log_density: FloatArray | None = None
-    serves: BoolArray | None = None
-    centres: FloatArray | None = None
-
-    @property
-    def omega(self) -> FloatArray:
-        """omega (D, d) written out, whatever the transform."""
-        return self.transform.dense()
-
-
-class Cost(NamedTuple):
-    """What drawn frequencies take: how many come, numbers of 8 bytes held, floating-point operations for a row."""
-
-    frequencies: int
-    numbers: int
-    flops: float
-
-
-def uniform(D: int) -> FloatArray:
-    """Weights of a plain mean over D frequencies."""
-    return np.full(D, 1.0 / np.sqrt(D))
-
-
-def dealt(kernel: MultiView, count: int) -> list[int]:
-    """`count` frequencies dealt out to the views: as many to each, the first ones get what is left over."""
-    V = kernel.V
-    if count < V:
-        problem = f"n_features gives {count} frequencies, but the kernel's {V} views need at least one each"
-        raise InputError(f"{problem}; raise n_features to {2 * V} or more")
-    return [count // V + (number < count % V) for number in range(V)]
-
-
-def of_views(kernel: MultiView, parts: Sequence[Frequencies], d: int) -> Frequencies:
-    """The views' frequencies one after another. Each serves terms of its view alone."""
-    terms = [len(view.kernel.terms()) for view in kernel.views]
-    D, T = sum(len(part.weights) for part in parts), sum(terms)
-    omega, serves, log_density, row, term = np.zeros((D, d)), np.zeros((T, D), dtype=bool), np.empty(D), 0, 0
-    for view, part, size in zip(kernel.views, parts, terms, strict=True):
-        rows = slice(row, row + len(part.weights))
-        omega[rows, view.columns] = part.omega
-        serves[term : term + size, rows] = True if part.serves is None else part.serves
-        log_density[rows] = 0.0 if part.log_density is None else part.log_density  # of a skeleton, by its own law
-        row, term = rows.stop, term + size
-    weights = np.concatenate([part.weights for part in parts])
-    return Frequencies(Dense(omega), weights, log_density=log_density, serves=serves, centres=np.zeros(T))

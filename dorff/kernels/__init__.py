@@ -13,7 +13,18 @@ from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKe
 from dorff.kernels.scalar import scalar_from_config as scalar_from_config
 from dorff.kernels.signature import FromSignature
 from dorff.kernels.skeleton import Layer, Skeleton, SkeletonNode, SkeletonSpec
-from dorff.kernels.spaces import Angle, AngleSpec, BlockSpec, Category, CategorySpec, ColumnBlock, Sign, SpaceSpec
+from dorff.kernels.spaces import (
+    Angle,
+    AngleSpec,
+    BlockSpec,
+    Category,
+    CategorySpec,
+    ColumnBlock,
+    Sign,
+    SpaceSpec,
+    Sphere,
+    SphereSpec,
+)
 from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product
 from dorff.kernels.tabulated import Tabulated
@@ -46,6 +57,7 @@ SPACES.add(
     Entry("angle", Angle, AngleSpec, "cos((x − z) / s)", f"{_PAPER}, example 2"),
     Entry("sign", Sign, SpaceSpec, "x z, of −1 and 1", f"{_PAPER}, example 1"),
     Entry("category", Category, CategorySpec, "1 where x = z, else 0", f"{_PAPER}, example 4"),
+    Entry("sphere", Sphere, SphereSpec, "x · z / (|x| |z|)", f"{_PAPER}, examples 5, 6"),
     Entry("block", ColumnBlock, BlockSpec, "k(x, z)", f"{_PAPER}, example 3"),
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
@@ -39,6 +39,10 @@ class Conjugate(ABC):
         return self.slope
 
     @abstractmethod
+    def growth(self, rho: float) -> float:
+        """f at rho of 1 or more, the mean of rho^l over degrees l; infinite where the series diverges."""
+
+    @abstractmethod
     def sums(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         """For each of `calls` (n,) the sum of as many degrees, drawn independently: the calls that a node makes."""
 
@@ -66,6 +70,9 @@ class Exponential(Conjugate):
     def slope(self) -> float:
         return self.rate
 
+    def growth(self, rho: float) -> float:
+        return math.exp(min(self.rate * (rho - 1.0), 700.0))
+
     def sums(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         return rng.poisson(self.rate * calls)
 
@@ -76,6 +83,8 @@ class Exponential(Conjugate):
 class Series(Conjugate):
     """Degrees by a table of coefficients; what lies beyond it, where there is anything, by `tail`."""
 
+    radius: ClassVar[float] = 1.0  #: up to where the series converges
+
     @property
     @abstractmethod
     def table(self) -> FloatArray:
@@ -84,6 +93,12 @@ class Series(Conjugate):
     def tail(self, rng: np.random.Generator, count: int) -> IntArray:
         """`count` degrees, given that they lie beyond the table."""
         raise AssertionError("a series without a tail")
+
+    @final
+    def growth(self, rho: float) -> float:
+        if rho > self.radius:
+            return math.inf
+        return float(np.polynomial.polynomial.polyval(rho, self.table)) if rho > 1 else 1.0
 
     @final
     def sums(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
@@ -116,6 +131,7 @@ class PowerSeries(Series):
     """sum_l coefficients_l rho^l of a list, scaled to sum 1."""
 
     coefficients: tuple[float, ...]
+    radius = math.inf
 
     def __init__(self, coefficients: Sequence[float]) -> None:
         listed = list(coefficients) if isinstance(coefficients, list | tuple | np.ndarray) else []
@@ -254,6 +270,8 @@ def _relu_table() -> FloatArray:
 class Erf(Series):
     """arcsin(2 rho / 3) / arcsin(2 / 3), of the error function (Williams 1997)."""
 
+    radius = 1.5
+
     @property
     def slope(self) -> float:
         return 2 / (math.sqrt(5) * math.asin(2 / 3))
@@ -270,6 +288,19 @@ class Erf(Series):
 
     def config(self) -> str | Config:
         return "erf"
+
+
+def dealt(rng: np.random.Generator, rows: IntArray, calls: IntArray, among: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Calls dealt out at random: row, which of those, how many; some of these may stand several times."""
+    few = calls <= FEW_CALLS
+    one = np.repeat(rows[few], calls[few])
+    dealt = rng.multinomial(calls[~few], np.full(among, 1.0 / among))
+    row, child = np.nonzero(dealt)
+    return (
+        np.concatenate([one, rows[~few][row]]),
+        np.concatenate([rng.integers(among, size=len(one)), child]),
+        np.concatenate([np.ones(len(one), dtype=np.int64), dealt[row, child]]),
+    )
 
 
 def _binomial(degree: int) -> list[float]:

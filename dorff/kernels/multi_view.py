@@ -8,7 +8,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel
 from dorff.kernels.output import Covariance, Learned
-from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel, Spectral
+from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel
 from dorff.spec.registry import Config
 
 
@@ -203,7 +203,7 @@ def _kernel(name: str, kernel: OperatorKernel | ScalarKernel) -> OperatorKernel:
     if not isinstance(found, OperatorKernel) or found.V > 1:
         raise InputError(f"the kernel of view {name} must be one that is not multi-view itself, not {kernel!r}")
     for _, base in found.terms():
-        if not isinstance(base.scalar, Spectral):
+        if not base.scalar.shift_invariant:
             problem = f"the kernel of view {name} must be shift-invariant, since views have frequencies of their own"
             raise InputError(f"{problem}, which {type(base.scalar).__name__} has not; use a Gaussian, say")
         if isinstance(base, Decomposable) and isinstance(base.output, Covariance | Learned):

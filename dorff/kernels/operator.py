@@ -166,9 +166,9 @@ def mixture(candidates: Sequence[OperatorKernel], d: int, p: int) -> OperatorKer
 
 
 def _not_shift_invariant(parts: Sequence[tuple[float, BaseKernel]]) -> tuple[ScalarKernel | None, bool]:
-    """The first scalar kernel without a spectrum, if any, and whether it is the only scalar kernel."""
+    """The first scalar kernel that is not shift-invariant, if any, and whether it is the only scalar kernel."""
     scalars = [kernel.scalar for _, kernel in parts]
-    odd = next((scalar for scalar in scalars if not isinstance(scalar, Spectral)), None)
+    odd = next((scalar for scalar in scalars if not scalar.shift_invariant), None)
     return odd, all(scalar == odd for scalar in scalars)
 
 

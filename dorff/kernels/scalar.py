@@ -102,7 +102,10 @@ Function = Callable[[FloatArray], FloatArray]
 class ScalarKernel(ABC):
     """A real positive definite kernel k0 on R^d. Equal kernels compare equal and hash alike."""
 
-    shift_invariant: ClassVar[bool] = False
+    @property
+    def shift_invariant(self) -> bool:
+        """Whether it is a function of x - z."""
+        return False
 
     @abstractmethod
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
@@ -126,9 +129,12 @@ class Spectral(ScalarKernel):
     """A shift-invariant kernel with k0(0) = 1: k0(delta) = E cos(omega . delta), omega ~ rho_0 (Bochner).
     `lengthscale` is in the inputs' units, one number or one per input. `check_measure` says which measures it has."""
 
-    shift_invariant: ClassVar[bool] = True
     sampler: ClassVar[str] = ""  #: the word of the only sampler that draws its frequencies, where there is one
     lengthscale: float | tuple[float, ...]
+
+    @property
+    def shift_invariant(self) -> bool:
+        return True
 
     @abstractmethod
     def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ from dorff.errors import InputError
 from dorff.kernels.conjugates import ALONE, MOST_FACTORS, Conjugate, conjugate_of
 from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
-from dorff.kernels.spaces import BaseSpace, Category, ColumnBlock, Sign, spaces_of
+from dorff.kernels.spaces import BaseSpace, Category, ColumnBlock, Sign, Sphere, spaces_of
 from dorff.spec.part import OneOrMore, Part, Takes, Typed
 from dorff.spec.registry import SPACES, Config, Word
 
@@ -112,12 +112,12 @@ class SkeletonGraph:
     inputs: int
     nodes: tuple[tuple[IntArray, Conjugate], ...]
 
-    def by_space(self, nodes: IntArray) -> Iterator[tuple[BaseSpace, IntArray, IntArray, IntArray]]:
-        """The input nodes among these, by space: it, its columns, where they are, and their numbers in the space."""
-        for space, columns, first in self.spaces:
+    def by_space(self, nodes: IntArray) -> Iterator[tuple[int, IntArray, IntArray]]:
+        """The input nodes among these, by space: its number, where they are, and their numbers in the space."""
+        for number, (space, columns, first) in enumerate(self.spaces):
             at = np.flatnonzero((nodes >= first) & (nodes < first + space.nodes(len(columns))))
             if len(at):
-                yield space, columns, at, nodes[at] - first
+                yield number, at, nodes[at] - first
 
     @cached_property
     def complexities(self) -> FloatArray:
@@ -137,7 +137,8 @@ class Skeleton(Spectral):
     each with its columns; input nodes are numbered in their order. Either `layers`, from the inputs up, whose last has
     one place: over inputs of `shape` (places along each axis, then channels), without which all are channels of one
     place. Or `nodes`, by name, each after those that it is over; the last one is the output. InputError for what does
-    not fit together; for d inputs in `check`."""
+    not fit together; for d inputs in `check`. Over spheres the kernel is not shift-invariant, and `paths` draws
+    products of linear forms in place of frequencies."""
 
     inputs: tuple[BaseSpace, ...]
     layers: tuple[Layer, ...]
@@ -167,6 +168,10 @@ class Skeleton(Spectral):
             nodes=tuple((str(name), _node(one)) for name, one in (nodes or {}).items()),
         )
 
+    @property
+    def shift_invariant(self) -> bool:
+        return not any(isinstance(space, Sphere) for space in self.inputs)
+
     def graph(self, d: int) -> SkeletonGraph:
         """The skeleton for d inputs; InputError where it does not fit them."""
         spaces, first = [], 0
@@ -178,6 +183,7 @@ class Skeleton(Spectral):
             first += space.nodes(len(columns))
         graph = SkeletonGraph(tuple(spaces), first, tuple(self._layered(first) if self.layers else self._named(first)))
         _check_calls(graph)
+        _check_sizes(graph)
         return graph
 
     def _layered(self, inputs: int) -> Iterator[tuple[IntArray, Conjugate]]:
@@ -323,7 +329,8 @@ def _values(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
     values = np.empty((len(graph.nodes), len(X), len(Z)))
     for above, (of, conjugate) in enumerate(graph.nodes):
         total = values[of[of >= graph.inputs] - graph.inputs].sum(axis=0)
-        for space, columns, _, nodes in graph.by_space(of):
+        for number, _, nodes in graph.by_space(of):
+            space, columns, _ = graph.spaces[number]
             total += space.total(X[:, columns], Z[:, columns], nodes)
         values[above] = conjugate(total / len(of))
     return np.asarray(values[-1])
@@ -351,3 +358,19 @@ def _check_calls(graph: SkeletonGraph) -> None:
                     f"activation: {problem} more factors than can be drawn; use relu or erf for one of them"
                 )
             endless[number] = True
+
+
+def _check_sizes(graph: SkeletonGraph) -> None:
+    """InputError where the squares of features, products over spheres, have no mean."""
+    size = np.ones(graph.inputs + len(graph.nodes))
+    for space, columns, first in graph.spaces:
+        size[first : first + space.nodes(len(columns))] = space.largest(len(columns))
+    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
+        size[number] = conjugate.growth(float(size[of].mean()))
+    if math.isinf(size[-1]):
+        problem = (
+            "features of relu, step or erf over a sphere are products of any number of factors that are not bounded"
+        )
+        raise InputError(
+            f"activation: {problem}; use exponential, polynomial or power_series, or a block of a gaussian"
+        )

@@ -4,11 +4,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.kernels.conjugates import dealt
 from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, scalar_from_config, whole
 from dorff.kernels.stretched import lengthscales
@@ -18,18 +20,30 @@ from dorff.spec.registry import SCALARS, SPACES, Config, kind_of
 
 
 class Characters(NamedTuple):
-    """exp(i omega . x), one of each of e calls: along `columns` (e, w) omega is `values` (e, w), elsewhere 0. Equal
-    `codes` (e, 2), of omega and of -omega, are of equal omega."""
+    """Factors of features: exp(i omega . x) of the calls `of` (f,), omega along `columns` (f, w) being `values` (f, w),
+    elsewhere 0. Of a sphere |z|^power exp(i value arg z), z being the form that is its only column, of `powers` (f,).
+    A feature is known by the sum of its factors' `codes` (f, 2), mixed, times their powers; the second is that of its
+    conjugate."""
 
+    of: IntArray
     columns: IntArray
     values: FloatArray
     codes: IntArray
+    powers: IntArray | None = None
+
+
+class Forms(NamedTuple):
+    """Linear forms z of a sphere's columns: sums of `values` (e, k) times the inputs `columns` (e, k)."""
+
+    columns: IntArray
+    values: npt.NDArray[np.complex128]
 
 
 @dataclass(frozen=True)
 class BaseSpace(ABC):
-    """Some `columns` of the inputs, all of them where None, as input nodes of a skeleton, and the kernel k of each: a
-    function of x - z with k(x, x) = 1, the mean of a character over its law (Daniely et al. 2017, section 4)."""
+    """Some `columns` of the inputs, all of them where None, as input nodes of a skeleton, and the kernel k of each,
+    k(x, x) = 1: a function of x - z, the mean of a character over its law, or x . z on a sphere (Daniely et al. 2017,
+    section 4)."""
 
     columns: tuple[int, ...] | None
     kind: ClassVar[str]  #: its word in JOB.yaml
@@ -45,6 +59,22 @@ class BaseSpace(ABC):
     @abstractmethod
     def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
         """For each of `nodes` (e,) the product of as many characters as it is called, `calls` (e,) of 1 or more."""
+
+    def forms(self, rng: np.random.Generator, width: int) -> Forms | None:
+        """What characters of a sphere are powers of; None of other spaces."""
+        return None
+
+    def forms_cost(self, width: int) -> int:
+        """How many numbers of them are not 0."""
+        return 0
+
+    def factors(self, width: int) -> int:
+        """How many different base features there are, up to their conjugates; one of all that have no end."""
+        return self.nodes(width)
+
+    def largest(self, width: int) -> float:
+        """The largest squared size of a base feature."""
+        return 1.0
 
     def check_rows(self, X: FloatArray) -> None:
         """Does nothing if the columns X (n, w) are what the space is for, else raises the InputError that says so."""
@@ -78,7 +108,8 @@ class _Coded(BaseSpace):
     def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
         multiples = self.reduced(self.drawn(rng, calls))
         values = multiples * self.units(width)[nodes]
-        return Characters(nodes[:, None], values[:, None], np.stack([multiples, self.reduced(-multiples)], axis=1))
+        codes = np.stack([multiples, self.reduced(-multiples)], axis=1)
+        return Characters(np.arange(len(nodes)), nodes[:, None], values[:, None], codes)
 
 
 class SpaceSpec(Typed):
@@ -105,6 +136,12 @@ def _with_lengthscale(scalar: Any) -> None:
     given = scalar.get("lengthscale", "auto") if entry and "lengthscale" in entry.options.model_fields else 1.0
     if isinstance(given, Mapping) or (isinstance(given, str) and given != "median"):
         raise InputError("a block's scalar kernel needs its lengthscale: a number, one a column, or median")
+
+
+class SphereSpec(SpaceSpec):
+    """Columns that are one input, divided by their length; `scheme` says what features are made of."""
+
+    scheme: Literal["pairs", "coordinates", "directions"] = "pairs"
 
 
 class BlockSpec(SpaceSpec):
@@ -236,13 +273,65 @@ class ColumnBlock(BaseSpace):
         else:
             values = np.add.reduceat(self._draw(rng, int(calls.sum()), width), np.cumsum(calls) - calls)
         codes = np.repeat(rng.integers(2**63, size=len(nodes))[:, None], 2, axis=1)  # no two are equal
-        return Characters(np.broadcast_to(np.arange(width), values.shape), values, codes)
+        return Characters(np.arange(len(nodes)), np.broadcast_to(np.arange(width), values.shape), values, codes)
 
     def _draw(self, rng: np.random.Generator, count: int, width: int) -> FloatArray:
         return self.scalar.draw(rng, count, width, Measure.UNBOUNDED)
 
     def config(self) -> Config:
         return _config(self, scalar=self.scalar.config())
+
+
+@dataclass(frozen=True, init=False)
+class Sphere(BaseSpace):
+    """x . z / (|x| |z|): one input node for all its d columns, divided by their length; 0 where one of them is. Its
+    features are sqrt(d / 2) (x_j + i x_(j+1)) or its conjugate, j at random, x_(d+1) = x_1 (example 5, `scheme`
+    "pairs"), whose size sqrt(d / 2) at most is the least there is (theorem 6). Those of example 6, whose sines are 0:
+    sqrt(d) x_j ("coordinates"), or sqrt(d) w . x with w uniform on the sphere ("directions"). The w of one draw are of
+    one orthonormal basis, each as likely, in place of independent ones: given the basis it is unbiased, and equal
+    features can be merged."""
+
+    scheme: str
+    kind = "sphere"
+
+    def __init__(self, scheme: str = "pairs", *, columns: Sequence[int] | int | None = None) -> None:
+        if scheme not in get_args(SphereSpec.model_fields["scheme"].annotation):
+            raise InputError(f"inputs: the scheme of sphere is pairs, coordinates or directions, not {scheme!r}")
+        vars(self).update(columns=_columns("sphere", columns), scheme=scheme)
+
+    def nodes(self, width: int) -> int:
+        return 1
+
+    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
+        left, right = (one / np.where((size := np.linalg.norm(one, axis=1)) == 0, 1.0, size)[:, None] for one in (X, Z))
+        return np.asarray(len(nodes) * (left @ right.T))
+
+    def forms(self, rng: np.random.Generator, width: int) -> Forms:
+        columns = np.arange(width)
+        if self.scheme == "directions":
+            basis, triangle = np.linalg.qr(rng.standard_normal((width, width)))
+            return Forms(np.broadcast_to(columns, basis.shape), (basis * np.sign(np.diag(triangle))).T + 0j)
+        near = [columns, np.roll(columns, -1)][: 2 if self.scheme == "pairs" else 1]
+        return Forms(np.stack(near, axis=1), np.broadcast_to(np.array([1, 1j])[: len(near)], (width, len(near))))
+
+    def forms_cost(self, width: int) -> int:
+        return width * (width if self.scheme == "directions" else 2)
+
+    def factors(self, width: int) -> int:
+        return width
+
+    def largest(self, width: int) -> float:
+        return max(1.0, width / 2) if self.scheme == "pairs" else float(width)
+
+    def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
+        call, which, times = dealt(rng, np.arange(len(nodes)), calls, 2 * width)
+        form, sign = which % width, np.where(which < width, 1, -1)
+        other = np.where(which < width, which + width, form) if self.scheme == "pairs" else form
+        first = which if self.scheme == "pairs" else form
+        return Characters(call, form[:, None], (1.0 * sign * times)[:, None], np.stack([first, other], 1) + 1, times)
+
+    def config(self) -> Config:
+        return _config(self, scheme=self.scheme)
 
 
 def space_of(value: BaseSpace | str | Mapping[str, Any]) -> BaseSpace:

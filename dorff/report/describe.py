@@ -122,7 +122,8 @@ class Subject:
             low, high = low - half, high + half
         else:
             phi, centre, scale = model.feature_map.phi, model.feature_map.center, model.feature_map.scale
-            rms = np.sqrt(np.mean(phi.omega**2, axis=0)) if isinstance(phi, Projected) else np.ones(model.d)
+            spectral = isinstance(phi, Projected) and phi.projection.linear
+            rms = np.sqrt(np.mean(model.frequencies**2, axis=0)) if spectral else np.ones(model.d)
             reach = 4.0 * scale / np.where(rms > 0, rms, 1.0)
             low, high = centre - reach, centre + reach
         rows, at, place = observations, (low + high) / 2, "in the middle of their range"

@@ -10,11 +10,12 @@ from cases import LAW, assert_mean
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import dblquad
+from scipy.linalg import subspace_angles
 from scipy.special import erf
 
 from dorff import kernels
 from dorff.errors import InputError
-from dorff.kernels import Angle, Category, ColumnBlock, Layer, Sign, Skeleton, SkeletonNode
+from dorff.kernels import Angle, Category, ColumnBlock, Layer, Sign, Skeleton, SkeletonNode, Sphere
 from dorff.kernels.conjugates import FEW_CALLS, TABLE, Heaviside, Relu, Series, conjugate_of
 from dorff.kernels.spaces import space_of
 
@@ -28,6 +29,7 @@ MIXED = Skeleton(
     inputs=[Angle([0.5, 2.0], columns=[0, 3]), Sign(columns=1), Category(5, columns=2),
             ColumnBlock(kernels.Matern(0.7), columns=[4, 5])],
 )  # fmt: skip
+SPHERE = kernels.Decomposable(Skeleton([Layer(activation="identity")], inputs=Sphere()))
 NAMED = Skeleton(
     nodes={
         "left": SkeletonNode([0, 1, 2], {"polynomial": 2}),
@@ -50,6 +52,20 @@ def test_a_conjugate_is_its_series_and_its_words(word):
         step = 1e-6
         inside = np.array([1.0 - 2 * step, 1.0])
         assert np.diff(f(inside))[0] / (2 * step) == pytest.approx(f.slope, rel=2e-3)
+
+
+@pytest.mark.parametrize("word", WORDS, ids=str)
+def test_a_conjugate_grows_as_its_series(word):
+    """Beyond 1 it is infinite where the series diverges: f(1.2), by more and more of its terms."""
+    f = conjugate_of(word)
+    assert f.growth(1.0) == pytest.approx(1.0)
+    if word in ("relu", "step"):
+        assert math.isinf(f.growth(1.0 + 1e-9))
+    elif isinstance(f, Series):
+        assert f.growth(1.2) == pytest.approx(math.fsum(a * 1.2**n for n, a in enumerate(f.table)))
+        assert math.isinf(f.growth(1.6)) == (word == "erf")
+    else:
+        assert f.growth(1.2) == pytest.approx(math.exp(f.rate * 0.2)) and math.isfinite(f.growth(1e6))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +147,10 @@ def recursive(skeleton, number, x, z, d):
                     return x[columns[at]] * z[columns[at]]
                 if isinstance(space, Category):
                     return float(x[columns[at]] == z[columns[at]])
+                if isinstance(space, Sphere):
+                    return math.cos(subspace_angles(x[columns, None], z[columns, None])[0]) * np.sign(
+                        x[columns] @ z[columns]
+                    )
                 return float(space.scalar.gram(x[None, columns], z[None, columns])[0, 0])
     of, conjugate = graph.nodes[number - graph.inputs]
     mean = np.mean([recursive(skeleton, one, x, z, d) for one in of])
@@ -144,7 +164,15 @@ def rows(rng, n):
     return X
 
 
-@pytest.mark.parametrize("skeleton", [MIXED, NAMED, Skeleton([Layer(2), Layer(activation="identity")], shape=(3, 2))])
+ROUND = Skeleton(
+    [Layer(activation={"exponential": 2.0})],
+    inputs=[Sphere(columns=[1, 0, 3]), Angle(columns=2), Sphere("directions", columns=[4, 5])],
+)
+
+
+@pytest.mark.parametrize(
+    "skeleton", [MIXED, NAMED, ROUND, Skeleton([Layer(2), Layer(activation="identity")], shape=(3, 2))]
+)
 def test_a_kernel_is_its_recurrence(skeleton):
     rng = np.random.default_rng(0)
     X, Z = rows(rng, 4), rows(rng, 3)
@@ -199,7 +227,7 @@ def test_a_circle_of_many_is_a_gaussian_of_chords():
     np.testing.assert_allclose(over, kernels.Gaussian(0.9).gram(*chords), rtol=1e-12)
 
 
-@pytest.mark.parametrize("skeleton", [DEEP, MIXED, NAMED], ids=["deep", "mixed", "named"])
+@pytest.mark.parametrize("skeleton", [DEEP, MIXED, NAMED, ROUND], ids=["deep", "mixed", "named", "round"])
 def test_a_skeleton_is_its_configuration(skeleton):
     written = json.loads(json.dumps(skeleton.config()))
     again = kernels.scalar_from_config(written)
@@ -267,10 +295,19 @@ def test_power_series_are_read_again_as_they_are():
         (lambda: Layer(0), "layers: size must be a whole number of 1"),
         (lambda: SkeletonNode("a"), "`of` must be a list"),
         (lambda: Skeleton([Layer()], inputs=["angle", "sign"]), "of several spaces each needs its columns"),
-        (lambda: space_of("circle"), "a base space is one of angle, sign, category, block"),
+        (lambda: space_of("circle"), "a base space is one of angle, sign, category, sphere, block"),
         (lambda: space_of({"type": "category"}), "does not describe a base space"),
         (lambda: Category(1), "category: values must be a whole number from 2"),
         (lambda: Sign(columns=[1, 1]), "columns of sign must be whole numbers, each once"),
+        (lambda: Sphere("pair"), "scheme of sphere is pairs, coordinates or directions, not 'pair'"),
+        (lambda: Skeleton([Layer()], inputs=Sphere()).check(3), "relu, step or erf over a sphere are products"),
+        (lambda: Skeleton([Layer()], inputs=Sphere("coordinates")).check(2), "relu, step or erf over a sphere"),
+        (lambda: Skeleton([Layer(activation="erf")], inputs=Sphere()).check(4), "relu, step or erf over a sphere"),
+        (lambda: kernels.MultiView([(3, SPHERE), (3, SPHERE)]), r"must be shift-invariant, .* which Skeleton has not"),
+        (
+            lambda: (SPHERE + kernels.Decomposable(kernels.Gaussian(1.0))).fix(3, 2),
+            "Skeleton, which is not shift-invariant, needs this one",
+        ),
         (lambda: ColumnBlock(kernels.ArcCosine(1)), "block needs a shift-invariant scalar kernel"),
         (lambda: Skeleton([Layer(3)], shape=(4, 1)).check(4), "the last one has .2. places"),
         (lambda: Skeleton([Layer(5)], shape=(4, 1)).check(4), "window of .5. is larger than the layer below, of .4."),
