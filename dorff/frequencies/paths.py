@@ -12,7 +12,8 @@ from dorff.frequencies.transforms import Dense, FormProducts, Sparse
 from dorff.kernels import ColumnBlock, Measure, OperatorKernel, Spectral, Sphere
 from dorff.kernels.conjugates import dealt
 from dorff.kernels.scalar import FloatArray, IntArray, whole
-from dorff.kernels.skeleton import Skeleton, SkeletonGraph
+from dorff.kernels.skeleton import Skeleton
+from dorff.kernels.skeleton_graph import SkeletonGraph
 from dorff.kernels.spaces import Characters
 from dorff.spec.part import Typed, within
 
@@ -69,7 +70,9 @@ class Paths(Sampler):
         entries = most_entries(graph, d) * (1 if skeleton.shift_invariant else 2)  # powers beside them
         forms = sum(space.forms_cost(len(columns)) for space, columns, _ in graph.spaces)
         held = drawn * (6 + 4 * entries) + 14 * min(drawn, _TOGETHER) * (1 + entries)
-        return Cost(count, int(count * (2 * entries + 1) + held + 6 * forms), 2.0 * (count * entries + forms))
+        written = 2 * count * d if laws[0].weighed else 0
+        numbers = int(count * (2 * entries + 1) + held + 6 * forms + written)
+        return Cost(count, numbers, 2.0 * (count * entries + forms))
 
 
 def most_entries(graph: SkeletonGraph, d: int) -> float:
@@ -77,9 +80,7 @@ def most_entries(graph: SkeletonGraph, d: int) -> float:
     mean, which is the complexity (eq. 11), a factor's degrees above the number of inputs not counted."""
     factors = [(len(columns), space.factors(len(columns))) for space, columns, _ in graph.spaces]
     widest, most = max(width / count for width, count in factors), sum(count for _, count in factors)
-    C = np.ones(graph.inputs + len(graph.nodes))
-    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
-        C[number] = min(conjugate.mean(most) * C[of].mean(), most)
+    C = graph.upward(np.ones(graph.inputs), lambda conjugate, C: min(conjugate.mean(most) * float(C.mean()), most))
     return min(float(_places(graph, d)[1]), (2 + 4 * float(C[-1])) * widest)
 
 

@@ -12,19 +12,18 @@ from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, M
 from dorff.kernels.scalar import FloatArray, GaussianWeighted, Measure, ScalarKernel, Spectral, median_lengthscale
 from dorff.kernels.scalar import scalar_from_config as scalar_from_config
 from dorff.kernels.signature import FromSignature
-from dorff.kernels.skeleton import Layer, Skeleton, SkeletonNode, SkeletonSpec
-from dorff.kernels.spaces import (
-    Angle,
+from dorff.kernels.skeleton import (
     AngleSpec,
     BlockSpec,
-    Category,
     CategorySpec,
-    ColumnBlock,
-    Sign,
+    Layer,
+    Skeleton,
+    SkeletonNode,
+    SkeletonSpec,
     SpaceSpec,
-    Sphere,
     SphereSpec,
 )
+from dorff.kernels.spaces import Angle, Category, ColumnBlock, Sign, Sphere
 from dorff.kernels.spectral import SpectralDensity
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product
 from dorff.kernels.tabulated import Tabulated

@@ -39,6 +39,10 @@ class Conjugate(ABC):
         return self.slope
 
     @abstractmethod
+    def derivatives(self, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """f' and f'' at rho; infinite, or not a number, where there is none."""
+
+    @abstractmethod
     def growth(self, rho: float) -> float:
         """f at rho of 1 or more, the mean of rho^l over degrees l; infinite where the series diverges."""
 
@@ -69,6 +73,10 @@ class Exponential(Conjugate):
     @property
     def slope(self) -> float:
         return self.rate
+
+    def derivatives(self, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
+        values = self(rho)
+        return self.rate * values, self.rate**2 * values
 
     def growth(self, rho: float) -> float:
         return math.exp(min(self.rate * (rho - 1.0), 700.0))
@@ -148,6 +156,11 @@ class PowerSeries(Series):
     def __call__(self, rho: FloatArray) -> FloatArray:
         return np.asarray(np.polynomial.polynomial.polyval(rho, self.coefficients), dtype=np.float64)
 
+    def derivatives(self, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
+        of = np.polynomial.polynomial
+        first, second = (of.polyval(rho, of.polyder(self.coefficients, n)) for n in (1, 2))
+        return np.asarray(first), np.asarray(second)
+
     @property
     def table(self) -> FloatArray:
         return np.array(self.coefficients)
@@ -216,6 +229,11 @@ class Heaviside(_Heavy):
     def __call__(self, rho: FloatArray) -> FloatArray:
         return np.asarray(1.0 - np.arccos(np.clip(rho, -1.0, 1.0)) / math.pi)
 
+    def derivatives(self, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            first = 1.0 / (math.pi * np.sqrt((1.0 - rho) * (1.0 + rho)))
+            return first, rho * first / ((1.0 - rho) * (1.0 + rho))
+
     @property
     def table(self) -> FloatArray:
         return _step_table()
@@ -246,6 +264,9 @@ class Relu(_Heavy):
     def __call__(self, rho: FloatArray) -> FloatArray:
         rho = np.clip(rho, -1.0, 1.0)
         return np.asarray((np.sqrt((1.0 - rho) * (1.0 + rho)) + (math.pi - np.arccos(rho)) * rho) / math.pi)
+
+    def derivatives(self, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return Heaviside()(rho), Heaviside().derivatives(rho)[0]
 
     @property
     def table(self) -> FloatArray:
@@ -278,6 +299,11 @@ class Erf(Series):
 
     def __call__(self, rho: FloatArray) -> FloatArray:
         return np.asarray(np.arcsin(np.clip(rho, -1.0, 1.0) * (2 / 3)) / math.asin(2 / 3))
+
+    def derivatives(self, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
+        rest = 9.0 - 4.0 * rho**2
+        first = 2.0 / (math.asin(2 / 3) * np.sqrt(rest))
+        return first, 4.0 * rho * first / rest
 
     @property
     def table(self) -> FloatArray:

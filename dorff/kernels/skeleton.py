@@ -3,19 +3,20 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.kernels.conjugates import ALONE, MOST_FACTORS, Conjugate, conjugate_of
-from dorff.kernels.isotropic import Gaussian
+from dorff.kernels.conjugates import ALONE, Conjugate, conjugate_of
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
-from dorff.kernels.spaces import BaseSpace, Category, ColumnBlock, Sign, Sphere, spaces_of
-from dorff.spec.part import OneOrMore, Part, Takes, Typed
-from dorff.spec.registry import SPACES, Config, Word
+from dorff.kernels.skeleton_graph import SkeletonGraph, check_calls, check_sizes, curvature, values_of
+from dorff.kernels.spaces import BaseSpace, Category, Scheme, Sign, Sphere, spaces_of
+from dorff.spec.kernel import Scalar
+from dorff.spec.part import OneOrMore, Part, Positives, Takes, Typed, within
+from dorff.spec.registry import SCALARS, SPACES, Config, Word, kind_of
 
 K = TypeVar("K")
 MOST_NODES: Final = 10**5
@@ -103,31 +104,6 @@ def _along(value: tuple[int, ...] | int, axes: int, name: str) -> tuple[int, ...
     return value
 
 
-@dataclass(frozen=True, eq=False)
-class SkeletonGraph:
-    """A skeleton for d inputs: its `spaces` with their columns and the number of their first node; and for each other
-    node, after those that it is over, their numbers and its conjugate activation. The last one is the output."""
-
-    spaces: tuple[tuple[BaseSpace, IntArray, int], ...]
-    inputs: int
-    nodes: tuple[tuple[IntArray, Conjugate], ...]
-
-    def by_space(self, nodes: IntArray) -> Iterator[tuple[int, IntArray, IntArray]]:
-        """The input nodes among these, by space: its number, where they are, and their numbers in the space."""
-        for number, (space, columns, first) in enumerate(self.spaces):
-            at = np.flatnonzero((nodes >= first) & (nodes < first + space.nodes(len(columns))))
-            if len(at):
-                yield number, at, nodes[at] - first
-
-    @cached_property
-    def complexities(self) -> FloatArray:
-        """C of every node, the mean number of base features in one of its features (eq. 11); infinite for a step."""
-        C = np.ones(self.inputs + len(self.nodes))
-        for number, (of, conjugate) in enumerate(self.nodes, self.inputs):
-            C[number] = conjugate.slope * C[of].mean()
-        return C
-
-
 @dataclass(frozen=True, init=False)
 class Skeleton(Spectral):
     """The kernel of a computation skeleton (Daniely et al. 2017, section 5): k_v(x, z) = s_v(mean_u k_u(x, z)) at a
@@ -182,8 +158,8 @@ class Skeleton(Spectral):
             spaces.append((space, columns, first))
             first += space.nodes(len(columns))
         graph = SkeletonGraph(tuple(spaces), first, tuple(self._layered(first) if self.layers else self._named(first)))
-        _check_calls(graph)
-        _check_sizes(graph)
+        check_calls(graph)
+        check_sizes(graph)
         return graph
 
     def _layered(self, inputs: int) -> Iterator[tuple[IntArray, Conjugate]]:
@@ -207,7 +183,7 @@ class Skeleton(Spectral):
     def _named(self, inputs: int) -> Iterator[tuple[IntArray, Conjugate]]:
         numbers: dict[int | str, int] = {number: number for number in range(inputs)}
         for above, (name, node) in enumerate(self.nodes, inputs):
-            unknown = [one for one in node.of if one not in numbers or isinstance(one, bool)]
+            unknown = [one for one in node.of if one not in numbers]
             if unknown:
                 wanted = f"an input node, 0 to {inputs - 1}, or a node above it in the list"
                 raise InputError(f"nodes: {name} is over {unknown[0]!r}, which is not {wanted}; correct it")
@@ -231,13 +207,19 @@ class Skeleton(Spectral):
 
     def complexity(self, d: int) -> float:
         """C(S), the mean number of base features in a feature (eq. 11)."""
-        return float(self.graph(d).complexities[-1])
+        return self.graph(d).complexity
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        graph, out = self.graph(X.shape[1]), np.empty((len(X), len(Z)))
-        step = max(1, _NUMBERS // max(1, len(Z) * len(graph.nodes)))
+        return self._by_rows(X, (len(Z),), partial(values_of, self.graph(X.shape[1])), Z)
+
+    def _by_rows(
+        self, X: FloatArray, shape: tuple[int, ...], made: Callable[[FloatArray, FloatArray], FloatArray], Z: FloatArray
+    ) -> FloatArray:
+        """What is `made` of a few rows of X at a time, (n, *shape)."""
+        out, nodes = np.empty((len(X), *shape)), len(self.graph(X.shape[1]).nodes)
+        step = max(1, _NUMBERS // max(1, math.prod(shape) * nodes))
         for start in range(0, len(X), step):
-            out[start : start + step] = _values(graph, X[start : start + step], Z)
+            out[start : start + step] = made(X[start : start + step], Z)
         return out
 
     def config(self) -> Config:
@@ -253,16 +235,26 @@ class Skeleton(Spectral):
         return np.zeros(len(omega))
 
     def check_derivatives(self) -> None:
-        problem = "derivatives of a skeleton's kernel are not built, which curl-free and divergence-free kernels need"
-        raise InputError(f"{problem}; use a decomposable kernel")
+        rough = [f"inputs of {one.kind}" for one in self.inputs if not one.differentiable]
+        activations = [one.activation for one in self.layers] + [one.activation for _, one in self.nodes]
+        rough += ["a step" for one in activations if math.isinf(one.slope)]
+        if rough:
+            problem = "curl-free and divergence-free kernels need derivatives, which a skeleton has over angles"
+            raise InputError(f"{problem} and blocks of a gaussian, but here is {rough[0]}; use a decomposable kernel")
 
     def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         self.check_derivatives()
-        raise AssertionError
+        graph, d = self.graph(X.shape[1]), X.shape[1]
+        return self._by_rows(X, (len(Z), d, d), partial(curvature, graph), Z)
 
     def second_moments(self, d: int) -> FloatArray:
         self.check_derivatives()
-        raise AssertionError
+        graph, moments = self.graph(d), np.zeros(d)
+        for space, columns, first in graph.spaces:
+            moments[columns] += (
+                space.second_moments(len(columns)) * graph.calls[first : first + space.nodes(len(columns))]
+            )
+        return moments
 
     def dims(self, d: int, measure: Measure) -> int:
         return self._no_quantiles()
@@ -315,6 +307,44 @@ class NodeSpec(Part):
     activation: Activation = "relu"
 
 
+class SpaceSpec(Typed):
+    """Some columns of the inputs, or all of them."""
+
+    columns: Annotated[tuple[Annotated[int, within(0)], ...], OneOrMore()] = ()
+
+
+class AngleSpec(SpaceSpec):
+    """Circles: an input over its length-scale is an angle in radians."""
+
+    lengthscale: Positives = 1.0
+
+
+class CategorySpec(SpaceSpec):
+    """Whole numbers, of which so many values in a row differ: 1 where equal, else 0."""
+
+    values: Annotated[int, within(2)]
+
+
+def _with_lengthscale(scalar: Any) -> None:
+    """InputError for a scalar kernel, as a job describes it, whose length-scale is left out or to be tuned."""
+    entry = SCALARS.get(kind_of(scalar) or "gaussian") if isinstance(scalar, Mapping) else None
+    given = scalar.get("lengthscale", "auto") if entry and "lengthscale" in entry.options.model_fields else 1.0
+    if isinstance(given, Mapping) or (isinstance(given, str) and given != "median"):
+        raise InputError("a block's scalar kernel needs its lengthscale: a number, one a column, or median")
+
+
+class SphereSpec(SpaceSpec):
+    """Columns that are one input, divided by their length; `scheme` says what features are made of."""
+
+    scheme: Scheme = "pairs"
+
+
+class BlockSpec(SpaceSpec):
+    """Columns that are one input, with a shift-invariant scalar kernel and its length-scale."""
+
+    scalar: Annotated[Scalar, Takes(_with_lengthscale)]
+
+
 class SkeletonSpec(Typed):
     """A compositional kernel: layers or nodes over encoded inputs, each the conjugate activation of a mean."""
 
@@ -322,55 +352,3 @@ class SkeletonSpec(Typed):
     shape: Annotated[Any, Takes(_places, {"anyOf": [{**_COUNTS, "minItems": 2}, {"type": "null"}]})] = None
     layers: Annotated[tuple[LayerSpec, ...], OneOrMore()] = ()
     nodes: dict[str, NodeSpec] | None = None
-
-
-def _values(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
-    """The output's values (n, k)."""
-    values = np.empty((len(graph.nodes), len(X), len(Z)))
-    for above, (of, conjugate) in enumerate(graph.nodes):
-        total = values[of[of >= graph.inputs] - graph.inputs].sum(axis=0)
-        for number, _, nodes in graph.by_space(of):
-            space, columns, _ = graph.spaces[number]
-            total += space.total(X[:, columns], Z[:, columns], nodes)
-        values[above] = conjugate(total / len(of))
-    return np.asarray(values[-1])
-
-
-def _check_calls(graph: SkeletonGraph) -> None:
-    """InputError where features have too many factors on average: also where a step, which calls what it is over
-    infinitely often, is over another one, or over a block that is no Gaussian."""
-    C = np.ones(graph.inputs + len(graph.nodes))
-    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
-        C[number] = (conjugate.slope if math.isfinite(conjugate.slope) else 1.0) * C[of].max()
-    if C.max() > MOST_FACTORS:
-        problem = f"a feature has up to {C.max():.3g} factors on average, and {MOST_FACTORS:g} can be drawn"
-        raise InputError(f"activation: {problem}; use smaller rates or powers")
-    endless = np.zeros(graph.inputs + len(graph.nodes), dtype=bool)
-    for space, columns, first in graph.spaces:
-        if isinstance(space, ColumnBlock) and not isinstance(space.scalar, Gaussian):
-            endless[first : first + space.nodes(len(columns))] = True
-    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
-        endless[number] = endless[of].any()
-        if math.isinf(conjugate.slope):
-            if endless[number]:
-                problem = "a step is over another step, or over a block that is not gaussian: its features have"
-                raise InputError(
-                    f"activation: {problem} more factors than can be drawn; use relu or erf for one of them"
-                )
-            endless[number] = True
-
-
-def _check_sizes(graph: SkeletonGraph) -> None:
-    """InputError where the squares of features, products over spheres, have no mean."""
-    size = np.ones(graph.inputs + len(graph.nodes))
-    for space, columns, first in graph.spaces:
-        size[first : first + space.nodes(len(columns))] = space.largest(len(columns))
-    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
-        size[number] = conjugate.growth(float(size[of].mean()))
-    if math.isinf(size[-1]):
-        problem = (
-            "features of relu, step or erf over a sphere are products of any number of factors that are not bounded"
-        )
-        raise InputError(
-            f"activation: {problem}; use exponential, polynomial or power_series, or a block of a gaussian"
-        )

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,9 @@ from dorff.kernels.conjugates import dealt
 from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, scalar_from_config, whole
 from dorff.kernels.stretched import lengthscales
-from dorff.spec.kernel import Scalar
-from dorff.spec.part import OneOrMore, Positives, Takes, Typed, within
-from dorff.spec.registry import SCALARS, SPACES, Config, kind_of
+from dorff.spec.registry import SPACES, Config
+
+Scheme = Literal["pairs", "coordinates", "directions"]
 
 
 class Characters(NamedTuple):
@@ -59,6 +59,19 @@ class BaseSpace(ABC):
     @abstractmethod
     def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
         """For each of `nodes` (e,) the product of as many characters as it is called, `calls` (e,) of 1 or more."""
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether it has `slopes` and `second_moments`."""
+        return False
+
+    def slopes(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> tuple[FloatArray, FloatArray]:
+        """The gradient (n, k, w) and the Hessian (n, k, w, w) of `total`, by X."""
+        raise AssertionError("not differentiable")
+
+    def second_moments(self, width: int) -> FloatArray:
+        """E omega_j^2 of a character along each column (w,)."""
+        raise AssertionError("not differentiable")
 
     def forms(self, rng: np.random.Generator, width: int) -> Forms | None:
         """What characters of a sphere are powers of; None of other spaces."""
@@ -112,44 +125,6 @@ class _Coded(BaseSpace):
         return Characters(np.arange(len(nodes)), nodes[:, None], values[:, None], codes)
 
 
-class SpaceSpec(Typed):
-    """Some columns of the inputs, or all of them."""
-
-    columns: Annotated[tuple[Annotated[int, within(0)], ...], OneOrMore()] = ()
-
-
-class AngleSpec(SpaceSpec):
-    """Circles: an input over its length-scale is an angle in radians."""
-
-    lengthscale: Positives = 1.0
-
-
-class CategorySpec(SpaceSpec):
-    """Whole numbers, of which so many values in a row differ: 1 where equal, else 0."""
-
-    values: Annotated[int, within(2)]
-
-
-def _with_lengthscale(scalar: Any) -> None:
-    """InputError for a scalar kernel, as a job describes it, whose length-scale is left out or to be tuned."""
-    entry = SCALARS.get(kind_of(scalar) or "gaussian") if isinstance(scalar, Mapping) else None
-    given = scalar.get("lengthscale", "auto") if entry and "lengthscale" in entry.options.model_fields else 1.0
-    if isinstance(given, Mapping) or (isinstance(given, str) and given != "median"):
-        raise InputError("a block's scalar kernel needs its lengthscale: a number, one a column, or median")
-
-
-class SphereSpec(SpaceSpec):
-    """Columns that are one input, divided by their length; `scheme` says what features are made of."""
-
-    scheme: Literal["pairs", "coordinates", "directions"] = "pairs"
-
-
-class BlockSpec(SpaceSpec):
-    """Columns that are one input, with a shift-invariant scalar kernel and its length-scale."""
-
-    scalar: Annotated[Scalar, Takes(_with_lengthscale)]
-
-
 @dataclass(frozen=True, init=False)
 class Angle(_Coded):
     """cos((x - z) / s), s = `lengthscale`, one number or one a column: x / s is an angle in radians (the circle,
@@ -168,6 +143,20 @@ class Angle(_Coded):
         if scale.ndim and len(scale) != width:
             raise InputError(f"inputs: angle has {len(scale)} length-scales for {width} columns; give one, or one each")
         return np.broadcast_to(1.0 / scale, (width,))
+
+    @property
+    def differentiable(self) -> bool:
+        return True
+
+    def slopes(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> tuple[FloatArray, FloatArray]:
+        width, unit = X.shape[1], self.units(X.shape[1])
+        angles, times = (X[:, None] - Z) * unit, np.bincount(nodes, minlength=width)
+        second = np.zeros((*angles.shape, width))
+        second[..., range(width), range(width)] = -np.cos(angles) * unit**2 * times
+        return -np.sin(angles) * unit * times, second
+
+    def second_moments(self, width: int) -> FloatArray:
+        return self.units(width) ** 2
 
     def drawn(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         return 2 * rng.binomial(calls, 0.5) - calls
@@ -267,6 +256,17 @@ class ColumnBlock(BaseSpace):
     def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
         return len(nodes) * self.scalar.gram(X, Z)
 
+    @property
+    def differentiable(self) -> bool:
+        return isinstance(self.scalar, Gaussian)
+
+    def slopes(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> tuple[FloatArray, FloatArray]:
+        away = (Z - X[:, None]) * self.second_moments(X.shape[1])
+        return away * self.total(X, Z, nodes)[..., None], len(nodes) * self.scalar.hessian(X, Z)
+
+    def second_moments(self, width: int) -> FloatArray:
+        return self.scalar.second_moments(width)
+
     def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
         if isinstance(self.scalar, Gaussian):
             values = self._draw(rng, len(nodes), width) * np.sqrt(calls)[:, None]
@@ -295,7 +295,7 @@ class Sphere(BaseSpace):
     kind = "sphere"
 
     def __init__(self, scheme: str = "pairs", *, columns: Sequence[int] | int | None = None) -> None:
-        if scheme not in get_args(SphereSpec.model_fields["scheme"].annotation):
+        if scheme not in get_args(Scheme):
             raise InputError(f"inputs: the scheme of sphere is pairs, coordinates or directions, not {scheme!r}")
         vars(self).update(columns=_columns("sphere", columns), scheme=scheme)
 

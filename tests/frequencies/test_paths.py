@@ -126,7 +126,7 @@ def test_all_at_once_is_the_recursion(skeleton):
 def test_calls_are_as_many_as_the_complexity_says():
     graph = SKELETONS["exponential"].graph(6)
     features, _, calls = calls_of(graph, np.random.default_rng(0), 20_000)
-    assert_mean(np.bincount(features, calls, 20_000), graph.complexities[-1])
+    assert_mean(np.bincount(features, calls, 20_000), graph.complexity)
     keys = features * graph.inputs + calls_of(graph, np.random.default_rng(0), 20_000)[1]
     assert np.all(np.diff(keys) > 0)  # each place once, in order
 
@@ -265,6 +265,9 @@ def features_of(skeleton):
     return FeatureMap(Projected.of(drawn, None, centre_column=False), np.zeros(6), np.ones(6))
 
 
+VECTOR = Skeleton([Layer(activation={"exponential": 1.5})], inputs=Angle([0.8, 1.3]))
+
+
 def sums_and_views():
     deep, gaussian = SKELETONS["deep"], kernels.Gaussian(1.0)
     A, B = np.array([[1.0, 0.3], [0.3, 1.0]]), np.diag([0.2, 2.0])
@@ -272,6 +275,8 @@ def sums_and_views():
     yield "two of a skeleton", Decomposable(deep, A) + Decomposable(deep, B) * 0.5
     yield "two skeletons", Decomposable(deep, A) + Decomposable(SKELETONS["mixed"], B) * 0.5
     yield "with a Gaussian", Decomposable(deep, A) + Decomposable(gaussian, B) * 0.5
+    yield "curl-free", kernels.CurlFree(VECTOR)
+    yield "divergence-free and more", kernels.DivergenceFree(VECTOR) + Decomposable(gaussian, B) * 0.5
     yield "views", kernels.MultiView([(6, Decomposable(deep, A)), (2, Decomposable(gaussian, B))])
 
 
@@ -280,7 +285,7 @@ def sums_and_views():
 def test_operator_kernels_of_skeletons_are_unbiased(name, kernel):
     """psi^T psi F F^T, by the weights that a fit takes, has the exact gram as its mean."""
     rng = np.random.default_rng(0)
-    d, p = (8, 4) if name == "views" else (6, 2)
+    d, p = (8, 4) if name == "views" else (2, 2) if "-free" in name else (6, 2)
     X, Z = (np.concatenate([rows(rng, 2), rng.normal(size=(2, 2))], axis=1)[:, :d] for _ in range(2))
     fixed = kernel.fix(d, p)
     recipe = Recipe(fixed, frequencies.default_sampler(fixed), d, p, 60)
@@ -448,6 +453,7 @@ COSTS = {
     "step": (Skeleton([Layer(activation="step")]), 1728, 4),
     "block": (Skeleton([Layer(activation="identity")], inputs=ColumnBlock(kernels.Gaussian(1.0))), 50, 64),
     "sphere": (Skeleton([Layer(activation={"exponential": 2.0})], inputs=Sphere()), 1728, 16),
+    "curl-free": (CURLY := Skeleton([Layer(activation={"exponential": 1.5})]), 300, 1),
     "directions": (Skeleton([Layer(activation={"exponential": 2.0})], inputs=Sphere("directions")), 300, 2),
 }
 
@@ -456,10 +462,12 @@ COSTS = {
 def test_the_cost_is_what_is_drawn_or_a_little_more(skeleton, d, draws):
     """The peak of memory of a draw, and the operations of a row; and a draw writes nothing of m x d where it is
     sparse."""
-    kernel, sampler = Decomposable(skeleton).fix(d, 1), Paths(draws)
-    cost = sampler.cost(kernel, d=d, p=1, count=2048)
-    sampler.draw(kernel, d=d, p=1, count=2048, seed=1)  # tables are made once
-    drawn, peak = peak_of(lambda: sampler.draw(kernel, d=d, p=1, count=2048, seed=0))
+    p = d if skeleton is CURLY else 1
+    kernel = (kernels.CurlFree(skeleton) if skeleton is CURLY else Decomposable(skeleton)).fix(d, p)
+    sampler = Paths(draws)
+    cost = sampler.cost(kernel, d=d, p=p, count=2048)
+    sampler.draw(kernel, d=d, p=p, count=2048, seed=1)  # tables are made once
+    drawn, peak = peak_of(lambda: sampler.draw(kernel, d=d, p=p, count=2048, seed=0))
     assert cost.frequencies == drawn.transform.D == 2048
     assert peak < 8 * cost.numbers < 12 * peak + 2**21
     real = 2.0 * sum(
