@@ -182,11 +182,14 @@ def of_fit(repeats: int) -> list[dict[str, Any]]:
             shares[name].append(bench(d=1728, m=8192, sampler=name, scalar=scalar, rows=110_000, repeats=1))
             print(name, shares[name][-1], flush=True)
     return [
-        {"sampler": name, "rows": some[0].rows, "shares": [one.share for one in some],
-         "share": statistics.median(one.share for one in some), "worst": min(one.share for one in some),
-         "inside": statistics.median(one.inside_syrk for one in some)}
+        {"sampler": name, "rows": some[0].rows, "inside": statistics.median(one.inside_syrk for one in some),
+         "share": turns([one.share for one in some])}
         for name, some in shares.items()
     ]  # fmt: skip
+
+
+def turns(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
@@ -194,7 +197,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
     for name in names:
         some = [row for row in rows if row["architecture"] == name]
-        style = "--" if name.startswith("full") else "-"
+        style = {"full": "k--", PIXELS: "k:"}.get(name, "-")
         axis.plot([row["m"] for row in some], [row["accuracy"] for row in some], style, marker="o", ms=4, label=name)
     axis.set(xscale="log", xlabel="columns of F", ylabel="accuracy of 1,000 images", title="CIFAR-10, 3,000 images")
     axis.set_xticks(counts := sorted({row["m"] for row in rows}), [f"{m:,}" for m in counts])
