@@ -211,8 +211,11 @@ class FormProducts(Sparse):
         both = np.empty((len(x), 2 * (E := self.width - self.d)))
         self._forms.project(x, both)
         real, imaginary = both[:, :E], both[:, E:]
-        squares, sizes = real**2 + imaginary**2, np.diff(self.spheres)
-        mean = np.repeat(np.add.reduceat(squares, self.spheres[:-1], axis=1) / sizes, sizes, axis=1)
+        starts, sizes = self.spheres[:-1], np.diff(self.spheres)
+        reach = np.repeat(np.maximum.reduceat(np.hypot(real, imaginary), starts, axis=1), sizes, axis=1)
+        reach[reach == 0] = 1.0
+        squares = (real / reach) ** 2 + (imaginary / reach) ** 2  # of the forms themselves they may overflow
+        mean = np.repeat(np.add.reduceat(squares, starts, axis=1) / sizes, sizes, axis=1)
         with np.errstate(divide="ignore"):  # the logarithm of 0
             logs = 0.5 * np.log(np.divide(squares, mean, out=np.zeros_like(squares), where=mean != 0))
         return np.hstack([np.zeros_like(x), logs]), np.hstack([x, np.arctan2(imaginary, real)])

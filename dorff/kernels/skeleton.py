@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import numpy as np
 
@@ -13,12 +13,11 @@ from dorff.errors import InputError
 from dorff.kernels.conjugates import ALONE, Conjugate, conjugate_of
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
 from dorff.kernels.skeleton_graph import SkeletonGraph, check_calls, check_sizes, curvature, values_of
-from dorff.kernels.spaces import BaseSpace, Category, Scheme, Sign, Sphere, spaces_of
+from dorff.kernels.spaces import BaseSpace, Category, Scheme, Sign, Sphere, described, spaces_of
 from dorff.spec.kernel import Scalar
 from dorff.spec.part import OneOrMore, Part, Positives, Takes, Typed, within
 from dorff.spec.registry import SCALARS, SPACES, Config, Word, kind_of
 
-K = TypeVar("K")
 MOST_NODES: Final = 10**5
 _NUMBERS: Final = 2**24  # of nodes' values at a time
 
@@ -78,20 +77,12 @@ class Layer:
         return {**kept, "activation": self.activation.config()}
 
 
-def _described(kind: Callable[..., K], one: Any) -> K:
-    """What a mapping describes; InputError where it does not."""
-    try:
-        return kind(**one)
-    except TypeError as error:
-        raise InputError(f"a skeleton's part is not described by {one!r} ({error}); correct it") from None
-
-
 def _node(one: Any) -> SkeletonNode:
-    return one if isinstance(one, SkeletonNode) else _described(SkeletonNode, one)
+    return one if isinstance(one, SkeletonNode) else described("nodes: a node", SkeletonNode, one)
 
 
 def _each(name: str, value: Sequence[int] | int) -> tuple[int, ...] | int:
-    if isinstance(value, Sequence) and value:
+    if isinstance(value, list | tuple) and value:
         return tuple(whole(f"layers: {name}", one) for one in value)
     return whole(f"layers: {name}", value)
 
@@ -129,19 +120,21 @@ class Skeleton(Spectral):
         *,
         inputs: Any = "angle",
         shape: Sequence[int] | None = None,
-        nodes: Mapping[str, SkeletonNode | Mapping[str, Any]] | None = None,
+        nodes: Mapping[str, SkeletonNode | Mapping[str, Any]] | Sequence[tuple[str, SkeletonNode]] | None = None,
     ) -> None:
-        if not isinstance(layers, list | tuple) or not (nodes is None or isinstance(nodes, Mapping)):
-            raise InputError(f"layers must be a list and nodes a mapping by name, not {layers!r} and {nodes!r}")
+        if not isinstance(layers, list | tuple):
+            raise InputError(f"layers must be a list of layers, such as [Layer(3), Layer()], not {layers!r}")
+        if not isinstance(nodes, Mapping | tuple | None):
+            raise InputError(f"nodes must be a mapping of nodes by name, not {nodes!r}")
         if bool(layers) == bool(nodes):
-            raise InputError("a skeleton has either layers or nodes; give one of them")
+            raise InputError("a skeleton has either layers or nodes, one or more; give one of them")
         if shape is not None and nodes:
             raise InputError("shape is of inputs that have layers, but here are nodes; leave it out")
         vars(self).update(
             inputs=spaces_of(inputs),
-            layers=tuple(one if isinstance(one, Layer) else _described(Layer, one) for one in layers),
+            layers=tuple(one if isinstance(one, Layer) else described("layers: a layer", Layer, one) for one in layers),
             shape=_places(shape),
-            nodes=tuple((str(name), _node(one)) for name, one in (nodes or {}).items()),
+            nodes=tuple((str(name), _node(one)) for name, one in dict(nodes or {}).items()),
         )
 
     @property
@@ -198,7 +191,7 @@ class Skeleton(Spectral):
         self.graph(d)
 
     def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
-        coded = [one.kind for one in self.inputs if isinstance(one, Sign | Category)]
+        coded = [one.kind for one in self.inputs if isinstance(one, Sign | Category | Sphere)]
         if coded and scaled:
             problem = f"inputs of {coded[0]} have values that must stay as they are"
             raise InputError(f"standardize: {problem}; set it to false, and give angles a lengthscale")
@@ -235,7 +228,7 @@ class Skeleton(Spectral):
         return np.zeros(len(omega))
 
     def check_derivatives(self) -> None:
-        rough = [f"inputs of {one.kind}" for one in self.inputs if not one.differentiable]
+        rough = [f"an input of {one.kind}" for one in self.inputs if not one.differentiable]
         activations = [one.activation for one in self.layers] + [one.activation for _, one in self.nodes]
         rough += ["a step" for one in activations if math.isinf(one.slope)]
         if rough:

@@ -2,9 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from inspect import signature
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, scalar
 from dorff.kernels.stretched import lengthscales
 from dorff.spec.registry import SPACES, Config
 
+K = TypeVar("K")
 Scheme = Literal["pairs", "coordinates", "directions"]
 
 
@@ -284,7 +286,7 @@ class ColumnBlock(BaseSpace):
 
 @dataclass(frozen=True, init=False)
 class Sphere(BaseSpace):
-    """x . z / (|x| |z|): one input node for all its d columns, divided by their length; 0 where one of them is. Its
+    """x . z / (|x| |z|): one input node for all its d columns, divided by their length; 0 where x or z is 0. Its
     features are sqrt(d / 2) (x_j + i x_(j+1)) or its conjugate, j at random, x_(d+1) = x_1 (example 5, `scheme`
     "pairs"), whose size sqrt(d / 2) at most is the least there is (theorem 6). Those of example 6, whose sines are 0:
     sqrt(d) x_j ("coordinates"), or sqrt(d) w . x with w uniform on the sphere ("directions"). The w of one draw are of
@@ -303,7 +305,7 @@ class Sphere(BaseSpace):
         return 1
 
     def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
-        left, right = (one / np.where((size := np.linalg.norm(one, axis=1)) == 0, 1.0, size)[:, None] for one in (X, Z))
+        left, right = (_of_length_1(_of_length_1(one, np.inf), 2) for one in (X, Z))  # squares may overflow
         return np.asarray(len(nodes) * (left @ right.T))
 
     def forms(self, rng: np.random.Generator, width: int) -> Forms:
@@ -334,19 +336,28 @@ class Sphere(BaseSpace):
         return _config(self, scheme=self.scheme)
 
 
+def described(what: str, kind: Callable[..., K], options: Any) -> K:
+    """What a mapping of options describes; InputError where it does not."""
+    keys = {key: one.default is one.empty for key, one in signature(kind).parameters.items()}
+    if not isinstance(options, Mapping):
+        raise InputError(f"{what} must be a mapping of {', '.join(keys)}, not {options!r}")
+    odd = [key for key in options if key not in keys] + [key for key in keys if keys[key] and key not in options]
+    if odd:
+        problem = "is not known" if odd[0] in options else "is missing"
+        raise InputError(f"{what}: {odd[0]} {problem}, in {options!r}; it takes {', '.join(keys)}")
+    return kind(**options)
+
+
 def space_of(value: BaseSpace | str | Mapping[str, Any]) -> BaseSpace:
     """The base space that `value` is, names or describes as `config` does; InputError for anything else."""
     if isinstance(value, BaseSpace):
         return value
-    described = {"type": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
-    entry = SPACES.get(described.pop("type", None))
+    options = {"type": value} if isinstance(value, str) else dict(value) if isinstance(value, Mapping) else {}
+    entry = SPACES.get(options.pop("type", None))
     if entry is None:
         words = ", ".join(SPACES.names)
         raise InputError(f"inputs: a base space is one of {words}, or a mapping with one as its type, not {value!r}")
-    try:
-        space = entry.build(**described)
-    except TypeError as error:
-        raise InputError(f"inputs: {value!r} does not describe a base space ({error}); correct it") from None
+    space = described(f"inputs: {entry.name}", entry.build, options)
     if not isinstance(space, BaseSpace):
         raise InputError(f"inputs: {entry.name} of another package builds no BaseSpace")
     return space
@@ -365,7 +376,7 @@ def spaces_of(value: Any) -> tuple[BaseSpace, ...]:
 def _columns(kind: str, columns: Sequence[int] | int | None) -> tuple[int, ...] | None:
     if columns is None or (isinstance(columns, list | tuple) and not columns):
         return None
-    listed = [columns] if isinstance(columns, int) else list(columns)
+    listed = list(columns) if isinstance(columns, Iterable) else [columns]
     if len(set(listed)) < len(listed):
         raise InputError(f"inputs: columns of {kind} must be whole numbers, each once, not {columns!r}")
     return tuple(whole(f"inputs: a column of {kind}", column, 0) for column in listed)
@@ -374,3 +385,9 @@ def _columns(kind: str, columns: Sequence[int] | int | None) -> tuple[int, ...] 
 def _config(space: BaseSpace, **options: Any) -> Config:
     columns = {} if space.columns is None else {"columns": list(space.columns)}
     return {"type": space.kind, **options, **columns}
+
+
+def _of_length_1(X: FloatArray, norm: float) -> FloatArray:
+    """Rows divided by their norm; those of zeros as they are."""
+    length = np.linalg.norm(X, norm, axis=1)
+    return np.asarray(X / np.where(length == 0, 1.0, length)[:, None])

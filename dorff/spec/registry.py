@@ -125,7 +125,7 @@ class Word:
         if value in self.names:
             raise Refusal(f"must be a mapping of keys, came {show(value)}; write {{type: {value}}}")
         if isinstance(value, str):
-            KnownNames((*self.names, *([self.alone] if self.alone else [])), self.later).name(value)
+            KnownNames(tuple(dict.fromkeys((*self.names, self.alone or self.names[0]))), self.later).name(value)
         if not isinstance(value, dict):
             return Typed.model_validate(value, context=info.context)
         if (keyed := _keyed(self.registry, value)) is not None:

@@ -189,7 +189,8 @@ def test_rows_of_length_0_and_gaps():
     assert constant.any() and not constant.all()
     assert np.isnan(F[1]).any() and np.isfinite(F[[0, 2]]).all()
     assert skeleton.gram(X[:1], X[2:])[0, 0] == pytest.approx(0.25) and np.isnan(skeleton.gram(X[1:2], X)).all()
-    np.testing.assert_allclose(drawn(skeleton).transform(7.3 * X[2:]), F[2:], atol=1e-13)  # of any length
+    for length in (7.3, 1e-200, 1e200):
+        np.testing.assert_allclose(drawn(skeleton).transform(length * X[2:]), F[2:], atol=1e-13)
 
 
 @pytest.mark.parametrize(

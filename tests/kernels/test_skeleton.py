@@ -14,7 +14,7 @@ from scipy.integrate import dblquad
 from scipy.linalg import subspace_angles
 from scipy.special import erf
 
-from dorff import kernels
+from dorff import ORFFRegressor, kernels
 from dorff.errors import InputError
 from dorff.kernels import Angle, Category, ColumnBlock, Layer, Sign, Skeleton, SkeletonNode, Sphere
 from dorff.kernels.conjugates import FEW_CALLS, TABLE, Heaviside, Relu, Series, conjugate_of
@@ -30,6 +30,7 @@ MIXED = Skeleton(
     inputs=[Angle([0.5, 2.0], columns=[0, 3]), Sign(columns=1), Category(5, columns=2),
             ColumnBlock(kernels.Matern(0.7), columns=[4, 5])],
 )  # fmt: skip
+MIXED_SPHERE = Skeleton([Layer(activation="identity")], inputs=[Angle(columns=0), Sphere(columns=[1, 2])])
 SPHERE = kernels.Decomposable(Skeleton([Layer(activation="identity")], inputs=Sphere()))
 NAMED = Skeleton(
     nodes={
@@ -273,6 +274,24 @@ def test_a_skeleton_is_its_configuration(skeleton):
     assert again == skeleton and hash(again) == hash(skeleton) and again.config() == skeleton.config()
 
 
+@pytest.mark.parametrize("skeleton", [DEEP, MIXED, NAMED, ROUND], ids=["deep", "mixed", "named", "round"])
+def test_a_skeleton_takes_its_own_parameters(skeleton):
+    """As scikit-learn's searches set one of them."""
+    given = skeleton.__class__(
+        skeleton.layers, inputs=skeleton.inputs, shape=skeleton.shape, nodes=skeleton.nodes
+    )  # fmt: skip
+    assert given == skeleton
+    regressor = ORFFRegressor(kernel=kernels.Decomposable(skeleton))
+    turned = regressor.set_params(kernel__scalar__inputs=Sphere()).kernel.scalar
+    assert turned.inputs == (Sphere(),) and (turned.layers, turned.nodes) == (skeleton.layers, skeleton.nodes)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_the_length_of_a_sphere_has_no_effect(scale):
+    X, Z = np.random.default_rng(0).normal(size=(2, 4, 3))
+    np.testing.assert_allclose(SPHERE.scalar.gram(X * scale, Z), SPHERE.scalar.gram(X, Z), atol=1e-14)
+
+
 ROWS = np.array([[0.3, 1.0, 0.0, 2.0, 0.1, 0.2], [0.1, -1.0, 1.0, np.nan, 0.0, 0.5]])
 CODED = Skeleton([Layer()], inputs=Category(3))
 
@@ -319,9 +338,15 @@ def test_power_series_are_read_again_as_they_are():
         (lambda: conjugate_of({"power_series": [True, True]}), "power_series must be a list of 2 to"),
         (lambda: conjugate_of({"exponential": 1e19}), "activation exponential must be 10000 at most"),
         (lambda: Skeleton([Layer(activation={"exponential": 1e3})] * 2).check(2), "up to 1e.06 factors on average"),
-        (lambda: Skeleton(5), "layers must be a list and nodes a mapping by name"),
-        (lambda: Skeleton([{"foo": 1}]), "a skeleton's part is not described by"),
-        (lambda: Skeleton(nodes={"a": 3}), "a skeleton's part is not described by 3"),
+        (lambda: Skeleton(5), r"layers must be a list of layers, such as .*, not 5"),
+        (lambda: Skeleton(nodes=5), "nodes must be a mapping of nodes by name, not 5"),
+        (lambda: Skeleton([5]), "layers: a layer must be a mapping of size, stride, activation, not 5"),
+        (lambda: Skeleton([{"foo": 1}]), "layers: a layer: foo is not known, .* it takes size, stride, activation"),
+        (lambda: Skeleton(nodes={"a": 3}), "nodes: a node must be a mapping of of, activation, not 3"),
+        (lambda: Skeleton(nodes={"a": {}}), "nodes: a node: of is missing"),
+        (lambda: Layer("step"), "size must be a whole number of 1 or more, not 'step'"),
+        (lambda: Angle(columns=1.5), "a column of angle must be a whole number of 0 or more, not 1.5"),
+        (lambda: MIXED_SPHERE.check_rows(ROWS, scaled=True), "standardize: inputs of sphere have values"),
         (lambda: Skeleton([Layer()], inputs=[]), "inputs: an empty list"),
         (lambda: SkeletonNode([1.0, 0]), "`of` must be a list"),
         (lambda: ColumnBlock(DEEP), "block needs a shift-invariant scalar kernel"),
@@ -335,7 +360,10 @@ def test_power_series_are_read_again_as_they_are():
         (lambda: SkeletonNode("a"), "`of` must be a list"),
         (lambda: Skeleton([Layer()], inputs=["angle", "sign"]), "of several spaces each needs its columns"),
         (lambda: space_of("circle"), "a base space is one of angle, sign, category, sphere, block"),
-        (lambda: space_of({"type": "category"}), "does not describe a base space"),
+        (
+            lambda: space_of({"type": "category"}),
+            "inputs: category: values is missing, in {}; it takes values, columns",
+        ),
         (lambda: Category(1), "category: values must be a whole number from 2"),
         (lambda: Sign(columns=[1, 1]), "columns of sign must be whole numbers, each once"),
         (lambda: Sphere("pair"), "scheme of sphere is pairs, coordinates or directions, not 'pair'"),
@@ -360,10 +388,10 @@ def test_power_series_are_read_again_as_they_are():
         (lambda: Skeleton([Layer(activation="step"), Layer(activation="step")]).check(2), "step is over another step"),
         (lambda: Skeleton([Layer(activation="step")], inputs=MIXED.inputs).check(6), "a block that is not gaussian"),
         (lambda: Skeleton([Layer(1), Layer()], shape=(100_001, 1)).check(100_001), "more than 100000 nodes"),
-        (lambda: kernels.CurlFree(MIXED), "over angles and blocks of a gaussian, but here is inputs of sign"),
-        (lambda: kernels.CurlFree(SPHERE.scalar), "but here is inputs of sphere"),
+        (lambda: kernels.CurlFree(MIXED), "over angles and blocks of a gaussian, but here is an input of sign"),
+        (lambda: kernels.CurlFree(SPHERE.scalar), "but here is an input of sphere"),
         (lambda: kernels.CurlFree(NAMED), "but here is a step"),
-        (lambda: kernels.DivergenceFree(Skeleton([Layer()], inputs=MIXED.inputs[3])), "but here is inputs of block"),
+        (lambda: kernels.DivergenceFree(Skeleton([Layer()], inputs=MIXED.inputs[3])), "but here is an input of block"),
         (lambda: kernels.scalar_from_config({"type": "skeleton", "layer": []}), "kernel.scalar.layer is not known"),
     ],
 )
