@@ -215,12 +215,15 @@ def _sum(kernel: OperatorKernel, parts: list[dict[str, float]], d: int, p: int) 
 def _decomposable(kernel: Decomposable, d: int, diameter: float) -> dict[str, float]:
     """k0 A: mu~ = A whatever omega."""
     scalar = kernel.scalar
-    if not isinstance(scalar, Spectral):
+    if not isinstance(scalar, Spectral) or not scalar.shift_invariant:
         raise InputError(f"kernel: {type(scalar).__name__} is not shift-invariant, which all of the bounds need")
+    try:
+        second = float(np.sum(scalar.second_moments(d)))
+    except InputError as error:
+        raise InputError(f"kernel: the bounds need second moments of frequencies ({error})") from None
     root = kernel.root(np.ones((1, d)))[0]
     A = root.T @ root
     top, hs = float(np.linalg.norm(A, 2)), float(np.linalg.norm(A))
-    second = float(np.sum(scalar.second_moments(d)))
     first, spread = math.sqrt(second), 9 / 16
     if isinstance(scalar, Gaussian):
         narrowest = 1 / scalar.stretch(d).max()

@@ -152,7 +152,7 @@ class Projected(ScalarMap):
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
         equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
-        equal = equal and self.projection.linear and not isinstance(self.projection, Modes)
+        equal = equal and not isinstance(self.projection, Modes)
         if self.phi is not None or self.centre != 0 or not equal:
             problem = "several need cosine and sine pairs of equal weight, of which any part will do"
             remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"

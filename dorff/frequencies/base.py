@@ -117,7 +117,7 @@ class Sampler(ABC):
 
     def _drawn(self, kernel: OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator) -> Frequencies:
         laws = self.laws(kernel, d, p)
-        counts = _apportion(laws, count)
+        counts = apportion(laws, count)
         parts = [self.rule(rng, law, size, d) for law, size in zip(laws, counts, strict=True)]
         if self._weighed(laws):
             parts = [replace(one, log_density=law.log_density(one.omega)) for one, law in zip(parts, laws, strict=True)]
@@ -139,7 +139,7 @@ class Sampler(ABC):
             D = sum(part.frequencies for part in parts)
             return Cost(D, 2 * D * d + max(part.numbers for part in parts), 2.0 * D * d)
         laws = self.laws(kernel, d, p)
-        sizes = [self.size(d, part) for part in _apportion(laws, count)]
+        sizes = [self.size(d, part) for part in apportion(laws, count)]
         D = sum(sizes)
         written = 2 * D * d  # with the copy that the product wants
         if len(laws) > 1:
@@ -159,7 +159,7 @@ class Sampler(ABC):
         laws = self.laws(kernel, d, p)
         apart = self._apart(kernel, laws)
         listed = list[Config]()
-        for law, size in zip(laws, _apportion(laws, count), strict=True):
+        for law, size in zip(laws, apportion(laws, count), strict=True):
             listed.append({"scalar": law.scalar.config(), "measure": law.measure.config(), "count": size})
             listed[-1] |= {} if self.mixes else {"weighed": law.weighed}
             listed[-1] |= {"terms": list(law.terms)} if apart else {}
@@ -275,7 +275,7 @@ def _mixed(rng: np.random.Generator, parts: Sequence[Frequencies], laws: Sequenc
     )
 
 
-def _apportion(laws: Sequence[Law], count: int) -> list[int]:
+def apportion(laws: Sequence[Law], count: int) -> list[int]:
     """Whole counts that sum to `count`, nearest to the shares (largest remainders), at least one each."""
     shares = np.array([law.share for law in laws])
     if count < len(shares):

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.frequencies.base import Law, Sampler
+from dorff.frequencies.base import Law, Sampler, apportion
 from dorff.frequencies.drawn import Cost, Frequencies, uniform
 from dorff.frequencies.transforms import Dense, FormProducts, Sparse
-from dorff.kernels import ColumnBlock, Measure, OperatorKernel, Spectral, Sphere
+from dorff.kernels import ColumnBlock, Measure, MultiView, OperatorKernel, Spectral, Sphere
 from dorff.kernels.conjugates import dealt
 from dorff.kernels.scalar import FloatArray, IntArray, whole
 from dorff.kernels.skeleton import Skeleton
@@ -63,15 +63,25 @@ class Paths(Sampler):
 
     def cost(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> Cost:
         """As `Sampler.cost`. Of one skeleton frequencies are sparse: entries as its complexity says, or some more."""
+        base = super().cost(kernel, d=d, p=p, count=count)
+        if isinstance(kernel, MultiView):
+            return base
         laws = self.laws(kernel, d, p)
-        if len(laws) > 1 or not isinstance(skeleton := laws[0].scalar, Skeleton):
-            return super().cost(kernel, d=d, p=p, count=count)
+        made = [self._cost(law, size, d) for law, size in zip(laws, apportion(laws, count), strict=True)]
+        if len(laws) > 1 or not isinstance(laws[0].scalar, Skeleton):
+            return base._replace(numbers=base.numbers + max(one.numbers for one in made))
+        return made[0]
+
+    def _cost(self, law: Law, count: int, d: int) -> Cost:
+        """Of the frequencies of a skeleton's law before they are written out for others; nothing of another law."""
+        if not isinstance(skeleton := law.scalar, Skeleton):
+            return Cost(count, 0, 0.0)
         graph, drawn = skeleton.graph(d), self._draws(skeleton) * count
         entries = most_entries(graph, d) * (1 if skeleton.shift_invariant else 2)  # powers beside them
         forms = sum(space.forms_cost(len(columns)) for space, columns, _ in graph.spaces)
         held = drawn * (6 + 4 * entries) + 14 * min(drawn, _TOGETHER) * (1 + entries)
-        written = 2 * count * d if laws[0].weighed else 0
-        numbers = int(count * (2 * entries + 1) + held + 6 * forms + written)
+        written = 2 * count * d if law.weighed else 0
+        numbers = int(count * (2 * entries + 1) + held + 10 * forms + written)
         return Cost(count, numbers, 2.0 * (count * entries + forms))
 
 
@@ -171,19 +181,19 @@ def _places(graph: SkeletonGraph, d: int) -> tuple[list[IntArray], int]:
 
 def _forms(graph: SkeletonGraph, rng: np.random.Generator, d: int) -> tuple[Sparse, IntArray] | None:
     """The real and the imaginary parts of all forms of spheres, as rows, and where each sphere's begin and all end."""
-    owner, columns, values, ends = list[IntArray](), list[IntArray](), list[npt.NDArray[Any]](), [0]
-    for space, own, _ in graph.spaces:
-        if (forms := space.forms(rng, len(own))) is not None:
-            owner.append(np.broadcast_to(np.arange(len(own))[:, None] + ends[-1], forms.values.shape).ravel())
-            columns.append(own[forms.columns].ravel())
-            values.append(forms.values.ravel())
-            ends.append(ends[-1] + len(own))
-    if not owner:
+    parts = [(own, forms) for space, own, _ in graph.spaces if (forms := space.forms(rng, len(own))) is not None]
+    if not parts:
         return None
-    rows, at, both = np.concatenate(owner), np.concatenate(columns), np.concatenate(values)
-    rows, at, both = np.concatenate([rows, rows + ends[-1]]), np.tile(at, 2), np.concatenate([both.real, both.imag])
-    kept = both != 0
-    return _compressed(rows[kept], at[kept], both[kept], 2 * ends[-1], d), np.array(ends)
+    sizes = [np.full(*one.values.shape) for _, one in parts] + [
+        np.full(len(own), one.imaginary is not None) for own, one in parts
+    ]
+    columns = [np.sort(own[one.columns], axis=1).ravel() for own, one in parts]  # of a basis any order has the same law
+    columns += [own[one.imaginary] for own, one in parts if one.imaginary is not None]
+    values = np.concatenate([one.values.ravel() for _, one in parts])
+    at = np.concatenate(columns, dtype=np.int32)
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+    rows = Sparse(starts, at, np.append(values, np.ones(len(at) - len(values))), np.array([d]))
+    return rows, np.cumsum([0, *(len(own) for own, _ in parts)])
 
 
 def _compressed(owner: IntArray, columns: IntArray, values: FloatArray, count: int, d: int) -> Sparse:

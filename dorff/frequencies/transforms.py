@@ -177,7 +177,7 @@ class Sparse(Transform):
 
 @dataclass(frozen=True, eq=False)
 class FormProducts(Sparse):
-    """FormProducts of powers of linear forms z of x, which are complex, and of a wave: not linear in x. The phase of
+    """Products of powers of linear forms z of x, which are complex, and of a wave: not linear in x. The phase of
     feature j is the sum of `values` times [x | arg z], the logarithm of its size that of `powers` times [0 | log |z|],
     over the same `columns`. Real parts of the E forms, then imaginary ones, are 2 E rows in compressed form. Forms from
     spheres[s] to spheres[s + 1] - 1 are divided by the root of their mean square: by the length of a sphere's
@@ -234,7 +234,8 @@ class FormProducts(Sparse):
             out[:, start : start + self.D] *= work
 
     def dense(self) -> FloatArray:
-        raise InputError("features over spheres are products of linear forms, which have no frequencies")
+        problem = "features over spheres are products of linear forms: they have no frequencies, which this needs"
+        raise InputError(f"{problem}; use angles, or a block of a gaussian")
 
     def fits(self) -> bool:
         forms, ends = self._forms, self.spheres

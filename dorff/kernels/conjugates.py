@@ -40,7 +40,8 @@ class Conjugate(ABC):
 
     @abstractmethod
     def derivatives(self, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """f' and f'' at rho; infinite, or not a number, where there is none."""
+        """f' and f'' at rho; in place of what is infinite, as at rho = 1, a large number: it comes times less than its
+        reciprocal."""
 
     @abstractmethod
     def growth(self, rho: float) -> float:
@@ -79,7 +80,7 @@ class Exponential(Conjugate):
         return self.rate * values, self.rate**2 * values
 
     def growth(self, rho: float) -> float:
-        return math.exp(min(self.rate * (rho - 1.0), 700.0))
+        return math.exp(min(self.rate * (rho - 1.0), 690.0))
 
     def sums(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
         return rng.poisson(self.rate * calls)
@@ -106,7 +107,8 @@ class Series(Conjugate):
     def growth(self, rho: float) -> float:
         if rho > self.radius:
             return math.inf
-        return float(np.polynomial.polynomial.polyval(rho, self.table)) if rho > 1 else 1.0
+        with np.errstate(over="ignore"):
+            return min(float(np.polynomial.polynomial.polyval(rho, self.table)), 1e300) if rho > 1 else 1.0
 
     @final
     def sums(self, rng: np.random.Generator, calls: IntArray) -> IntArray:
@@ -230,9 +232,9 @@ class Heaviside(_Heavy):
         return np.asarray(1.0 - np.arccos(np.clip(rho, -1.0, 1.0)) / math.pi)
 
     def derivatives(self, rho: FloatArray) -> tuple[FloatArray, FloatArray]:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            first = 1.0 / (math.pi * np.sqrt((1.0 - rho) * (1.0 + rho)))
-            return first, rho * first / ((1.0 - rho) * (1.0 + rho))
+        rest = np.maximum((1.0 - rho) * (1.0 + rho), 2.0**-52)
+        first = 1.0 / (math.pi * np.sqrt(rest))
+        return first, rho * first / rest
 
     @property
     def table(self) -> FloatArray:

@@ -30,10 +30,11 @@ class SkeletonNode:
     activation: Conjugate
 
     def __init__(self, of: Sequence[int | str], activation: Conjugate | str | Mapping[str, Any] = "relu") -> None:
-        fits = isinstance(of, list | tuple) and len(of) > 0
-        if not fits or not all(isinstance(one, int | str) and not isinstance(one, bool) for one in of):
+        listed = of if isinstance(of, list | tuple) else ()
+        plain = tuple(int(one) if isinstance(one, np.integer) else one for one in listed)
+        if not plain or not all(isinstance(one, int | str) and not isinstance(one, bool) for one in plain):
             raise InputError(f"nodes: `of` must be a list of input nodes' numbers and nodes' names, not {of!r}")
-        vars(self).update(of=tuple(of), activation=conjugate_of(activation))
+        vars(self).update(of=plain, activation=conjugate_of(activation))
 
 
 @dataclass(frozen=True, init=False)
@@ -203,17 +204,7 @@ class Skeleton(Spectral):
         return self.graph(d).complexity
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
-        return self._by_rows(X, (len(Z),), partial(values_of, self.graph(X.shape[1])), Z)
-
-    def _by_rows(
-        self, X: FloatArray, shape: tuple[int, ...], made: Callable[[FloatArray, FloatArray], FloatArray], Z: FloatArray
-    ) -> FloatArray:
-        """What is `made` of a few rows of X at a time, (n, *shape)."""
-        out, nodes = np.empty((len(X), *shape)), len(self.graph(X.shape[1]).nodes)
-        step = max(1, _NUMBERS // max(1, math.prod(shape) * nodes))
-        for start in range(0, len(X), step):
-            out[start : start + step] = made(X[start : start + step], Z)
-        return out
+        return _by_rows(X, (len(Z),), values_of, self.graph(X.shape[1]), Z)
 
     def config(self) -> Config:
         inputs = [one.config() for one in self.inputs]
@@ -238,7 +229,7 @@ class Skeleton(Spectral):
     def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         self.check_derivatives()
         graph, d = self.graph(X.shape[1]), X.shape[1]
-        return self._by_rows(X, (len(Z), d, d), partial(curvature, graph), Z)
+        return _by_rows(X, (len(Z), d, d), curvature, graph, Z)
 
     def second_moments(self, d: int) -> FloatArray:
         self.check_derivatives()
@@ -257,6 +248,20 @@ class Skeleton(Spectral):
 
     def _no_quantiles(self) -> int:
         raise InputError("sampler: the frequencies of a skeleton are drawn by paths; leave the sampler out")
+
+
+def _by_rows(
+    X: FloatArray,
+    shape: tuple[int, ...],
+    made: Callable[[SkeletonGraph, FloatArray, FloatArray], FloatArray],
+    graph: SkeletonGraph,
+    Z: FloatArray,
+) -> FloatArray:
+    """What is `made` of a few rows of X at a time, (n, *shape)."""
+    out, step = np.empty((len(X), *shape)), max(1, _NUMBERS // max(1, math.prod(shape) * len(graph.nodes)))
+    for start in range(0, len(X), step):
+        out[start : start + step] = made(graph, X[start : start + step], Z)
+    return out
 
 
 def _places(value: Any) -> tuple[int, ...] | None:

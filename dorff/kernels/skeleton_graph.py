@@ -66,7 +66,7 @@ def values_of(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
         total = values[of[of >= graph.inputs] - graph.inputs].sum(axis=0)
         for number, _, nodes in graph.by_space(of):
             space, columns, _ = graph.spaces[number]
-            total += space.total(X[:, columns], Z[:, columns], nodes)
+            total += space.total(X, Z, columns, nodes)
         values[above] = conjugate(total / len(of))
     return np.asarray(values[-1])
 
@@ -82,7 +82,7 @@ def curvature(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
             value, slope, bend = value + values[at], slope + slopes[at], bend + bends[at]
         for number, _, nodes in graph.by_space(of):
             space, columns, _ = graph.spaces[number]
-            value += space.total(X[:, columns], Z[:, columns], nodes)
+            value += space.total(X, Z, columns, nodes)
             first, second = space.slopes(X[:, columns], Z[:, columns], nodes)
             slope[..., columns] += first
             bend[..., columns[:, None], columns] += second
@@ -90,8 +90,7 @@ def curvature(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
         first, second = (one[..., None] for one in conjugate.derivatives(rho))
         across = slope[..., None] * slope[..., None, :]
         values.append(conjugate(rho))
-        with np.errstate(invalid="ignore"):  # of relu f'' is infinite at x = z, where slopes are 0 and so is the limit
-            bends.append(np.where(across == 0, 0.0, second[..., None] * across) + first[..., None] * bend / len(of))
+        bends.append(second[..., None] * across + first[..., None] * bend / len(of))
         slopes.append(first * slope)
     return bends[-1]
 
@@ -113,7 +112,7 @@ def check_calls(graph: SkeletonGraph) -> None:
 
     C = graph.upward(np.ones(graph.inputs), most)
     if C.max() > MOST_FACTORS:
-        problem = f"a feature has up to {C.max():.3g} factors on average, and {MOST_FACTORS:g} can be drawn"
+        problem = f"a feature may have {C.max():.3g} factors on average, and {MOST_FACTORS:g} can be drawn"
         raise InputError(f"activation: {problem}; use smaller rates or powers")
     rough = graph.of_inputs(lambda space, _: isinstance(space, ColumnBlock) and not isinstance(space.scalar, Gaussian))
     graph.upward(rough, endless)
@@ -121,8 +120,12 @@ def check_calls(graph: SkeletonGraph) -> None:
 
 def check_sizes(graph: SkeletonGraph) -> None:
     """InputError where the squares of features, products over spheres, have no mean."""
-    sizes = graph.of_inputs(lambda space, width: space.largest(width))
-    if np.isinf(graph.upward(sizes, lambda conjugate, size: conjugate.growth(float(size.mean())))[-1]):
+
+    def grown(conjugate: Conjugate, sizes: FloatArray) -> float:
+        size = float(sizes.mean())
+        return conjugate.growth(size) if math.isfinite(size) else math.inf
+
+    if math.isinf(graph.upward(graph.of_inputs(lambda space, width: space.largest(width)), grown)[-1]):
         problem = (
             "features of relu, step or erf over a sphere are products of any number of factors that are not bounded"
         )

@@ -8,7 +8,6 @@ from inspect import signature
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.kernels.conjugates import dealt
@@ -35,10 +34,12 @@ class Characters(NamedTuple):
 
 
 class Forms(NamedTuple):
-    """Linear forms z of a sphere's columns: sums of `values` (e, k) times the inputs `columns` (e, k)."""
+    """Linear forms of a sphere's columns x (w,): z_j = sum over k of values[j, k] x[columns[j, k]], and i
+    x[imaginary[j]] beside it where there is one."""
 
     columns: IntArray
-    values: npt.NDArray[np.complex128]
+    values: FloatArray
+    imaginary: IntArray | None = None
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ class BaseSpace(ABC):
         return width
 
     @abstractmethod
-    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
-        """The sum over some of the nodes of their kernels (n, k), for their columns X (n, w) and Z (k, w)."""
+    def total(self, X: FloatArray, Z: FloatArray, columns: IntArray, nodes: IntArray) -> FloatArray:
+        """The sum over some of the nodes of their kernels (n, k), for inputs X (n, d) and Z (k, d) of which `columns`
+        (w,) are the space's."""
 
     @abstractmethod
     def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
@@ -68,7 +70,7 @@ class BaseSpace(ABC):
         return False
 
     def slopes(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> tuple[FloatArray, FloatArray]:
-        """The gradient (n, k, w) and the Hessian (n, k, w, w) of `total`, by X."""
+        """The gradient (n, k, w) and the Hessian (n, k, w, w) of `total`, by the space's columns X (n, w)."""
         raise AssertionError("not differentiable")
 
     def second_moments(self, width: int) -> FloatArray:
@@ -115,8 +117,8 @@ class _Coded(BaseSpace):
         """The least multiples that do the same."""
         return multiples
 
-    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
-        angles = [one[:, nodes] * self.units(X.shape[1])[nodes] for one in (X, Z)]
+    def total(self, X: FloatArray, Z: FloatArray, columns: IntArray, nodes: IntArray) -> FloatArray:
+        angles = [one[:, columns[nodes]] * self.units(len(columns))[nodes] for one in (X, Z)]
         left, right = (np.concatenate([np.cos(one), np.sin(one)], axis=1) for one in angles)
         return np.asarray(left @ right.T)
 
@@ -210,10 +212,10 @@ class Category(_Coded):
     def units(self, width: int) -> FloatArray:
         return np.full(width, 2 * math.pi / self.values)
 
-    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
+    def total(self, X: FloatArray, Z: FloatArray, columns: IntArray, nodes: IntArray) -> FloatArray:
         equal = np.zeros((len(X), len(Z)))
-        for node in nodes:
-            turns = (X[:, node, None] - Z[:, node]) / self.values
+        for column in columns[nodes]:
+            turns = (X[:, column, None] - Z[:, column]) / self.values
             equal += np.abs(turns - np.rint(turns)) < 0.25 / self.values  # rows that are centred are not whole
         return equal
 
@@ -255,8 +257,8 @@ class ColumnBlock(BaseSpace):
         self.scalar.check(width)
         return 1
 
-    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
-        return len(nodes) * self.scalar.gram(X, Z)
+    def total(self, X: FloatArray, Z: FloatArray, columns: IntArray, nodes: IntArray) -> FloatArray:
+        return len(nodes) * self.scalar.gram(X[:, columns], Z[:, columns])
 
     @property
     def differentiable(self) -> bool:
@@ -264,7 +266,7 @@ class ColumnBlock(BaseSpace):
 
     def slopes(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> tuple[FloatArray, FloatArray]:
         away = (Z - X[:, None]) * self.second_moments(X.shape[1])
-        return away * self.total(X, Z, nodes)[..., None], len(nodes) * self.scalar.hessian(X, Z)
+        return away * self.total(X, Z, np.arange(X.shape[1]), nodes)[..., None], len(nodes) * self.scalar.hessian(X, Z)
 
     def second_moments(self, width: int) -> FloatArray:
         return self.scalar.second_moments(width)
@@ -304,17 +306,17 @@ class Sphere(BaseSpace):
     def nodes(self, width: int) -> int:
         return 1
 
-    def total(self, X: FloatArray, Z: FloatArray, nodes: IntArray) -> FloatArray:
-        left, right = (_of_length_1(_of_length_1(one, np.inf), 2) for one in (X, Z))  # squares may overflow
+    def total(self, X: FloatArray, Z: FloatArray, columns: IntArray, nodes: IntArray) -> FloatArray:
+        left, right = (_of_length_1(_of_length_1(one[:, columns], np.inf), 2) for one in (X, Z))  # squares may overflow
         return np.asarray(len(nodes) * (left @ right.T))
 
     def forms(self, rng: np.random.Generator, width: int) -> Forms:
         columns = np.arange(width)
         if self.scheme == "directions":
             basis, triangle = np.linalg.qr(rng.standard_normal((width, width)))
-            return Forms(np.broadcast_to(columns, basis.shape), (basis * np.sign(np.diag(triangle))).T + 0j)
-        near = [columns, np.roll(columns, -1)][: 2 if self.scheme == "pairs" else 1]
-        return Forms(np.stack(near, axis=1), np.broadcast_to(np.array([1, 1j])[: len(near)], (width, len(near))))
+            basis *= np.sign(np.diag(triangle))
+            return Forms(np.broadcast_to(columns, basis.shape), basis.T)
+        return Forms(columns[:, None], np.ones((width, 1)), np.roll(columns, -1) if self.scheme == "pairs" else None)
 
     def forms_cost(self, width: int) -> int:
         return width * (width if self.scheme == "directions" else 2)

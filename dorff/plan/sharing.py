@@ -77,7 +77,7 @@ def check_sharing(targets: Kernels, drawn_for: Kernels, recipe: Recipe) -> None:
         problem = "a concatenated sum has frequencies for each of its terms, which no other kernel can use"
         remedy = "leave concatenate out of `kernel` and `drawn_for`, or leave drawn_for out"
         raise InputError(f"features.drawn_for: {problem}; {remedy}")
-    if not isinstance(recipe.scalar, Spectral):
+    if not isinstance(recipe.scalar, Spectral) or recipe.scalar.sampler:
         if any(scalar != recipe.scalar for scalar in _scalars(targets)):
             problem = f"a {type(recipe.scalar).__name__} kernel serve that scalar kernel alone, with any output matrix"
             remedy = "give `kernel` the same one, or leave drawn_for out"

@@ -18,7 +18,7 @@ from dorff.features.base import FeatureMap
 from dorff.features.recipe import feature_arrays
 from dorff.fit import fit
 from dorff.frequencies import Paths
-from dorff.frequencies.paths import distinct
+from dorff.frequencies.paths import _hashed, distinct
 from dorff.kernels import Angle, Decomposable, Gaussian, Layer, Skeleton, SkeletonNode, Sphere
 from dorff.spec.job import Job
 
@@ -176,6 +176,17 @@ def test_equal_and_conjugate_features_are_merged(scheme, few):
         assert_mean(np.repeat([1.0, 0.0], [sum(single), 4000 - sum(single)]), 1 / 3)
 
 
+def test_many_calls_are_dealt_out_to_forms():
+    """Codes come so many times as the powers say."""
+    rng = np.random.default_rng(0)
+    some = Sphere().characters(rng, np.array([0, 0]), np.array([2000, 3]), 2)
+    np.testing.assert_array_equal(np.bincount(some.of, some.powers), [2000, 3])
+    nodes = np.zeros(len(some.of), np.int64)
+    once, times = _hashed(nodes, some.codes, None), some.powers.astype(np.uint64)[:, None]
+    np.testing.assert_array_equal(_hashed(nodes, some.codes, some.powers), once * times)
+    assert len(np.unique(once)) == len(np.unique(some.codes))
+
+
 def test_rows_of_length_0_and_gaps():
     """A row of zeros has the features of degree 0 alone; one with a gap has none."""
     skeleton = over("pairs", {"polynomial": 2}, angle=False)
@@ -200,6 +211,10 @@ def test_rows_of_length_0_and_gaps():
         ("powers", lambda a: a + 1.0),
         ("powers", lambda a: -a),
         ("powers", lambda a: a * np.nan),
+        ("powers", lambda a: 0 * a),
+        ("powers", lambda a: np.where(a == 0, -1.0, a)),
+        ("form_starts", lambda a: np.append(a, a[-1])),
+        ("spheres", lambda a: np.concatenate([[1], a[1:]])),
         ("columns", lambda a: a + 3),
         ("form_starts", lambda a: a[1:]),
         ("form_columns", lambda a: a + 6),

@@ -165,16 +165,19 @@ def test_other_matrices_and_operators_of_the_same_law_are_drawn_for():
 
 def test_what_cannot_be_weighed_is_refused_with_the_reason():
     gaussian, arc = Decomposable(Gaussian(1.0)), Decomposable(kernels.ArcCosine(1))
+    layered = Decomposable(kernels.Skeleton([kernels.Layer()]))
     apart = kernels.Sum([(1.0, gaussian), (1.0, Decomposable(Gaussian(2.0)))], concatenate=True)
     for targets, drawn, sampler, message in (
         ([apart], [gaussian], frequencies.IID(), "concatenated sum"),
         ([gaussian], [apart], frequencies.IID(), "concatenated sum"),
         ([gaussian], [gaussian], frequencies.Quadrature(), "quadrature is a rule .* use iid, orthogonal or qmc"),
         ([gaussian], [arc], frequencies.IID(), "serve that scalar kernel alone"),
+        ([gaussian], [layered], frequencies.Paths(), "a Skeleton kernel serve that scalar kernel alone"),
         ([arc], [gaussian], frequencies.IID(), "ArcCosine has none of"),
     ):
         with pytest.raises(InputError, match=message):
             check_sharing(targets, drawn, recipe_of(drawn, 2, 1, 32, sampler))
+    check_sharing([layered], [layered], recipe_of([layered], 2, 1, 32, frequencies.Paths()))
     recipe = recipe_of([arc], 2, 1, 32, frequencies.IID())
     check_sharing([arc], [arc], recipe)
     assert check_targets([arc], [arc], recipe=recipe, density=recipe.draw(0).density, seed=0) == [None]
