@@ -122,9 +122,8 @@ class Engine(ABC):
         - a task that kills its worker every time is left out after three workers; all others are done, but those
           that it would have made possible; then a QuarantineError names it.
 
-        A first SIGTERM or SIGINT is an orderly stop: the tasks that run are asked to stop (`errors.stopping`), and
-        the run ends with a StoppedError or, of SIGINT, a KeyboardInterrupt, even where all were done by then. A second
-        signal ends the run at once."""
+        A first SIGTERM or SIGINT is an orderly stop: tasks are asked to stop (`errors.stopping`), and the run ends with
+        a StoppedError or, of SIGINT, a KeyboardInterrupt, even where all were done. A second one ends it at once."""
 
     def close(self) -> None:  # noqa: B027 - nothing to close is the default
         """Give back what the engine holds."""

@@ -269,8 +269,7 @@ def dealt_by(deal: Deal) -> str | None:
 
 
 def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ridges: Sequence[float]) -> Choice:
-    """As `solvers.choose` by k-fold, of splits that are no partition: `uses` (splits, folds) says of each fold's rows
-    whether a split trains on them (1) or holds them out (2)."""
+    """As `solvers.choose` by k-fold, of splits that are no partition: `uses` (splits, folds) as of `GivenFolds`."""
     squares: list[list[FloatArray]] = [[] for _ in range(len(settings) * len(ridges))]
     heldout: list[Moments] = []
     for number, use in enumerate(uses):

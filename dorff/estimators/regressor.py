@@ -160,11 +160,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     posterior: bool = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
-        """Fit to inputs X (n, d) and targets y (n, q) or (n,).
-
-        `sample_weight` (n,) >= 0 is how much a row counts, of any kind that y may be; held in memory. A row of weight
-        2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight. `groups` (n,)
-        are for `cv`: rows of a group are held out together."""
+        """Fit to inputs X (n, d) and targets y (n, q) or (n,). `sample_weight` (n,) >= 0 is how much a row counts, of
+        any kind that y may be; held in memory. A row of weight 2 is that row given twice, but for its noise: a row's
+        noise variance is `noise_` over its weight. `groups` (n,) are for `cv`: rows of a group are held out
+        together."""
         self._stream: Stream | None = None
         self._add(X, y, sample_weight, groups)
         if self._cv is not None or not self.posterior:  # whose sums take memory of their own

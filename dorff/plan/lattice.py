@@ -108,10 +108,8 @@ def begun(
 ) -> tuple[Pass | None, FloatArray | None, tuple[str, ...]]:
     """The pass in the job's state of the least sums that serve it; None where there is none. Where rows have come that
     are outside of the box of each, a box for all of them, with room for more. And, where none serves, why the one that
-    is most like it does not.
-
-    It is of the same rows, folds and targets, its first rows are what they were, and the lattice is fine and wide
-    enough for the kernels. Its box is the one that the job names, if it names one."""
+    is most like it does not. It is of the same rows, folds and targets, its first rows are what they were, and the
+    lattice is fine and wide enough for the kernels. Its box is the one that the job names, if it names one."""
     state, given, serving, reasons = locate(job.state), given_box(job, dataset), list[Pass](), list[str]()
     for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
         with suppress(InputError, OSError):  # it is damaged, or of another version
