@@ -115,8 +115,7 @@ def _solved(
             gram = C @ gram @ C.T
         shape = ((stop - start) * len(C), stop * len(C))
         rows, columns = some[start:stop].ravel(), some[:stop].ravel()
-        block = gram.transpose(0, 2, 1, 3).reshape(shape)[rows][:, columns]
-        K[ends[start] : ends[stop], : ends[stop]] = block
+        K[ends[start] : ends[stop], : ends[stop]] = gram.transpose(0, 2, 1, 3).reshape(shape)[rows][:, columns]
     K[np.diag_indices(len(K))] += noise
     return np.asarray(scipy.linalg.cho_solve((_cholesky(K), False), right, check_finite=False))
 

@@ -174,8 +174,7 @@ _WITHIN = "Refuse a job with a path that leads out of this folder."
 Root = Annotated[Path | None, option("--root", metavar="DIR", envvar="DORFF_ROOT", help=_WITHIN)]
 _COLLECTOR = "Write figures for Prometheus' textfile collector, whether the run succeeds or not."
 Metrics = Annotated[Path | None, option("--metrics", metavar="FILE.prom", help=_COLLECTOR)]
-_MODEL = "A model's root (its current version) or one version."
-ModelPath = Annotated[Path, at(metavar="MODEL", help=_MODEL)]
+ModelPath = Annotated[Path, at(metavar="MODEL", help="A model's root (its current version) or one version.")]
 Store = Annotated[Path, at(metavar="DATA.zarr", help="The data set.")]
 _STACKED = "The arrays that hold the inputs, stacked; x, or those that a model of views was fitted to, if left out."
 Inputs = Annotated[str, option(metavar="A,B", help=_STACKED)]

@@ -105,8 +105,7 @@ def _write(path: Path, labels: Mapping[str, str], run: Mapping[str, float], done
     registry = CollectorRegistry()
     for name, value in values.items():
         if value is not None:
-            gauge = Gauge(f"dorff_{name}", _NAMES[name], labelnames=list(labels), registry=registry)
-            gauge.labels(**labels).set(value)
+            Gauge(f"dorff_{name}", _NAMES[name], labelnames=list(labels), registry=registry).labels(**labels).set(value)
     try:
         write_to_textfile(str(path), registry)
     except OSError as error:

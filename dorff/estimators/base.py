@@ -324,8 +324,7 @@ class ORFFEstimator(Nested, ABC):
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None
     ) -> Any:
         """What `finish` makes of f, or of the mean of `views`, at X (n, d): (n, *columns), lazy of Dask, else NumPy."""
-        answer = bound(_finished, finish=finish, views=views)
-        return self._answered(X, self.model_, answer, columns, dtype, views=views)
+        return self._answered(X, self.model_, bound(_finished, finish=finish, views=views), columns, dtype, views=views)
 
     def _answered(
         self, X: Any, model: Model, answer: Answer[Model], columns: tuple[int, ...], dtype: Any = np.float64,

@@ -283,8 +283,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             raise InputError(f"y must have as many columns as the {values.size // len(values)} targets, got {y.shape}")
         w = np.ones(len(values)) if sample_weight is None else column_or_1d(sample_weight, dtype=np.float64)
         sums = row_sums(y.reshape(len(values), -1), values.reshape(len(values), -1), w)
-        of = R2.of([self.model_.kernel], self.model_.observe)
-        r2 = float(of.score(sums[4], Spread.of(*sums[:4])))
+        r2 = float(R2.of([self.model_.kernel], self.model_.observe).score(sums[4], Spread.of(*sums[:4])))
         if np.isnan(r2):
             raise InputError("y has no target that was observed in two rows or more; give more rows to score")
         return r2

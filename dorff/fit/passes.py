@@ -56,8 +56,7 @@ class Fitted:
 
     def total(self) -> tuple[list[Solvable], Setting]:
         """The sums of all rows, one for each pattern of targets, and the setting, both of the chosen features."""
-        sums = pooled(by_fold(self.sums))
-        (parts,), setting = of_first([sums], self.settings[self.choice.candidate], self.choice.m)
+        (parts,), setting = of_first([pooled(by_fold(self.sums))], self.settings[self.choice.candidate], self.choice.m)
         return list(parts), setting
 
     def pooled(self) -> "Fitted":

@@ -205,8 +205,7 @@ class ShardPart(NamedTuple):
             earlier = j < i
             i, j, w = i[earlier], j[earlier], w[earlier]
         for run, touched in edge_runs(i, j, limit):
-            W = _matrix(touched, i[run], j[run], w[run])
-            yield cls._read(store, W, np.isin(touched, i[run]), touched, recipe)
+            yield cls._read(store, _matrix(touched, i[run], j[run], w[run]), np.isin(touched, i[run]), touched, recipe)
 
     @classmethod
     def _of_rows(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> "Iterator[ShardPart]":

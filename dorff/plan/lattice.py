@@ -87,8 +87,7 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     if box is None:
         box, why = told_box(dataset), f"{of_rows}, as the store says"
     if box is None:
-        stamp = dataset.stamp(dataset.first, dataset.n)
-        box, why = seen_box(dataset, stamp), f"{of_rows}, all of which were looked at"
+        box, why = seen_box(dataset, dataset.stamp(dataset.first, dataset.n)), f"{of_rows}, all of which were looked at"
     box = period_box(box, periods)
     if not own.standardize and not any(own.words):
         recipe = made(box, None)

@@ -102,8 +102,7 @@ class Plan(_Draft):
         if frozen_hash(self.directory) is None and self.constants is None:
             return self.resolved
         columns, constants = self.dataset.input_columns, self.frozen().constants
-        more = told_by_rows(self.job, constants, self.kernel_configs, self.configs(), columns)
-        return (*self.resolved, *more)
+        return (*self.resolved, *told_by_rows(self.job, constants, self.kernel_configs, self.configs(), columns))
 
     def chose(self, key: str) -> bool:
         """Whether the job leaves this key to dorff."""

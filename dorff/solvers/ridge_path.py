@@ -110,8 +110,7 @@ class Family(NamedTuple):
         for i in range(r):
             for j in range(i + 1):
                 # S is symmetric: its transpose, and that of the product, lie in memory as G does
-                coupling = (self.psi[j].T @ self.psi[i]).T
-                np.multiply(S.T, coupling, out=G[i * m : (i + 1) * m, j * m : (j + 1) * m])
+                np.multiply(S.T, (self.psi[j].T @ self.psi[i]).T, out=G[i * m : (i + 1) * m, j * m : (j + 1) * m])
         G[np.diag_indices(r * m)] += shift
         factor, failed = lapack.dpotrf(G, lower=1, overwrite_a=1, clean=0)
         if failed:
@@ -191,8 +190,7 @@ class Training(NamedTuple):
         """`digits_left` (ridges,) of each's worst system, for solutions X (k, c), eigenvalues from `least` (c,) on."""
         columns = self.columns(0, ridges)
         conditions = (self.top + columns.shift) / (least + columns.shift)
-        energy = np.maximum(columns.energy, np.finfo(np.float64).tiny)
-        sizes = np.sqrt(self.top * np.einsum("kc,kc->c", X, X) / energy)
+        sizes = np.sqrt(self.top * np.einsum("kc,kc->c", X, X) / np.maximum(columns.energy, np.finfo(np.float64).tiny))
         each = [digits_left(one, unit, size=size) for one, size in zip(conditions, sizes, strict=True)]
         return np.asarray(np.min(np.reshape(each, (len(ridges), -1)), axis=1))
 

@@ -39,8 +39,7 @@ def _unseen(_: "Data", job: Any) -> str:
 
 
 def _boundless(_: "Data", job: Any) -> str:
-    may = job.features.kind in ("lattice", checks.AUTO)
-    return "" if may else "features.sampler is no lattice, and sees no box"
+    return "" if job.features.kind in ("lattice", checks.AUTO) else "features.sampler is no lattice, and sees no box"
 
 
 class Data(Part):
