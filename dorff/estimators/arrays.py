@@ -31,9 +31,8 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices. The presence
-    of every chunk is checked before it is read, so that none is ever taken for zeros; values packed by the CF
-    conventions are unpacked, as everywhere in dorff."""
+    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices. Chunks are
+    checked to be there, so that none is taken for zeros; values packed by the CF conventions are unpacked."""
 
     name: str
     source: StoredArray | scipy.sparse.csr_array

@@ -244,10 +244,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         return self._fitted
 
     def predict(self, X: Any, *, return_std: bool = False, noise: bool = False, views: Views = None) -> Any:
-        """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy.
-
-        Of a `MultiView` kernel that is the mean of the `views` named, by name or number, or of all; the columns of
-        others are not looked at and may be NaN.
+        """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy. Of a
+        `MultiView` kernel that is the mean of the `views` named, by name or number, or of all; the columns of others
+        are not looked at and may be NaN.
 
         With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
         those of a new target C f plus its noise, (n, q), for a row of mean weight."""
