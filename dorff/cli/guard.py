@@ -2,7 +2,6 @@
 
 import atexit
 import csv
-import errno
 import io
 import json
 import math
@@ -21,18 +20,16 @@ from functools import partial, wraps
 from logging import INFO, NOTSET, Handler, getLogger
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated, Any, Final, ParamSpec, TextIO
+from typing import Annotated, Any, ParamSpec, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
+from dorff.errors import FAILING, NO_SPACE, DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.errors.secrets import redact
 from dorff.errors.stopping import signalled, working
 
 P = ParamSpec("P")
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FAILING: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
 

@@ -17,7 +17,6 @@ from dorff.errors import InputError
 if TYPE_CHECKING:
     from dorff.fit import FitReport
 
-
 Figures = dict[str, float | None]
 
 _RUN: Final = {
