@@ -12,7 +12,8 @@ import numpy as np
 
 from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Recipe, modes_of, period_box, periods_of, sampler_of
+from dorff.features import FeatureMap, Recipe, modes_of, periods_of, sampler_of
+from dorff.features.recipe import period_box
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
