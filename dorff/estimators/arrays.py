@@ -18,8 +18,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from dorff.data.nodes import StoredArray, open_array
 from dorff.errors import DoesNotFitError, InputError
-from dorff.kernels.scalar import FloatArray
-from dorff.moments import Folds, Moments, pooled
+from dorff.moments import FloatArray, Folds, Moments, pooled
 from dorff.passes import FoldRule
 from dorff.solvers import Choice, Score, Setting, Spread, squared_errors
 

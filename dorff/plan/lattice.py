@@ -20,13 +20,10 @@ from dorff.moments import Kind
 from dorff.moments.exponentials import TensorExponentials, exponentials
 from dorff.moments.lattice import grid_of
 from dorff.moments.toeplitz import length_of
-from dorff.passes import Configs, Pass, PassSpec, PassSums, RowsName, frozen_hash, load_pass
-from dorff.passes.blocks import Leaf
+from dorff.passes import Config, Configs, Leaf, Pass, PassSpec, PassSums, RowsName, Tree, frozen_hash, load_pass
 from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of
-from dorff.passes.tree import Tree
 from dorff.plan.boxes import box_of, given_box, seen_box, told_box
 from dorff.spec.job import Job
-from dorff.spec.registry import Config
 from dorff.storage.location import locate
 
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.

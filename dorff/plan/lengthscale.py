@@ -17,9 +17,8 @@ from dorff.features.lengthscale_search import ROWS, Tuned
 from dorff.features.projected import mapped
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
-from dorff.passes import Configs, PassSpec, RowsName
+from dorff.passes import Config, Configs, PassSpec, RowsName
 from dorff.spec.checks import AUTO
-from dorff.spec.registry import Config
 from dorff.storage.location import locate
 
 UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each

@@ -16,13 +16,11 @@ from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
-from dorff.kernels import FloatArray
 from dorff.model.weights import Density
-from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, frozen_hash, load_pass
+from dorff.moments import MOST_PATTERNS, FloatArray, Kind
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Tree, frozen_hash, load_pass
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
 from dorff.passes.frozen import Words
-from dorff.passes.tree import Tree
 from dorff.plan.boxes import box_of
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, tunes

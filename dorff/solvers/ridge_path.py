@@ -16,13 +16,12 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from scipy.linalg import lapack
 
-from dorff.moments import BoolArray, FloatArray, Moments, pooled
+from dorff.moments import BoolArray, FloatArray, IntArray, Moments, pooled
 from dorff.solvers.cg import ConjugateGradients
 from dorff.solvers.problem import check_width
 from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors, about_mean, rounding_level
 from dorff.solvers.setting import Setting
-from dorff.solvers.system import IntArray
 
 WIDEST: Final = 32.0  # the largest of the shifts that one factor serves, over the least
 MOST_STEPS: Final = 60  # of conjugate gradients; more are not neighbours

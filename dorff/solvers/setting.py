@@ -9,10 +9,9 @@ import numpy as np
 import dorff.solvers.select as select
 from dorff.errors import InputError
 from dorff.features import FeatureMap
-from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
+from dorff.kernels import Covariance, Decomposable, Factor, FloatArray, Learned, OperatorKernel
 from dorff.model.posterior import Posterior
 from dorff.model.weights import Density, OperatorWeights, operator_weights
-from dorff.moments import FloatArray
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import SpectralSolver, problem_of, solve

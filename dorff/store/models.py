@@ -23,10 +23,7 @@ from dorff.errors import DorffError, InputError, LeaseError
 from dorff.features import FeatureMap, Projected, feature_arrays, features_from
 from dorff.features.base import check_array
 from dorff.frequencies.transforms import Arrays, Dense
-from dorff.model import Model
-from dorff.model.calibration import HeldSample
-from dorff.model.posterior import Posterior
-from dorff.model.weights import OperatorWeights
+from dorff.model import HeldSample, Model, OperatorWeights, Posterior
 from dorff.storage import files
 from dorff.storage.location import locate
 from dorff.store.lease import Lease
