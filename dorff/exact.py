@@ -90,8 +90,7 @@ class ExactRidge:
     def predict(self, X: FloatArray) -> FloatArray:
         """f at X (n, d): (n, p). What would be observed there is `predict(X) @ observe.T`."""
         values = np.empty((len(X), len(self.intercept)))
-        separable = _separable(self.kernel)
-        if separable is not None:
+        if (separable := _separable(self.kernel)) is not None:
             scalar, A = separable
             right = self.dual @ A
             for start, stop in _blocks(len(X), len(self.X)):

@@ -309,8 +309,7 @@ def _squared(kernel: BaseKernel, eta: FloatArray) -> FloatArray:
         root = kernel.root(np.ones((1, len(eta))))[0]
         return np.asarray(_signature(kernel, eta) @ root.T @ root)
     d, a = len(eta), inverse_square(kernel)
-    split = split_of(kernel)
-    if split is None:
+    if (split := split_of(kernel)) is None:
         # mu~^2 is a multiple of mu~ (TRACE), or below it (DEFENSIVE).
         return a * (d if measure_of(kernel) == Measure.TRACE else d + 1) * _signature(kernel, eta)
     a /= 1 + split

@@ -67,8 +67,7 @@ def fit_streaming(
     solve = hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
     sweeper = Sweeper(frozen, solve, plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
-        borders = _borders(sweeper, frozen)
-        if not borders:
+        if not (borders := _borders(sweeper, frozen)):
             raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
         corners = [border.corner for border in borders]
         for target in unseen([corners]):

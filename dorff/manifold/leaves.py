@@ -274,8 +274,7 @@ def _config(place: TermPlace) -> Config:
         line = read_plain(place.description)
     except FileNotFoundError:
         line = b""
-    config = unseal(line)
-    if config is None or hashlib.sha256(line).hexdigest()[:16] != place.hash:
+    if (config := unseal(line)) is None or hashlib.sha256(line).hexdigest()[:16] != place.hash:
         raise InputError(f"{place.description}: what a manifold term is, is missing or damaged; run the job again")
     return config
 

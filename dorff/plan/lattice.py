@@ -335,8 +335,7 @@ class LatticeCosts(NamedTuple):
 def lattice_costs(alone: Sequence[Recipe], spec: PassSpec) -> LatticeCosts:
     """What the pass needs of the lattice that these recipes share; of one that is not known yet, the most it may."""
     recipe, q, each = alone[0], spec.rows["q"], [one.lattice for one in alone]
-    lattices = [modes for modes in each if modes is not None]
-    if not lattices:
+    if not (lattices := [modes for modes in each if modes is not None]):
         varied = max(int(np.count_nonzero(np.ptp(box_of(spec), axis=0))), 1)
         side = ceil((2.0 * recipe.frequencies) ** (1.0 / varied) / 2.0)
         extents, reach = (4 * side,) * varied, (side,) * varied

@@ -69,8 +69,7 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
     differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, for the bits."""
     filled, searches, by_kernel = list(configs), list[Tuned | None](), dict[str, Tuned]()
     for at, config in enumerate(configs):
-        each = tunes(config)
-        if each is None:
+        if (each := tunes(config)) is None:
             searches.append(None)
             continue
         name = json.dumps(_replaced(config, "output", "identity"), sort_keys=True)
