@@ -216,10 +216,8 @@ def edge_weights(
     if weights == "binary":
         return np.ones_like(lengths)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        if weights == "heat":
-            exponent = (lengths / scale_i) * (lengths / scale_j)
-        else:
-            exponent = 0.5 * (lengths / float(weights)) ** 2
+        heat = weights == "heat"
+        exponent = (lengths / scale_i) * (lengths / scale_j) if heat else 0.5 * (lengths / float(weights)) ** 2
         return np.where(lengths == 0.0, 1.0, np.exp(-exponent))
 
 

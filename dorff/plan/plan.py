@@ -239,8 +239,7 @@ class Plan(_Draft):
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
-        status = self.frozen().constants.tuned
-        if status is None or not lengthscale_words(self.kernel_configs):
+        if (status := self.frozen().constants.tuned) is None or not lengthscale_words(self.kernel_configs):
             return [None] * len(self.kernel_configs)
         return list(status)
 

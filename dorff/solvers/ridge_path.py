@@ -261,8 +261,7 @@ def _solutions(family: Family, columns: Columns) -> _Solved | None:
     for group in near_shifts(columns.shift):
         pole = float(np.sqrt(columns.shift[group].min() * columns.shift[group].max()))
         far = np.isin(columns.whose[group], list(strange))
-        left = _near(family, columns, len(family.matrices) - 1, group[~far], pole, solutions)
-        if left is None:
+        if (left := _near(family, columns, len(family.matrices) - 1, group[~far], pole, solutions)) is None:
             return None
         left = np.concatenate([group[far], left])
         for whose in np.unique(columns.whose[left]):

@@ -140,8 +140,7 @@ def _current(root: Path) -> tuple[str, str | None] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     text = raw[:-9].decode("ascii", "replace")
-    parts = _CURRENT.fullmatch(text)
-    if parts is None or raw != f"{text} {zlib.crc32(text.encode()):08x}".encode():
+    if (parts := _CURRENT.fullmatch(text)) is None or raw != f"{text} {zlib.crc32(text.encode()):08x}".encode():
         remedy = "give one of the versions themselves, or publish again"
         raise InputError(f"{path}: is damaged: it should name a version such as v000001, with a checksum; {remedy}")
     return parts[1], parts[2]
