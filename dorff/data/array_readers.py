@@ -89,7 +89,8 @@ def _member(archive: zipfile.ZipFile, path: str, name: str) -> _Member:
 
 
 def _header(file: IO[bytes], path: str, size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns are one after another, type: what an array in a file of `size` bytes begins with."""
+    """Shape, whether columns lie one after another, and type: what an array in a file of `size` bytes begins with.
+    InputError where there are more bytes than that takes."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     header: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(file)

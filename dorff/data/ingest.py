@@ -123,9 +123,10 @@ def ingest(
     labels that say which rows go together, such as trials; any number of them. They become the array `groups` (n, 1) of
     int64: whole numbers as they are, 64 bits of a hash of any other label; rows without a label are a group. FILE makes
     each source a group, as by itself are those of a new store of `FILES` sources or more, whose rows have no classes
-    (of which a file may be one), and those that are appended to it; NONE makes none. `also` names columns of numbers
-    for further arrays, such as the inputs of another view, or the column that says which rows are labelled: {"cells":
-    ["h0", "h1"], "known": "known"}.
+    (of which a file may be one), and those that are appended to it; NONE makes none.
+
+    `also` names columns of numbers for further arrays, such as the inputs of another view, or the column that says
+    which rows are labelled: {"cells": ["h0", "h1"], "known": "known"}.
 
     Memory does not grow with the rows. A new store is written beside `out` and renamed at the end; `append=True` adds
     rows to one that ingest made, keeping its layout: its old rows can be read at any moment, and the new ones and their

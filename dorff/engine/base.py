@@ -58,8 +58,9 @@ class Stop:
 @contextmanager
 def stopping_on_signals() -> Iterator[Stop]:
     """Inside the block a first SIGTERM or SIGINT sets `errors.stopping`, a second one is a KeyboardInterrupt at once.
-    The block then ends with `Stop.error`, whatever else it ends with: an error may be what the signal did to others,
-    and who tries again must not swallow it. Signals reach the main thread alone."""
+    After a first one the block ends with `Stop.error`, whatever else it ends with: an error may be what the signal did
+    to others, and who tries again after an error must not swallow the signal. Signals reach the main thread alone: in
+    any other nothing is changed."""
     stop = Stop()
     clear_stop()
     mine = SIGNALS if threading.current_thread() is threading.main_thread() else ()
