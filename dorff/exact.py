@@ -90,8 +90,7 @@ class ExactRidge:
     def predict(self, X: FloatArray) -> FloatArray:
         """f at X (n, d): (n, p). What would be observed there is `predict(X) @ observe.T`."""
         values = np.empty((len(X), len(self.intercept)))
-        separable = _separable(self.kernel)
-        if separable is not None:
+        if (separable := _separable(self.kernel)) is not None:
             scalar, A = separable
             right = self.dual @ A
             for start, stop in _blocks(len(X), len(self.X)):
@@ -115,8 +114,7 @@ def _solved(
             gram = C @ gram @ C.T
         shape = ((stop - start) * len(C), stop * len(C))
         rows, columns = some[start:stop].ravel(), some[:stop].ravel()
-        block = gram.transpose(0, 2, 1, 3).reshape(shape)[rows][:, columns]
-        K[ends[start] : ends[stop], : ends[stop]] = block
+        K[ends[start] : ends[stop], : ends[stop]] = gram.transpose(0, 2, 1, 3).reshape(shape)[rows][:, columns]
     K[np.diag_indices(len(K))] += noise
     return np.asarray(scipy.linalg.cho_solve((_cholesky(K), False), right, check_finite=False))
 

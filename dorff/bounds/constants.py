@@ -199,17 +199,12 @@ def _sum(kernel: OperatorKernel, parts: list[dict[str, float]], d: int, p: int) 
         remedy = "or give Constants your own numbers"
         raise InputError(f"kernel: a sum has constants under its trace measure alone: {problem}; {remedy}")
     top = _norm(_signature(kernel, np.zeros(d)))
-    return {
-        "top": top,
-        "variance": trace * top,  # E cos^2 mu~^2 <= tr k(0) E cos^2 mu~
-        "largest": trace,
-        "orlicz": trace / math.log(2),
-        "slope": sum(part["slope"] for part in parts),
-        "slope_squared": trace * sum(part["slope_squared"] / part["largest"] for part in parts),
-        "hs_largest": trace,
-        "hs_squared": trace * sum(part["hs_largest"] for part in parts),
-        "hs_slope": sum(part["hs_slope"] for part in parts),
-    }
+    slope, hs_slope, hs = (sum(part[name] for part in parts) for name in ("slope", "hs_slope", "hs_largest"))
+    squared = trace * sum(part["slope_squared"] / part["largest"] for part in parts)
+    # E cos^2 mu~^2 <= tr k(0) E cos^2 mu~
+    spectral = {"top": top, "variance": trace * top, "largest": trace, "orlicz": trace / math.log(2)}
+    spectral |= {"slope": slope, "slope_squared": squared}
+    return spectral | {"hs_largest": trace, "hs_squared": trace * hs, "hs_slope": hs_slope}
 
 
 def _decomposable(kernel: Decomposable, d: int, diameter: float) -> dict[str, float]:
@@ -230,17 +225,9 @@ def _decomposable(kernel: Decomposable, d: int, diameter: float) -> dict[str, fl
         spread = 0.5 * math.expm1(-((diameter / narrowest) ** 2)) ** 2
         if isinstance(scalar.lengthscale, float):
             first = _chi(d, 1) / scalar.lengthscale
-    return {
-        "top": top,
-        "variance": top**2 * spread,
-        "largest": top,
-        "orlicz": top / math.log(2),
-        "slope": top * first,
-        "slope_squared": top**2 * second,
-        "hs_largest": hs,
-        "hs_squared": hs**2,
-        "hs_slope": hs * first,
-    }
+    spectral = {"top": top, "variance": top**2 * spread, "largest": top, "orlicz": top / math.log(2)}
+    spectral |= {"slope": top * first, "slope_squared": top**2 * second}
+    return spectral | {"hs_largest": hs, "hs_squared": hs**2, "hs_slope": hs * first}
 
 
 def _field(kernel: BaseKernel, d: int, diameter: float) -> dict[str, float]:
@@ -258,17 +245,11 @@ def _field(kernel: BaseKernel, d: int, diameter: float) -> dict[str, float]:
         largest = 2 * a / (split * math.e) * (1 - split) ** (-d / 2) if split > 0 else math.inf
         orlicz = largest / math.log(2) if split > 0 else gamma_orlicz(d / 2, 2 * a)
         squared, steep = gain * b**2 * d * (d + 2), gain * b**3 * d * (d + 2) * (d + 4)
-    return {
-        "top": a if curl else (d - 1) * a,
-        "variance": _highest(lambda r: float(np.linalg.norm(variance(kernel, r * np.eye(d)[0]), 2)), diameter, a),
-        "largest": largest,
-        "orlicz": orlicz,
-        "slope": cubed,
-        "slope_squared": steep,
-        "hs_largest": math.sqrt(rank) * largest,
-        "hs_squared": rank * squared,
-        "hs_slope": math.sqrt(rank) * cubed,
-    }
+    varied = _highest(lambda r: float(np.linalg.norm(variance(kernel, r * np.eye(d)[0]), 2)), diameter, a)
+    spectral = {"top": a if curl else (d - 1) * a, "variance": varied, "largest": largest, "orlicz": orlicz}
+    spectral |= {"slope": cubed, "slope_squared": steep}
+    hs = math.sqrt(rank)
+    return spectral | {"hs_largest": hs * largest, "hs_squared": rank * squared, "hs_slope": hs * cubed}
 
 
 def _chi(d: int, power: int) -> float:
@@ -331,8 +312,7 @@ def _squared(kernel: BaseKernel, eta: FloatArray) -> FloatArray:
         root = kernel.root(np.ones((1, len(eta))))[0]
         return np.asarray(_signature(kernel, eta) @ root.T @ root)
     d, a = len(eta), inverse_square(kernel)
-    split = split_of(kernel)
-    if split is None:
+    if (split := split_of(kernel)) is None:
         # mu~^2 is a multiple of mu~ (TRACE), or below it (DEFENSIVE).
         return a * (d if measure_of(kernel) == Measure.TRACE else d + 1) * _signature(kernel, eta)
     a /= 1 + split

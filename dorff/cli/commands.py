@@ -109,8 +109,7 @@ def predict(
     classes' probabilities (f itself, where not calibrated), and an array classes the code of the likeliest; labels
     are in the attributes. --std adds an array std; --bands 0.95 adds low_95 and high_95, always with noise: conformal
     where the job had solve.conformal, else plain (the attribute dorff.uncertainty says which). --views takes the mean
-    of some of a model's views, and reads their arrays alone. --missing and --unknown-zero are of files, as in ingest.
-    """
+    of some of a model's views, reading their arrays alone. --missing and --unknown-zero are of files, as in ingest."""
     import dorff.predict as predicting
     from dorff.data.nodes import group_attributes
     from dorff.predict.tables import Tables

@@ -53,8 +53,7 @@ def ingest(
     remember it, so that --append and --like encode new tables alike.
 
     --also, --missing and --ordered may be given several times. A source whose content is in the data set already,
-    under any name, is refused with exit code 3: a job that is run again after it was killed never adds its rows twice.
-    """
+    under any name, is refused with exit code 3: a job run again after it was killed never adds its rows twice."""
     from dorff.data import ingest as run
     from dorff.data.labels import FILE, stored_labels
     from dorff.data.nodes import group_attributes, kept_of
@@ -220,8 +219,7 @@ def prune(
 ) -> None:
     """Remove all but the last K versions of a model, or the sums of all but the K plans that were used last.
 
-    Never the current version. What is removed from a state directory would be computed again if its job were fitted.
-    """
+    Never the current version. What is removed from a state directory is computed again if its job is fitted."""
     from dorff.cli.looking import kind
     from dorff.store import prune_state, prune_versions
 

@@ -2,7 +2,6 @@
 
 import atexit
 import csv
-import errno
 import io
 import json
 import math
@@ -21,18 +20,16 @@ from functools import partial, wraps
 from logging import INFO, NOTSET, Handler, getLogger
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated, Any, Final, ParamSpec, TextIO
+from typing import Annotated, Any, ParamSpec, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from dorff.errors import DoesNotFitError, DorffError, IncompleteError, InputError
+from dorff.errors import FAILING, NO_SPACE, DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.errors.secrets import redact
 from dorff.errors.stopping import signalled, working
 
 P = ParamSpec("P")
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FAILING: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
 
 
@@ -174,8 +171,7 @@ _WITHIN = "Refuse a job with a path that leads out of this folder."
 Root = Annotated[Path | None, option("--root", metavar="DIR", envvar="DORFF_ROOT", help=_WITHIN)]
 _COLLECTOR = "Write figures for Prometheus' textfile collector, whether the run succeeds or not."
 Metrics = Annotated[Path | None, option("--metrics", metavar="FILE.prom", help=_COLLECTOR)]
-_MODEL = "A model's root (its current version) or one version."
-ModelPath = Annotated[Path, at(metavar="MODEL", help=_MODEL)]
+ModelPath = Annotated[Path, at(metavar="MODEL", help="A model's root (its current version) or one version.")]
 Store = Annotated[Path, at(metavar="DATA.zarr", help="The data set.")]
 _STACKED = "The arrays that hold the inputs, stacked; x, or those that a model of views was fitted to, if left out."
 Inputs = Annotated[str, option(metavar="A,B", help=_STACKED)]

@@ -24,8 +24,7 @@ SHOWN: Final = 20  # lines of history
 
 def look(path: Path) -> dict[str, Any]:
     """What is there, by its `kind`; InputError where it is of none, or damaged."""
-    what = kind(path)
-    if what == "state":
+    if (what := kind(path)) == "state":
         return {"kind": what, "path": str(path), "plans": list(map(_plan, _plans(path))), "bytes": _bytes_below(path)}
     of = {"model": _model, "graph": _given, "dataset": _dataset}[what]
     return {"kind": what, "path": str(path), **of(path)}
@@ -204,7 +203,6 @@ def terms(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read(file: Path, of: str = "") -> dict[str, Any]:
-    content = store.unseal(store.read_plain(file), of)
-    if content is None:
+    if (content := store.unseal(store.read_plain(file), of)) is None:
         raise InputError(f"{file}: is damaged; remove {file.parent} and fit again")
     return content

@@ -17,7 +17,6 @@ from dorff.errors import InputError
 if TYPE_CHECKING:
     from dorff.fit import FitReport
 
-
 Figures = dict[str, float | None]
 
 _RUN: Final = {
@@ -105,8 +104,7 @@ def _write(path: Path, labels: Mapping[str, str], run: Mapping[str, float], done
     registry = CollectorRegistry()
     for name, value in values.items():
         if value is not None:
-            gauge = Gauge(f"dorff_{name}", _NAMES[name], labelnames=list(labels), registry=registry)
-            gauge.labels(**labels).set(value)
+            Gauge(f"dorff_{name}", _NAMES[name], labelnames=list(labels), registry=registry).labels(**labels).set(value)
     try:
         write_to_textfile(str(path), registry)
     except OSError as error:

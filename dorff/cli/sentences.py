@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from dorff.fit import FitReport
     from dorff.predict import Scores
 
-
 SHOWN: Final = 12  # of many values
 MANY: Final = 4  # features a row: more than a feature map is for
 

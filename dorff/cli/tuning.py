@@ -145,10 +145,8 @@ def _sentence(described: "Job", tuned: "TuneResult", names: Sequence[str], files
     kernel = f"kernel[{best.kernel}] of {len(names)} ({names[best.kernel]}), " if len(names) > 1 else ""
     ridge = f"ridge {best.ridge:.3g}" if best.ridges is None else f"a ridge for each output about {best.ridge:.3g}"
     weights = "".join(f"manifold weight {weight:.3g}, " for weight in best.manifold)
-    if best.r2 is not None:
-        value = f"R2 {best.r2:.4f}, {tuned.r2_of}"
-    else:
-        value = f"{criterion.axis} {criterion.shown(best.least):.6g}"
+    score = f"{criterion.axis} {criterion.shown(best.least):.6g}"
+    value = score if best.r2 is None else f"R2 {best.r2:.4f}, {tuned.r2_of}"
     read = "not read, its moments were there" if tuned.reads == 0 else f"read {tuned.reads:.3g} times"
     winner = f"by {criterion.title} is {kernel}{weights}{ridge}, {best.m:,} features: {value}"
     took = f"data {read}, {tuned.pass_seconds:.1f} s; trials {tuned.grid_seconds:.1f} s"

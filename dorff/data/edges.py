@@ -190,9 +190,8 @@ def open_graph(path: str | os.PathLike[str]) -> EdgeSource:
     - a Zarr group with indptr, indices and perhaps data: a symmetric CSR matrix, as scipy's and anndata's;
     - a Parquet file, or a folder of them in the order of their names, with the columns i, j and perhaps w: edges.
 
-    A Zarr group's attribute `shape` or `nodes` says how many nodes there are, where it is there.
-
-    Raises InputError: nothing of the kind, or it is damaged, or arrays differ in length or are not numbers."""
+    A Zarr group's attribute `shape` or `nodes` says how many nodes there are, where it is there. Raises InputError:
+    nothing of the kind, or it is damaged, or arrays differ in length or are not numbers."""
     root: Path = locate(path).resolve()
     if root.is_file() and root.suffix != ".parquet":  # of that name, reading it tells what is wrong with it
         with reading(str(root), "Parquet"), root.open("rb") as opened:

@@ -120,31 +120,29 @@ def ingest(
     `dorff.counts["classes"][k]` is how often it comes. Labels of different kinds are kept as text.
 
     `weights` names a column of rows' weights, which become the array `weights` (n, 1). `groups` names a column of
-    labels that say which rows go together, such as trials; any number of them. They become the array `groups` (n, 1)
-    of int64: whole numbers as they are, 64 bits of a hash of any other label; rows without a label are a group. FILE
-    makes each source a group, as by itself are those of a new store of `FILES` sources or more, whose rows have no
-    classes (of which a file may be one), and those that are appended to it; NONE makes none.
+    labels that say which rows go together, such as trials; any number of them. They become the array `groups` (n, 1) of
+    int64: whole numbers as they are, 64 bits of a hash of any other label; rows without a label are a group. FILE makes
+    each source a group, as by itself are those of a new store of `FILES` sources or more, whose rows have no classes
+    (of which a file may be one), and those that are appended to it; NONE makes none.
 
     `also` names columns of numbers for further arrays, such as the inputs of another view, or the column that says
     which rows are labelled: {"cells": ["h0", "h1"], "known": "known"}.
 
-    Memory does not grow with the rows. A new store is written beside `out` and renamed at the end;
-    `append=True` adds rows to one that ingest made, keeping its layout: its old rows can be read at any
-    moment, and the new ones and their labels appear together. Stopped midway, the same call can be made
-    again, and what it makes does not differ. `shard_rows` overrides the rows of a shard; `progress` is called
-    with the number of rows written so far by this call, `notice` with a sentence about a likely oversight.
+    Memory does not grow with the rows. A new store is written beside `out` and renamed at the end; `append=True` adds
+    rows to one that ingest made, keeping its layout: its old rows can be read at any moment, and the new ones and their
+    labels appear together. Stopped midway, the same call can be made again, and what it makes does not differ.
+    `shard_rows` overrides the rows of a shard; `progress` is called with the number of rows written so far by this
+    call, `notice` with a sentence about a likely oversight. A store remembers its sources by digests of their content
+    (of text what is in the file, without gzip; of other files all bytes): one that is there already, under any name, is
+    refused unless `again`.
 
-    A store remembers its sources by digests of their content (of text what is in the file, without gzip; of other
-    files all bytes): one that is there already, under any name, is refused unless `again`.
-
-    `missing` are numbers that stand for none: NaN takes their place, and no label. Where a column has an
-    extreme value that is commonly used so, far from its other values (`FillValues` says what that is), it is refused,
-    unless "none" is among `missing`. The store remembers them, and so do models.
-
-    Returns the rows in the store. Raises InputError, and changes nothing: for a source that cannot be read, a column
-    that is missing or not of numbers, `out` there already (or, to append, not there or of other columns), more than
-    10,000 labels, a column named twice or both input and target, a source that is there already, what looks like a
-    fill value; IncompleteError: no space left, or the disk failed: run it again."""
+    `missing` are numbers that stand for none: NaN takes their place, and no label. Where a column has an extreme value
+    that is commonly used so, far from its other values (`FillValues` says what that is), it is refused, unless "none"
+    is among `missing`. The store remembers them, and so do models. Returns the rows in the store. Raises InputError,
+    and changes nothing: for a source that cannot be read, a column that is missing or not of numbers, `out` there
+    already (or, to append, not there or of other columns), more than 10,000 labels, a column named twice or both input
+    and target, a source that is there already, what looks like a fill value; IncompleteError: no space left, or the
+    disk failed: run it again."""
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
     store = locate(out).resolve()

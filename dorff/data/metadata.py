@@ -3,7 +3,6 @@ the shape, the type or the fill value it is read with, nor of which rows are com
 zarr.json has a CRC32 too, the seal, in its attribute `dorff`; over what the content means, not over its bytes: other
 programs may write the file again, and add attributes of their own."""
 
-import errno
 import json
 import uuid
 import zlib
@@ -12,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from dorff.errors import DorffError, IncompleteError, InputError
+from dorff.errors import FAILING, NO_SPACE, DorffError, IncompleteError, InputError
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 
@@ -20,8 +19,6 @@ Attributes: TypeAlias = dict[str, Any]  # of a Zarr group or array, as its JSON 
 
 SEAL: Final = "crc32"
 OPTIONAL: Final = ("storage_transformers", "configuration", "dimension_names")  # of Zarr v3's keys
-TRANSIENT: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +93,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def transient(error: Exception) -> bool:
     """Whether memory or a disk failed that may do better next time, so that nothing is known of the file."""
-    disk = isinstance(error, OSError) and (error.errno in TRANSIENT or isinstance(error, DorffError))
+    disk = isinstance(error, OSError) and (error.errno in FAILING or isinstance(error, DorffError))
     return disk or isinstance(error, MemoryError)
 
 

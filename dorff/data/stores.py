@@ -40,14 +40,12 @@ def open_dataset(
     A list of arrays is stacked as columns; `targets=None` opens inputs only. Arrays are 1-d or 2-d, of real numbers.
     Values packed by the CF conventions (fill value, scale, offset), as xarray writes them, are unpacked.
 
-    `Classes(name)` are one-hot targets. The labels are those that ingest kept; of an array of integers, booleans
-    or text by others they are its different values, sorted, found by reading all of it now.
-
-    `weights`, `groups` and `labelled` (0 and 1) name a column each, of numbers: an array of one column, or a column of
-    any array. Labels are then those of the labelled rows.
-
-    Raises InputError: not a Zarr group; an array that is missing, not of numbers, of more than two dimensions, or of
-    another length; no such column; classes that are real numbers, or more than 10,000, or not those wanted."""
+    `Classes(name)` are one-hot targets. The labels are those that ingest kept; of an array of integers, booleans or
+    text by others they are its different values, sorted, found by reading all of it now. `weights`, `groups` and
+    `labelled` (0 and 1) name a column each, of numbers: an array of one column, or a column of any array. Labels are
+    then those of the labelled rows. Raises InputError: not a Zarr group; an array that is missing, not of numbers, of
+    more than two dimensions, or of another length; no such column; classes that are real numbers, or more than 10,000,
+    or not those wanted."""
     group = locate(path).absolute()
     attributes = nodes.group_attributes(group)
     classes = targets if isinstance(targets, Classes) else None
@@ -150,12 +148,11 @@ def _row_grids(arrays: list[nodes.StoredArray]) -> tuple[int, int]:
 def verify(path: str | os.PathLike[str]) -> list[Fault]:
     """Decode every chunk of every array below `path`, and list those that are missing or damaged.
 
-    Inner chunks of shards are looked at one by one. A fault of a metadata file names that file as its chunk. What
-    dorff wrote carries checksums, metadata too, so that any flipped byte is found; in a store written by others
-    without them (no CRC32C, and no compressor that checks) a flipped byte may be undetectable. Such a store may also
-    leave out chunks that equal the fill value: they are listed as missing, for nothing tells them from lost ones.
-
-    Raises InputError: nothing at `path` looks like a Zarr store, or a file of it may not be read."""
+    Inner chunks of shards are looked at one by one. A fault of a metadata file names that file as its chunk. What dorff
+    wrote carries checksums, metadata too, so that any flipped byte is found; in a store written by others without them
+    (no CRC32C, and no compressor that checks) a flipped byte may be undetectable. Such a store may also leave out
+    chunks that equal the fill value: they are listed as missing, for nothing tells them from lost ones. Raises
+    InputError: nothing at `path` looks like a Zarr store, or a file of it may not be read."""
     root = locate(path)
     nodes = list(walk(root)) if root.is_dir() else []
     if all(n.problem == "missing" for n in nodes):
@@ -216,12 +213,10 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
     Only whole shards go. The rows that stay keep their numbers: the first is the largest multiple of a shard's rows
     that leaves `keep`. It is committed before any file is removed; killed at any moment, the store holds the old rows
     or the new ones, and the same call removes what is left over. Rows are appended as before. A pass that is reading
-    the rows that go ends with an error.
+    the rows that go ends with an error. Other programs see the arrays' whole length: Zarr fills what is gone with
+    zeros. Returns the rows in the store.
 
-    Other programs see the arrays' whole length: Zarr fills what is gone with zeros. Returns the rows in the store.
-
-    Raises InputError: `keep` below 1; not a store that ingest made; another process is writing it; IncompleteError:
-    the disk failed."""
+    InputError: `keep` below 1; no store of ingest; another process is writing it; IncompleteError: the disk failed."""
     if keep < 1:
         raise InputError(f"keep: wanted at least 1 row, got {keep}; to be rid of all rows, remove the store.")
     path = locate(store).resolve()

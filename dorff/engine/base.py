@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from dorff.errors import CorruptError, DoesNotFitError, IncompleteError, InputError, StoppedError
+from dorff.errors import NO_SPACE, CorruptError, DoesNotFitError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import SIGNALS, clear_stop, request_stop, stop_requested
 from dorff.moments.blas import FloatArray, pinned
 from dorff.spec.cluster import ClusterSpec
@@ -31,7 +31,6 @@ from dorff.spec.registry import CLUSTERS
 PATIENCE: Final = 45.0  # seconds without a scheduler that answers, or without a worker
 _ONE: Final = 0.1  # seconds in which two signals are one: `timeout` sends it to the process, and to its group
 TRIES: Final = 3  # of a task whose storage fails, whose sums do not agree with themselves, or whose worker dies
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _spare: Final[list[FloatArray]] = []  # what this process's last leaf was summed in, for its next one
 
@@ -122,9 +121,8 @@ class Engine(ABC):
         - a task that kills its worker every time is left out after three workers; all others are done, but those
           that it would have made possible; then a QuarantineError names it.
 
-        A first SIGTERM or SIGINT is an orderly stop: the tasks that run are asked to stop (`errors.stopping`), and
-        the run ends with a StoppedError or, of SIGINT, a KeyboardInterrupt, even where all were done by then. A second
-        signal ends the run at once."""
+        A first SIGTERM or SIGINT is an orderly stop: tasks are asked to stop (`errors.stopping`), and the run ends with
+        a StoppedError or, of SIGINT, a KeyboardInterrupt, even where all were done. A second one ends it at once."""
 
     def close(self) -> None:  # noqa: B027 - nothing to close is the default
         """Give back what the engine holds."""
@@ -139,7 +137,7 @@ def try_again(error: BaseException, task: Task, failures: int) -> None:
     where = error.filename or task
     if error.errno in _CLOSED:
         raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
-    if (full := error.errno in _FULL) or failures >= TRIES:
+    if (full := error.errno in NO_SPACE) or failures >= TRIES:
         problem = "no space left on the disk" if full else f"{error.strerror or error}, {TRIES} times over"
         remedy = "free some" if full else "look at the disk or the network it is on"
         kept = f"what is done is kept: {remedy}, and run the same command again"

@@ -42,9 +42,8 @@ _log: Final = logging.getLogger(__name__)
 
 
 def start_slurm(cluster: spec.SlurmCluster, patience: float) -> DaskEngine:
-    """The scheduler in this process, and jobs whose workers find it; returns when the first worker is there. InputError
-    where Slurm is not there or refuses the job; IncompleteError where no worker comes within `wait` seconds, or jobs
-    end as soon as they have begun."""
+    """The scheduler in this process, and jobs; returns when the first worker is there. InputError where Slurm is
+    missing or refuses the job; IncompleteError where no worker comes in `wait` seconds, or jobs end at once."""
     for command in ("sbatch", "squeue", "scancel"):
         if shutil.which(command) is None:
             raise InputError(f"cluster.type slurm: there is no {command} here; run dorff where Slurm's commands are")

@@ -156,5 +156,4 @@ def resource(cluster: KubernetesCluster, name: str, namespace: str) -> Resource:
     text = Path(__file__).with_name("daskcluster.yaml.j2").read_text(encoding="utf-8")
     owner = os.environ.get("DORFF_POD_NAME"), os.environ.get("DORFF_POD_UID")
     template = Environment(undefined=StrictUndefined, autoescape=False).from_string(text)
-    filled = template.render(cluster=cluster, name=name, namespace=namespace, owner=owner)
-    return cast(Resource, yaml.safe_load(filled))
+    return cast(Resource, yaml.safe_load(template.render(cluster=cluster, name=name, namespace=namespace, owner=owner)))

@@ -186,6 +186,5 @@ class HungWorkers:
     def _silent(self) -> list[int]:
         scheduler: Any = self._cluster.scheduler  # in this process
         workers, now = dict(scheduler.workers), time.time()
-        nannies = list(self._cluster.workers.values())
-        states = [(nanny.pid, workers.get(nanny.worker_address)) for nanny in nannies]
+        states = [(nanny.pid, workers.get(nanny.worker_address)) for nanny in list(self._cluster.workers.values())]
         return [pid for pid, state in states if pid and state and now - state.last_seen > self._after]

@@ -1,5 +1,12 @@
 """What can go wrong, in dorff's own words. Each class carries the exit code its command ends with."""
 
+import errno
+from typing import Final
+
+#: What the system calls a disk that is full, and one, or a network, that failed.
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FAILING: Final = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+
 
 class DorffError(Exception):
     """Base of every error dorff raises on purpose."""

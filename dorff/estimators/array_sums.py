@@ -18,12 +18,12 @@ from dorff.data import RowBlock
 from dorff.errors import InputError
 from dorff.estimators.arrays import Deal, Numbers, Rows, StoredRows, check_inside, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
-from dorff.features import FeatureMap, Recipe, endless, modes_of, period_box, periods_of
+from dorff.features import FeatureMap, Recipe, endless, modes_of, periods_of
+from dorff.features.recipe import period_box
 from dorff.fit import Fitted
 from dorff.frequencies import Lattice
-from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
-from dorff.moments import Folds, LatticeMoments, Moments, Part, Sums, Toeplitz, check_patterns, merge_folds
+from dorff.moments import FloatArray, Folds, LatticeMoments, Moments, Part, Sums, Toeplitz, check_patterns, merge_folds
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, block_rows
 from dorff.passes.blocks import TargetSums

@@ -18,8 +18,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from dorff.data.nodes import StoredArray, open_array
 from dorff.errors import DoesNotFitError, InputError
-from dorff.kernels.scalar import FloatArray
-from dorff.moments import Folds, Moments, pooled
+from dorff.moments import FloatArray, Folds, Moments, pooled
 from dorff.passes import FoldRule
 from dorff.solvers import Choice, Score, Setting, Spread, squared_errors
 
@@ -31,9 +30,8 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices. The presence
-    of every chunk is checked before it is read, so that none is ever taken for zeros; values packed by the CF
-    conventions are unpacked, as everywhere in dorff."""
+    """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices. Chunks are
+    checked to be there, so that none is taken for zeros; values packed by the CF conventions are unpacked."""
 
     name: str
     source: StoredArray | scipy.sparse.csr_array
@@ -269,8 +267,7 @@ def dealt_by(deal: Deal) -> str | None:
 
 
 def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ridges: Sequence[float]) -> Choice:
-    """As `solvers.choose` by k-fold, of splits that are no partition: `uses` (splits, folds) says of each fold's rows
-    whether a split trains on them (1) or holds them out (2)."""
+    """As `solvers.choose` by k-fold, of splits that are no partition: `uses` (splits, folds) as of `GivenFolds`."""
     squares: list[list[FloatArray]] = [[] for _ in range(len(settings) * len(ridges))]
     heldout: list[Moments] = []
     for number, use in enumerate(uses):

@@ -16,11 +16,10 @@ from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
 
 import dorff.estimators.array_sums as array_sums
-import dorff.estimators.arrays as arrays
 import dorff.estimators.parameters as parameters
 from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, Targets, sample, sampled_runs
-from dorff.estimators.arrays import Deal, GivenFolds, Rows, enough_memory, unwrap
+from dorff.estimators.arrays import Deal, GivenFolds, Rows, check_memory, choose_by_splits, enough_memory, unwrap
 from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_of
@@ -216,7 +215,7 @@ class ORFFEstimator(Nested, ABC):
             if box is not None:
                 sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=not self.intercept)
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
-            arrays.check_memory(recipe.m, Y.shape[1])
+            check_memory(recipe.m, Y.shape[1])
             return (kernel, looked, deal), recipe
 
         tied = (given.tied(d) if isinstance(given, OperatorKernel) else ()) if self._scales else None
@@ -283,7 +282,7 @@ class ORFFEstimator(Nested, ABC):
             raise InputError(f"cv = {self.cv}: rows fell into one fold; give more rows, or leave cv out")
         deal = stream.summing.folds
         if isinstance(deal, GivenFolds) and deal.uses is not None:
-            return arrays.choose_by_splits(deal.uses, stream.sums, settings, self._ridges())
+            return choose_by_splits(deal.uses, stream.sums, settings, self._ridges())
         return choose(folds, settings, None if is_auto(self.ridge) else self._ridges(), by=self._by)
 
     def _judge(self, fitted: Fitted, quality: FitQuality | None, drawing: Drawing, level: int) -> None:
@@ -324,8 +323,7 @@ class ORFFEstimator(Nested, ABC):
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None
     ) -> Any:
         """What `finish` makes of f, or of the mean of `views`, at X (n, d): (n, *columns), lazy of Dask, else NumPy."""
-        answer = bound(_finished, finish=finish, views=views)
-        return self._answered(X, self.model_, answer, columns, dtype, views=views)
+        return self._answered(X, self.model_, bound(_finished, finish=finish, views=views), columns, dtype, views=views)
 
     def _answered(
         self, X: Any, model: Model, answer: Answer[Model], columns: tuple[int, ...], dtype: Any = np.float64,

@@ -36,8 +36,7 @@ class StoredLabels:
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
         """`name` is the argument's, for messages. InputError where the array is not one of one column."""
-        v3 = (path / "zarr.json").is_file()
-        array = open_zarr(path, f"{name}, array {path.name} of {path.parent}", v3=v3)
+        array = open_zarr(path, f"{name}, array {path.name} of {path.parent}", v3=(path / "zarr.json").is_file())
         _check_column(array.shape)
         numbers = np.dtype(array.dtype).kind in NUMBER_KINDS  # text is not packed
         packing = Packing.of(dict(array.attrs)) if numbers else Packing()

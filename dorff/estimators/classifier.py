@@ -109,8 +109,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     @available_if(reads_once)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: npt.ArrayLike | None = None, sample_weight: Any = None) -> Self:
-        """Add rows to those of earlier calls, and fit to all of them: as `ORFFRegressor.partial_fit`. `classes` (K,),
-        all labels that there will be, are needed at the first call."""
+        """As `ORFFRegressor.partial_fit`. The first call needs `classes` (K,), all labels that there will be."""
         self._stream = self._begun()
         if self.class_weight == "balanced":
             raise InputError("partial_fit: 'balanced' weighs classes by all rows together; give class_weight a dict")

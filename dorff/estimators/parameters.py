@@ -21,8 +21,7 @@ from dorff.frequencies import Sampler
 from dorff.kernels import MultiView, OperatorKernel, Output, ScalarKernel, Sum, from_config, scalar_from_config
 from dorff.kernels.scalar import FloatArray, median_lengthscale
 from dorff.model import Density
-from dorff.moments import Kind
-from dorff.moments.blas import pinned
+from dorff.moments import Kind, pinned
 from dorff.plan.lattice import shortfall
 from dorff.plan.sampled import held_out_multiple, left_out_runs, look, sample_runs
 from dorff.solvers import LeftOut, Setting

@@ -55,8 +55,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
         spectrum rotations change (a product over inputs, such as the Laplacian).
     ridge : float, list of floats or "auto"
-        Of a list, the best by held-out R2 (that of `score`) is taken, or by `criterion`; "auto" tries powers of ten,
-        more of them while the best is at an end.
+        Of a list the best by held-out R2 (of `score`), or by `criterion`; "auto" tries powers of ten, more at an end.
     cv : "auto", int, splitter, iterable of splits, or None
         Number of folds: rows are dealt to them by a hash of their number and the seed, during the one pass, or by
         `groups`. Or a splitter of scikit-learn, or its splits; those that are no partition (TimeSeriesSplit) may cut
@@ -81,8 +80,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         Of NaN in y: "partial" takes it for a target that was not observed, and leaves rows out that have none. Each
         pattern of what is there has moments of its own; more than 8 are refused.
     precision : "double" or "mixed"
-        "mixed" rounds features and their products to float32: a block takes 0.6 to 0.7 of the time, with some seven
-        digits in the sums.
+        "mixed" rounds features and products to float32: 0.6 to 0.7 of a block's time, some seven digits in the sums.
     posterior : bool
         Keep the sums, about 4 (m + q + 1)^2 bytes (and as much for each manifold term), which `posterior_model_`,
         `predict(return_std=True)` and `log_evidence_` need. The posterior itself costs another factorisation and 8 m^2
@@ -94,8 +92,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         A number is a `Manifold` of that weight on `graph`; of a list, or of terms with several weights, every
         combination with every ridge is tried, which needs `cv`.
     graph : graphs.Graph, sparse or dense matrix (n, n), path, or None
-        What a number's term is made of: `graphs.KNN()` if None, whose neighbours are found among all rows, in scaled
-        inputs. A matrix has the weights of edges.
+        What a number's term is of: `graphs.KNN()` of all rows in scaled inputs if None; a matrix of edges' weights.
     n_jobs : int or None
         Threads that sum rows of NumPy and Zarr (-1: one a core), with about 8 (m + q + 1)^2 bytes each; any number of
         them gives the same bits. Dask has a scheduler of its own; what is solved has one thread.
@@ -125,8 +122,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         Covariance of the targets' noise in their own units, for a row of mean weight: diagonal, as the evidence has
         it; of independent outputs with one ridge, the residuals' over the degrees of freedom left.
     posterior_model_ : Model
-        `model_` with its posterior: `std`, `covariance`, `sample`, `band`; what `save_model` publishes for
-        `dorff predict --std`.
+        `model_` with its posterior: `std`, `covariance`, `sample`, `band`; published for `dorff predict --std`.
     condition_, rung_, digits_ : float, str, float
         Condition number of the system solved, the method that solved it, and how many decimal digits of the fitted
         values rounding leaves. Fewer than three warn (`scipy.linalg.LinAlgWarning`); `dorff fit` goes on to a QR.
@@ -160,11 +156,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     posterior: bool = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
-        """Fit to inputs X (n, d) and targets y (n, q) or (n,).
-
-        `sample_weight` (n,) >= 0 is how much a row counts, of any kind that y may be; held in memory. A row of weight
-        2 is that row given twice, but for its noise: a row's noise variance is `noise_` over its weight. `groups` (n,)
-        are for `cv`: rows of a group are held out together."""
+        """Fit to inputs X (n, d) and targets y (n, q) or (n,). `sample_weight` (n,) >= 0 is how much a row counts, of
+        any kind that y may be; held in memory. A row of weight 2 is that row given twice, but for its noise: a row's
+        noise variance is `noise_` over its weight. `groups` (n,) are for `cv`: rows of a group are held out
+        together."""
         self._stream: Stream | None = None
         self._add(X, y, sample_weight, groups)
         if self._cv is not None or not self.posterior:  # whose sums take memory of their own
@@ -245,10 +240,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         return self._fitted
 
     def predict(self, X: Any, *, return_std: bool = False, noise: bool = False, views: Views = None) -> Any:
-        """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy.
-
-        Of a `MultiView` kernel that is the mean of the `views` named, by name or number, or of all; the columns of
-        others are not looked at and may be NaN.
+        """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy. Of a
+        `MultiView` kernel that is the mean of the `views` named, by name or number, or of all; the columns of others
+        are not looked at and may be NaN.
 
         With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
         those of a new target C f plus its noise, (n, q), for a row of mean weight."""
@@ -284,8 +278,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             raise InputError(f"y must have as many columns as the {values.size // len(values)} targets, got {y.shape}")
         w = np.ones(len(values)) if sample_weight is None else column_or_1d(sample_weight, dtype=np.float64)
         sums = row_sums(y.reshape(len(values), -1), values.reshape(len(values), -1), w)
-        of = R2.of([self.model_.kernel], self.model_.observe)
-        r2 = float(of.score(sums[4], Spread.of(*sums[:4])))
+        r2 = float(R2.of([self.model_.kernel], self.model_.observe).score(sums[4], Spread.of(*sums[:4])))
         if np.isnan(r2):
             raise InputError("y has no target that was observed in two rows or more; give more rows to score")
         return r2

@@ -13,7 +13,8 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing
 from dorff.estimators.arrays import Flags, StoredRows
 from dorff.estimators.class_labels import StoredLabels
-from dorff.graphs import KNN, Given, Graph, Manifold, adjacency, both_ways, check_edges, checked, undirected
+from dorff.graphs import KNN, Given, Graph, Manifold, checked
+from dorff.graphs.neighbourhood import adjacency, both_ways, check_edges, undirected
 from dorff.kernels import FloatArray, MultiView, OperatorKernel
 from dorff.manifold import in_memory
 from dorff.model.model import Views

@@ -2,15 +2,5 @@
 
 from dorff.features.base import FeatureMap, Product, ScalarMap
 from dorff.features.projected import Projected, cut, modes_of, with_lengthscale
-from dorff.features.recipe import (
-    Drawn,
-    endless,
-    feature_arrays,
-    features_from,
-    folded,
-    outside,
-    period_box,
-    periods_of,
-    sampler_of,
-)
+from dorff.features.recipe import Drawn, endless, feature_arrays, features_from, folded, outside, periods_of, sampler_of
 from dorff.features.recipe import Recipe as Recipe  # README's

@@ -265,11 +265,10 @@ def tune_lengthscales(
     guess (an input at the upper bound has no effect), the ratio within 1e-8 and 1e6. Where nothing beats noise alone
     the first guess comes back. The same arguments give the same result.
 
-    So few features have a price: of data drawn from an exact process in two and four inputs, with a noise of 0.1 to
-    0.3 standard deviations, 512 of them find the Gaussian's length-scale 3 to 16% short and the Matern-5/2's 7 to 40%.
-    Many rows matter more, where a model is not exact: they show what a few cannot.
-
-    Raises InputError for a kernel without a length-scale, and for arrays or numbers that do not fit."""
+    So few features have a price: of data drawn from an exact process in two and four inputs, with a noise of 0.1 to 0.3
+    standard deviations, 512 of them find the Gaussian's length-scale 3 to 16% short and the Matern-5/2's 7 to 40%. Many
+    rows matter more, where a model is not exact: they show what a few cannot. Raises InputError for a kernel without a
+    length-scale, and for arrays or numbers that do not fit."""
     whole("rows", rows, _LEAST_ROWS)
     whole("n_features", n_features, 2)
     X, Y, w = _sample(X, Y, weights, rows)

@@ -122,8 +122,7 @@ class Recipe:
     def periods(self) -> FloatArray:
         """Of a lattice in a box each input's period (d,), as it is scaled, which is its side; infinite without one."""
         assert isinstance(self.sampler, Lattice)
-        turns = np.isfinite(periods_of(self.sampler.config(), self.d))
-        return np.where(turns, self.sampler.sides or np.inf, np.inf)
+        return np.where(np.isfinite(periods_of(self.sampler.config(), self.d)), self.sampler.sides or np.inf, np.inf)
 
     @property
     def cut(self) -> bool:

@@ -24,7 +24,6 @@ SQUARES: Final = 2**20  # numbers on a grid that are squared at a time
 @dataclass(frozen=True, eq=False)
 class Trigonometric:
     """sum_a cos(omega_a . x) V_a + sin(omega_a . x) V_(D + a) at x (n, d): (n, C), for the modes omega of a lattice.
-
     Values are on a `grid` of period 2 pi / step along `axes` that vary, to 1e-13 of the coefficients' summed sizes."""
 
     axes: IntArray

@@ -64,8 +64,7 @@ class Held:
         """Rows of the fold, spread over its leaves, and what the model says of them; None where there are none."""
         dataset = self.plan.dataset
         most = min(SAMPLE_ROWS, max(1, SAMPLE_NUMBERS // (dataset.d + 4 * dataset.q)))
-        blocks = list(self._of_runs(most))
-        if not blocks:  # gone since they were summed
+        if not (blocks := list(self._of_runs(most))):  # gone since they were summed
             return None
         rows = RowBlock.joined(blocks)
         groups = np.concatenate([one.groups for one in blocks]) if blocks[0].groups is not None else None

@@ -31,8 +31,7 @@ S = TypeVar("S", bound=Solvable)
 
 def folds_with_rows(sums: Mapping[Part, S], no_rows: str, no_target: Callable[[int], str]) -> list[list[S]]:
     """The sums of each fold that has rows, as `by_fold`; InputError, in these words, if none has, or not a target."""
-    folds = by_fold(sums)
-    if not folds:
+    if not (folds := by_fold(sums)):
         raise InputError(no_rows)
     for target in unseen(folds):
         raise InputError(no_target(target))
@@ -56,8 +55,7 @@ class Fitted:
 
     def total(self) -> tuple[list[Solvable], Setting]:
         """The sums of all rows, one for each pattern of targets, and the setting, both of the chosen features."""
-        sums = pooled(by_fold(self.sums))
-        (parts,), setting = of_first([sums], self.settings[self.choice.candidate], self.choice.m)
+        (parts,), setting = of_first([pooled(by_fold(self.sums))], self.settings[self.choice.candidate], self.choice.m)
         return list(parts), setting
 
     def pooled(self) -> "Fitted":

@@ -176,8 +176,7 @@ def _streamed(run: _FitRun) -> Solved:
         streamed = _narrowed(plan, lambda: fit_streaming(plan, setting, running, run.progress))
         threads = running.threads
     passed = PassResult({}, streamed.receipts, streamed.fresh, streamed.seconds, streamed.passes)
-    fitted = Fitted((setting,), {}, Choice(0, streamed.fit, (), plan.costs.m))
-    return Solved(((plan, passed),), fitted, threads, of)
+    return Solved(((plan, passed),), Fitted((setting,), {}, Choice(0, streamed.fit, (), plan.costs.m)), threads, of)
 
 
 def _pass(run: _FitRun) -> tuple[PassResult, int]:

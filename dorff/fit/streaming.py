@@ -67,8 +67,7 @@ def fit_streaming(
     solve = hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
     sweeper = Sweeper(frozen, solve, plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
-        borders = _borders(sweeper, frozen)
-        if not borders:
+        if not (borders := _borders(sweeper, frozen)):
             raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
         corners = [border.corner for border in borders]
         for target in unseen([corners]):
@@ -109,8 +108,7 @@ def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Mom
     q = corners[0].q
     C = np.eye(q) if setting.observe is None else setting.observe
     V = np.vstack([fit.W @ C.T, C @ fit.bias - corners[0].y0, -np.eye(q)])
-    each = zip(sweeper(V), corners, strict=True)
-    squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in each)
+    squares = sum(np.sum(V * product, axis=0) * one.mask for product, one in zip(sweeper(V), corners, strict=True))
     return np.asarray(squares / setting.scaling(corners) ** 2)
 
 
@@ -126,8 +124,7 @@ class _Pace:
 
     def rows(self, count: int) -> None:
         if self._progress is not None:
-            total = max(self._expected, self._done + (count > 0)) * self._n
-            self._progress(self._done * self._n + count, total)
+            self._progress(self._done * self._n + count, max(self._expected, self._done + (count > 0)) * self._n)
 
 
 def _borders(sweeper: Sweeper, frozen: Pass) -> list[Border]:

@@ -151,8 +151,7 @@ def score_setting(plan: Plan, path: Path, terms: Sequence[Path], number: int, m:
 
 
 def _read(path: Path, of: type[S]) -> dict[Part, S]:
-    folds = load_sums(path, of)
-    if folds is None:
+    if (folds := load_sums(path, of)) is None:
         remedy = "see that every worker sees this folder, then run again"
         raise IncompleteError(f"{path}: the folds' moments are gone or damaged; {remedy}")
     return folds

@@ -3,16 +3,4 @@
 from dorff.graphs.graph import KNN, Given, Manifold
 from dorff.graphs.graph import IdentityGraph as Identity
 from dorff.graphs.graph import RowGraph as Graph
-from dorff.graphs.neighbourhood import (
-    adjacency,
-    both_ways,
-    check_edges,
-    checked,
-    degrees,
-    edge_weights,
-    inverse_roots,
-    local_graph,
-    neighbours,
-    own_scale,
-    undirected,
-)
+from dorff.graphs.neighbourhood import checked, degrees, inverse_roots, local_graph, neighbours, own_scale

@@ -30,21 +30,19 @@ _CROWDED: Final = 64  # candidates a query, above which the finer numbers are wo
 def neighbours(
     X: npt.ArrayLike, k: int, *, queries: npt.ArrayLike | None = None, numbers: npt.ArrayLike | None = None
 ) -> tuple[IntArray, FloatArray]:
-    """The k rows of X (n, d) nearest to each row that `queries` (nq,) names (all, without), itself left out.
+    """The k rows of X (n, d) nearest to each row that `queries` (nq,) names (all, without), itself left out. Returns
+    their places in X, (nq, k), nearest first, and the Euclidean distances, (nq, k). Where a row has fewer than k
+    others, the last places are -1 and their distances infinite. Of rows at equal distance the one with the lower number
+    comes first: `numbers` (n,), whole and all different, are the rows' places without.
 
-    Returns their places in X, (nq, k), nearest first, and the Euclidean distances, (nq, k). Where a row has fewer than
-    k others, the last places are -1 and their distances infinite. Of rows at equal distance the one with the lower
-    number comes first: `numbers` (n,), whole and all different, are the rows' places without.
-
-    The answer is a function of the two rows and the numbers alone, so that any part of the queries gives the same
-    bits. A distance is the root of the summed squares of the rows' own differences; candidates are found by a k-d tree
-    for few inputs, else by one matrix product of the centred rows (in float32, and in float64 where that cannot tell
-    them apart), and every row is one that the bound on rounding (Higham 2002, 3.1 and 3.5) cannot exclude. So rows far
-    from the origin keep their digits, and all of a tie is seen. Of equal rows only the first k + 1 are candidates: no
-    other can be chosen. Time is n^2 d multiplications, or about n log n for d <= 5; rows of many inputs that all lie
-    at one distance of each other (one-hot codes) take n^2 d slow operations more.
-
-    Raises InputError: X is not a matrix of finite numbers below 1e150 in size, or k below 1."""
+    The answer is a function of the two rows and the numbers alone, so that any part of the queries gives the same bits.
+    A distance is the root of the summed squares of the rows' own differences; candidates are found by a k-d tree for
+    few inputs, else by one matrix product of the centred rows (in float32, and in float64 where that cannot tell them
+    apart), and every row is one that the bound on rounding (Higham 2002, 3.1 and 3.5) cannot exclude. So rows far from
+    the origin keep their digits, and all of a tie is seen. Of equal rows only the first k + 1 are candidates: no other
+    can be chosen. Time is n^2 d multiplications, or about n log n for d <= 5; rows of many inputs that all lie at one
+    distance of each other (one-hot codes) take n^2 d slow operations more. Raises InputError: X is not a matrix of
+    finite numbers below 1e150 in size, or k below 1."""
     rows, count = _checked_rows(X), int(k)
     if k < 1:
         raise InputError(f"k: wanted at least 1 neighbour, got {k}; give a whole number such as 10.")
@@ -218,10 +216,8 @@ def edge_weights(
     if weights == "binary":
         return np.ones_like(lengths)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        if weights == "heat":
-            exponent = (lengths / scale_i) * (lengths / scale_j)
-        else:
-            exponent = 0.5 * (lengths / float(weights)) ** 2
+        heat = weights == "heat"
+        exponent = (lengths / scale_i) * (lengths / scale_j) if heat else 0.5 * (lengths / float(weights)) ** 2
         return np.where(lengths == 0.0, 1.0, np.exp(-exponent))
 
 

@@ -110,8 +110,7 @@ def flat(a: Array, used: int, *, writeable: bool = False) -> Strided:
         view.setflags(write=writeable)
         return view, step
     step = a.strides[0] // a.itemsize if a.shape[0] > 1 else used  # a lone row may carry any stride
-    length = (a.shape[0] - 1) * step + used
-    return as_strided(a, (length,), (a.itemsize,), writeable=writeable), step
+    return as_strided(a, ((a.shape[0] - 1) * step + used,), (a.itemsize,), writeable=writeable), step
 
 
 # pi/2 in three parts (Cody & Waite 1980; the values of fdlibm, Sun Microsystems 1993). The first two have 33

@@ -47,12 +47,10 @@ class Lines:
 
     def load(self, array: Any, index: Any) -> Any:
         """LANES numbers, from anywhere."""
-        address = self.b.bitcast(self.b.gep(array, [index]), self.vector.as_pointer())
-        return self.b.load(address, align=LINE // LANES)
+        return self.b.load(self.b.bitcast(self.b.gep(array, [index]), self.vector.as_pointer()), align=LINE // LANES)
 
     def store(self, value: Any, array: Any, index: Any) -> None:
-        address = self.b.bitcast(self.b.gep(array, [index]), self.vector.as_pointer())
-        self.b.store(value, address, align=LINE // LANES)
+        self.b.store(value, self.b.bitcast(self.b.gep(array, [index]), self.vector.as_pointer()), align=LINE // LANES)
 
     def line(self, tile: Any, entry: Any) -> Any:
         return self.b.gep(self.b.bitcast(tile, self.vector.as_pointer()), [entry])

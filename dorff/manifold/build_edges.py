@@ -14,7 +14,8 @@ import dorff.manifold.build_spec as build_spec
 from dorff.data import Dataset
 from dorff.data.edges import Edges, EdgeSource, open_graph
 from dorff.errors import InputError
-from dorff.graphs import KNN, adjacency, both_ways, check_edges, degrees, edge_weights, undirected
+from dorff.graphs import KNN, degrees
+from dorff.graphs.neighbourhood import adjacency, both_ways, check_edges, edge_weights, undirected
 from dorff.manifold.build_knn import LISTED, LISTS, ROWS, SCALES, SHARDS
 from dorff.manifold.build_spec import BuildTask, DamagedError, GraphSpec, Layout, Written, load_layout, write_parts
 from dorff.moments import FloatArray, IntArray

@@ -114,8 +114,7 @@ VOID: Final = "void"  # the stamp of no files: of a task that is to be done agai
 
 
 class BuildTask(NamedTuple):
-    """A task of a build: its stage, the generation of rows that it is of, and its number in the stage. Runs of rows
-    and shards are numbered through all generations."""
+    """A task of a build: its stage, generation of rows, and number in the stage; numbers go on through generations."""
 
     stage: str
     generation: int

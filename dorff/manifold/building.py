@@ -50,7 +50,6 @@ def build(
 
     Rows that are linked (`KNN.append`) are dealt to the landmarks of the first build, in shards of their own: once
     there are many times as many rows as then, or after hundreds of appends, a graph made anew is better and cheaper.
-
     Raises InputError: rows or a given graph not as wanted; IncompleteError: rows or a given graph changed, or files
     turned out damaged, again and again, or the folder was deleted; LeaseError: the lease was lost."""
     if not dataset.rows:

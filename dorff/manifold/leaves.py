@@ -205,8 +205,7 @@ class ShardPart(NamedTuple):
             earlier = j < i
             i, j, w = i[earlier], j[earlier], w[earlier]
         for run, touched in edge_runs(i, j, limit):
-            W = _matrix(touched, i[run], j[run], w[run])
-            yield cls._read(store, W, np.isin(touched, i[run]), touched, recipe)
+            yield cls._read(store, _matrix(touched, i[run], j[run], w[run]), np.isin(touched, i[run]), touched, recipe)
 
     @classmethod
     def _of_rows(cls, store: Shards, shard: int, recipe: TermRecipe, limit: int) -> "Iterator[ShardPart]":
@@ -275,8 +274,7 @@ def _config(place: TermPlace) -> Config:
         line = read_plain(place.description)
     except FileNotFoundError:
         line = b""
-    config = unseal(line)
-    if config is None or hashlib.sha256(line).hexdigest()[:16] != place.hash:
+    if (config := unseal(line)) is None or hashlib.sha256(line).hexdigest()[:16] != place.hash:
         raise InputError(f"{place.description}: what a manifold term is, is missing or damaged; run the job again")
     return config
 

@@ -31,7 +31,6 @@ def probe(width: int) -> FloatArray:
     """A fixed direction u (width,), along which sums over rows Z are looked at, to see that no number in them was
     changed: u^T Z^T Z u is |Z u|^2, of which one side is had from the sums at a leaf's end, the other is summed beside
     them while the rows are in cache (Huang & Abraham 1984, checksums of matrices; here one number for all of a leaf).
-
     Of either sign, sizes from 1 to 2: equal columns do not cancel. The same for ever: checkpoints hold its sums."""
     bits = np.random.PCG64(_PROBE_SEED).random_raw(width)
     u = np.asarray(1.0 + (bits >> np.uint64(12)) * 2.0**-52, np.float64)
@@ -54,11 +53,10 @@ HEADER: Final = ("m", "q", "n", "observed", "unit")  # what a file says of sums 
 
 
 class Described(ABC):
-    """Sums, or an accumulator of them: over rows Z (n, w) = sqrt(weight) [F | 1 | Y - y0], w = m + 1 + q columns.
-
-    `n` counts the rows, `y0` (q,) is the constant the targets were shifted by before summing (sums of uncentred
-    targets lose digits). `observed` is "" where the rows have all targets, else a 1 for each that they have and a 0
-    for each that they miss, whose columns are zero. `unit`: their rounding error over their largest singular value."""
+    """Sums, or an accumulator of them: over rows Z (n, w) = sqrt(weight) [F | 1 | Y - y0], w = m + 1 + q columns. `n`
+    counts the rows, `y0` (q,) is the constant the targets were shifted by before summing (sums of uncentred targets
+    lose digits). `observed` is "" where the rows have all targets, else a 1 for each that they have and a 0 for each
+    that they miss, whose columns are zero. `unit`: their rounding error over their largest singular value."""
 
     kind: ClassVar[str]
     m: int
@@ -84,7 +82,6 @@ class Described(ABC):
 
 class Sums(Described):
     """Sums over the rows of a run of the data. A class that says its `kind` is one of `kinds`, by which files tell it.
-
     `by_numbers`: two of them are added number by number; where not, files of them are added whole, by `absorb`."""
 
     by_numbers: ClassVar[bool] = True

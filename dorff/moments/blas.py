@@ -19,9 +19,8 @@ PANEL: Final = 64  # columns that tpqrt reflects at a time: the fastest of 16, 3
 
 
 def syrk(Z: FloatArray | SingleArray, square: FloatArray | SingleArray) -> None:
-    """Add Z^T Z to the upper triangle of `square` (w, w), column-major, for Z (n, w) with contiguous rows.
-
-    Both float64, or both float32."""
+    """Add Z^T Z to the upper triangle of `square` (w, w), column-major, for Z (n, w) with contiguous rows. Both
+    float64, or both float32."""
     rows, width = Z.shape
     size = Z.itemsize
     # A lone row may carry any stride; BLAS wants its length.

@@ -140,8 +140,7 @@ class GridExponentials(Exponentials):
         self.unit = 20.0 * 10.0 ** (1 - self._width)  # of rows in one place; 100 times less where they are spread
         self._coefficients = pieces_of(self._width)
         W = self._coefficients.shape[1]
-        points = (max(2 * (2 * K + 1), 2 * self._width) for K in self.twice)
-        self._points = tuple(fast_length(int(N)) for N in points)
+        self._points = tuple(fast_length(int(N)) for N in (max(2 * (2 * K + 1), 2 * self._width) for K in self.twice))
         self._shape = (*(N + W for N in self._points), 1 + q)
         steps = [1, 1, 1, *(prod(self._shape[axis + 1 :]) for axis in range(len(extents)))]
         self._sides = np.array(steps[-3:-1], np.int64)
@@ -175,8 +174,7 @@ class GridExponentials(Exponentials):
 
     def _kept(self, values: ComplexArray, corrections: Sequence[FloatArray], extents: Extents) -> ComplexArray:
         for axis, (K, N, correction) in enumerate(zip(extents, self._points, corrections, strict=True)):
-            last = axis == len(extents) - 1
-            k = np.arange(0 if last else -K, K + 1)
+            k = np.arange(0 if axis == len(extents) - 1 else -K, K + 1)
             shape = [-1 if number == axis else 1 for number in range(len(extents))]
             values = np.take(values, k % N, axis=axis) / correction[np.abs(k)].reshape(shape)
         return np.conj(values)

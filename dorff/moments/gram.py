@@ -76,9 +76,8 @@ class Accumulator(PackedAdder):
             self.n += len(Z)
 
     def add_pair(self, Z: FloatArray, LZ: FloatArray, *, along: tuple[FloatArray, FloatArray], size: float) -> None:
-        """Add (Z^T LZ + LZ^T Z) / 2 of rows Z and LZ (n, w), one BLAS `syr2k`, to sums that are `paired`.
-
-        `along` are both times `probe`, (n,) each; `size` is the summed product of their rows' norms."""
+        """Add (Z^T LZ + LZ^T Z) / 2 of rows Z and LZ (n, w), one BLAS `syr2k`, to sums that are `paired`. `along` are
+        both times `probe`, (n,) each; `size` is the summed product of their rows' norms."""
         v, Lv = along
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
             self.witness += np.dot(v, Lv), size + np.dot(np.abs(v), np.abs(Lv))
@@ -124,10 +123,9 @@ Folds = dict[Part, Moments]
 
 @dataclass(frozen=True, eq=False)
 class Triangle(Solvable):
-    """The upper triangular R (w, w) of a QR of the rows Z = sqrt(weight) [F | 1 | Y - y0], its diagonal >= 0.
-
-    R^T R = Z^T Z, but R keeps the digits that the product loses: its condition number is the root of the Gram
-    matrix's. Triangles merge by the QR of the two stacked (TSQR: Demmel, Grigori, Hoemmen & Langou 2012)."""
+    """The upper triangular R (w, w) of a QR of the rows Z = sqrt(weight) [F | 1 | Y - y0], its diagonal >= 0. R^T R =
+    Z^T Z, but R keeps the digits that the product loses: its condition number is the root of the Gram matrix's.
+    Triangles merge by the QR of the two stacked (TSQR: Demmel, Grigori, Hoemmen & Langou 2012)."""
 
     kind: ClassVar[Kind] = Kind.TRIANGLE
     by_numbers: ClassVar[bool] = False
@@ -235,10 +233,9 @@ class Products(base.Valued):
 
 
 class ProductAccumulator(Adder):
-    """Adds Z^T (Z V), V (w, c): 4 w c flops a row.
-
-    Columns are held as rows: BLAS goes through Z twice as it lies, which is up to three times as fast for a few.
-    The witness is of |Z u|^2, (Z u)^T Z V and the squared norms of Z V, u the probe."""
+    """Adds Z^T (Z V), V (w, c): 4 w c flops a row. Columns are held as rows: BLAS goes through Z twice as it lies,
+    which is up to three times as fast for a few. The witness is of |Z u|^2, (Z u)^T Z V and the squared norms of Z V, u
+    the probe."""
 
     kind: ClassVar[Kind] = Kind.PRODUCT
 

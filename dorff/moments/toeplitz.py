@@ -26,9 +26,8 @@ WITNESSED: Final = 4096  # rows at a time, that stay in a cache
 
 @dataclass(frozen=True, eq=False)
 class Toeplitz(Valued):
-    """T, then R of each target (halves, see `half_shape`), then the targets' squares (q, q), as `values`.
-
-    `m` is that of the features of all k with |k_j| <= M_j but 0; the `extents` M are the lattice's, not known here."""
+    """T, then R of each target (halves, see `half_shape`), then the targets' squares (q, q), as `values`. `m` is that
+    of the features of all k with |k_j| <= M_j but 0; the `extents` M are the lattice's, not known here."""
 
     kind: ClassVar[Kind] = Kind.TOEPLITZ
 
@@ -51,9 +50,8 @@ class Toeplitz(Valued):
         return T, R, self.values[-(self.q**2) :].reshape(self.q, self.q)
 
     def gram(self, modes: IntArray, extents: Extents) -> Moments:
-        """The moments of the features [cos k . theta | sin k . theta] of the k that `modes` (D, v) are.
-
-        cos a cos b is half of cos(a - b) + cos(a + b), and so on."""
+        """The moments of the features [cos k . theta | sin k . theta] of the k that `modes` (D, v) are. cos a cos b is
+        half of cos(a - b) + cos(a + b), and so on."""
         T, R, squares = self.split(extents)
         D, q = len(modes), self.q
         w = 2 * D + 1 + q
@@ -99,10 +97,9 @@ def at(half: ComplexArray, k: IntArray) -> ComplexArray:
 
 
 class ToeplitzAdder(Adder):
-    """Adds rows Z (n, v + 1 + q) = [theta | w | y - y0], theta from -pi to pi.
-
-    Its witness is the sum over all k of the sums' values at one point phi, which is that of a product of Dirichlet
-    kernels over the rows; of the targets' squares along a direction; and the sums of the sizes of both."""
+    """Adds rows Z (n, v + 1 + q) = [theta | w | y - y0], theta from -pi to pi. Its witness is the sum over all k of the
+    sums' values at one point phi, which is that of a product of Dirichlet kernels over the rows; of the targets'
+    squares along a direction; and the sums of the sizes of both."""
 
     kind: ClassVar[Kind] = Kind.TOEPLITZ
 

@@ -180,8 +180,7 @@ class Tree:
         """Tasks that lead to this node and can run now; none where it is there or under way."""
         if node in self._have or node in self._running:
             return []
-        unknown = self._unknown(node)
-        if not unknown and self._path(node).exists():
+        if not (unknown := self._unknown(node)) and self._path(node).exists():
             self._have.add(node)
             return []
         if node[0] == 0:

@@ -8,7 +8,7 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
-from dorff.features import period_box, periods_of
+from dorff.features.recipe import period_box, periods_of
 from dorff.kernels import FloatArray
 from dorff.passes import PassSpec
 from dorff.passes.frozen import with_slack

@@ -19,7 +19,7 @@ from dorff.features.lengthscale_search import FEATURES, ROWS
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
 from dorff.model import evaluation_bytes, most_rows, operator_weights
 from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import PassSpec
+from dorff.passes import Config, PassSpec
 from dorff.passes.blocks import Leaf, most_sums
 from dorff.plan.graph_sizes import GiB, MiB
 from dorff.plan.lattice import LatticeCosts, lattice_costs, own_recipes
@@ -29,7 +29,6 @@ from dorff.plan.routes import Means, Route, Shape, Way, choose_route
 from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.spec.job import Job
-from dorff.spec.registry import Config
 from dorff.storage.files import free_bytes
 from dorff.storage.location import is_remote, locate
 

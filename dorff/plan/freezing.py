@@ -15,8 +15,8 @@ from dorff.features.lengthscale_search import search_size, tune_lengthscales
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of, pinned
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, freeze, frozen_hash
-from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, frozen_hash
+from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows, freeze
 from dorff.plan.boxes import box_of
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lattice import named, same_sample

@@ -12,20 +12,18 @@ import numpy as np
 
 from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Recipe, modes_of, period_box, periods_of, sampler_of
+from dorff.features import FeatureMap, Recipe, modes_of, periods_of, sampler_of
+from dorff.features.recipe import period_box
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
 from dorff.moments.exponentials import TensorExponentials, exponentials
 from dorff.moments.lattice import grid_of
 from dorff.moments.toeplitz import length_of
-from dorff.passes import Configs, Pass, PassSpec, PassSums, RowsName, frozen_hash, load_pass
-from dorff.passes.blocks import Leaf
+from dorff.passes import Config, Configs, Leaf, Pass, PassSpec, PassSums, RowsName, Tree, frozen_hash, load_pass
 from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of
-from dorff.passes.tree import Tree
 from dorff.plan.boxes import box_of, given_box, seen_box, told_box
 from dorff.spec.job import Job
-from dorff.spec.registry import Config
 from dorff.storage.location import locate
 
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
@@ -87,8 +85,7 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     if box is None:
         box, why = told_box(dataset), f"{of_rows}, as the store says"
     if box is None:
-        stamp = dataset.stamp(dataset.first, dataset.n)
-        box, why = seen_box(dataset, stamp), f"{of_rows}, all of which were looked at"
+        box, why = seen_box(dataset, dataset.stamp(dataset.first, dataset.n)), f"{of_rows}, all of which were looked at"
     box = period_box(box, periods)
     if not own.standardize and not any(own.words):
         recipe = made(box, None)
@@ -108,10 +105,8 @@ def begun(
 ) -> tuple[Pass | None, FloatArray | None, tuple[str, ...]]:
     """The pass in the job's state of the least sums that serve it; None where there is none. Where rows have come that
     are outside of the box of each, a box for all of them, with room for more. And, where none serves, why the one that
-    is most like it does not.
-
-    It is of the same rows, folds and targets, its first rows are what they were, and the lattice is fine and wide
-    enough for the kernels. Its box is the one that the job names, if it names one."""
+    is most like it does not. It is of the same rows, folds and targets, its first rows are what they were, and the
+    lattice is fine and wide enough for the kernels. Its box is the one that the job names, if it names one."""
     state, given, serving, reasons = locate(job.state), given_box(job, dataset), list[Pass](), list[str]()
     for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
         with suppress(InputError, OSError):  # it is damaged, or of another version
@@ -340,8 +335,7 @@ class LatticeCosts(NamedTuple):
 def lattice_costs(alone: Sequence[Recipe], spec: PassSpec) -> LatticeCosts:
     """What the pass needs of the lattice that these recipes share; of one that is not known yet, the most it may."""
     recipe, q, each = alone[0], spec.rows["q"], [one.lattice for one in alone]
-    lattices = [modes for modes in each if modes is not None]
-    if not lattices:
+    if not (lattices := [modes for modes in each if modes is not None]):
         varied = max(int(np.count_nonzero(np.ptp(box_of(spec), axis=0))), 1)
         side = ceil((2.0 * recipe.frequencies) ** (1.0 / varied) / 2.0)
         extents, reach = (4 * side,) * varied, (side,) * varied

@@ -17,9 +17,8 @@ from dorff.features.lengthscale_search import ROWS, Tuned
 from dorff.features.projected import mapped
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
-from dorff.passes import Configs, PassSpec, RowsName
+from dorff.passes import Config, Configs, PassSpec, RowsName
 from dorff.spec.checks import AUTO
-from dorff.spec.registry import Config
 from dorff.storage.location import locate
 
 UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
@@ -70,8 +69,7 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
     differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, for the bits."""
     filled, searches, by_kernel = list(configs), list[Tuned | None](), dict[str, Tuned]()
     for at, config in enumerate(configs):
-        each = tunes(config)
-        if each is None:
+        if (each := tunes(config)) is None:
             searches.append(None)
             continue
         name = json.dumps(_replaced(config, "output", "identity"), sort_keys=True)

@@ -13,9 +13,8 @@ from dorff.data import Dataset, open_dataset
 from dorff.data.edges import open_graph
 from dorff.errors import InputError
 from dorff.graphs import KNN, Given, Manifold
-from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import Density, served
-from dorff.moments import Moments
+from dorff.moments import FloatArray, Moments
 from dorff.passes.blocks import most_sums
 from dorff.plan.graph_sizes import Form, GraphCosts, Places, TermRecipe, difference_shift, term_bytes, term_flops
 from dorff.plan.lengthscale import read_matrices

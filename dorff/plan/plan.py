@@ -11,30 +11,20 @@ from typing import Any, Self
 
 import dorff.plan.choosing as choosing
 import dorff.plan.lattice as lattice
+import dorff.plan.resolving as resolving
 from dorff import kernels
 from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
-from dorff.kernels import FloatArray
 from dorff.model.weights import Density
-from dorff.moments import MOST_PATTERNS, Kind
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Words, frozen_hash, load_pass
+from dorff.moments import MOST_PATTERNS, FloatArray, Kind
+from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Tree, frozen_hash, load_pass
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
-from dorff.passes.tree import Tree
+from dorff.passes.frozen import Words
 from dorff.plan.boxes import box_of
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
 from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
-from dorff.plan.resolving import (
-    Chosen,
-    Resolved,
-    every_count,
-    fold_rule,
-    open_data,
-    resolutions,
-    told_by_arrays,
-    told_by_rows,
-)
 from dorff.plan.seconds import NOMINAL
 from dorff.plan.sharing import check_kernels, check_sharing, check_targets, make_recipe, observation
 from dorff.spec.checks import AUTO
@@ -57,7 +47,7 @@ class _Draft:
     recipe: Recipe
     spec: PassSpec
     own: PassSpec
-    resolved: tuple[Chosen, ...]
+    resolved: tuple[resolving.Chosen, ...]
     unlike: tuple[str, ...]
 
     @property
@@ -67,7 +57,7 @@ class _Draft:
 
     def with_choice(self, key: str, value: Any, why: str) -> Self:
         """The same, with a key that the job leaves to dorff."""
-        return replace(self, resolved=(*self.resolved, Chosen(key, value, why)))
+        return replace(self, resolved=(*self.resolved, resolving.Chosen(key, value, why)))
 
     def made(self, box: FloatArray, drawn: Configs | None = None) -> Recipe:
         """The recipe for inputs in a box (2, d), as they are scaled, of the kernels that frequencies are drawn for."""
@@ -97,12 +87,12 @@ class Plan(_Draft):
     constants: FrozenConstants | None = None
 
     @property
-    def choices(self) -> tuple[Chosen, ...]:
+    def choices(self) -> tuple[resolving.Chosen, ...]:
         """What the job left out, as far as it is known: once constants are frozen, what rows told too."""
         if frozen_hash(self.directory) is None and self.constants is None:
             return self.resolved
         columns, constants = self.dataset.input_columns, self.frozen().constants
-        more = told_by_rows(self.job, constants, self.kernel_configs, self.configs(), columns)
+        more = resolving.told_by_rows(self.job, constants, self.kernel_configs, self.configs(), columns)
         return (*self.resolved, *more)
 
     def chose(self, key: str) -> bool:
@@ -249,8 +239,7 @@ class Plan(_Draft):
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
-        status = self.frozen().constants.tuned
-        if status is None or not lengthscale_words(self.kernel_configs):
+        if (status := self.frozen().constants.tuned) is None or not lengthscale_words(self.kernel_configs):
             return [None] * len(self.kernel_configs)
         return list(status)
 
@@ -259,15 +248,15 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     """Plan a job without reading a row. Keys that the job leaves out are filled in (`resolving`): what was begun with
     is kept, so that appended rows change nothing; of what was not, the first that fits. Raises InputError for a job
     that cannot be done, DoesNotFitError for one that is too big, unless it may be run `anywhere`."""
-    first, begun = told_by_arrays(job), locate(job.state).exists()
-    dataset = open_data(first.job)
+    first, begun = resolving.told_by_arrays(job), locate(job.state).exists()
+    dataset = resolving.open_data(first.job)
     refused: DoesNotFitError | None = None
-    tries = [_drafts(one, begun=True) for one in every_count(first, dataset)] if begun else []
+    tries = [_drafts(one, begun=True) for one in resolving.every_count(first, dataset)] if begun else []
     for draft in chain(map(next, tries), *tries):  # those that look at no row first
         own = first.job.features.count != AUTO or draft.spec.count == draft.own.count
         if own and frozen_hash(draft.directory) is not None:
             return draft.priced(anywhere=anywhere)
-    for resolved in resolutions(first, dataset):
+    for resolved in resolving.resolutions(first, dataset):
         try:
             for draft in _drafts(resolved):
                 try:
@@ -281,9 +270,9 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     raise refused
 
 
-def _drafted(resolved: Resolved) -> _Draft:
+def _drafted(resolved: resolving.Resolved) -> _Draft:
     job = resolved.job
-    dataset = open_data(job)
+    dataset = resolving.open_data(job)
     each = job.kernels, job.features.kernels
     configs, others = (tuple(concrete(one.model_dump(mode="python"), dataset) for one in several) for several in each)
     drawn = others or configs
@@ -303,7 +292,7 @@ def _drafted(resolved: Resolved) -> _Draft:
         start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
         dataset = dataset.window(max(dataset.first, start))
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
-    spec = _spec(job, dataset, recipe, fold_rule(job, dataset, leaves, largest_leaf(width)), words, observe)
+    spec = _spec(job, dataset, recipe, resolving.fold_rule(job, dataset, leaves, largest_leaf(width)), words, observe)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
     draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen, ())
     if not recipe.on_lattice:
@@ -313,7 +302,7 @@ def _drafted(resolved: Resolved) -> _Draft:
     return draft.with_choice("data.box", one.ends(dataset.input_columns), one.why) if one.why else draft
 
 
-def _drafts(resolved: Resolved, *, begun: bool = False) -> Iterator[_Draft]:
+def _drafts(resolved: resolving.Resolved, *, begun: bool = False) -> Iterator[_Draft]:
     """The job's. Of one that leaves the sampler to dorff, that with a lattice where it is the better one, then another
     one, for who has not the memory; of a state that is `begun` the other first: it looks at no row."""
     plain, job = _drafted(resolved), resolved.job
@@ -333,7 +322,7 @@ def _drafts(resolved: Resolved, *, begun: bool = False) -> Iterator[_Draft]:
         yield plain.with_choice("features.sampler", other, why)
 
 
-def _with_lattice(resolved: Resolved, plain: _Draft) -> _Draft:
+def _with_lattice(resolved: resolving.Resolved, plain: _Draft) -> _Draft:
     """The draft with features on the lattice that is closest to the kernel; InputError where the `plain` ones are."""
     choosing.check_suited(resolved.job, plain.recipe, plain.dataset)
     drafts = list[tuple[_Draft, list[Recipe]]]()

@@ -9,8 +9,7 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
 from dorff.data.stores import check_disjoint
 from dorff.errors import InputError
-from dorff.passes import Configs, FoldRule, FrozenConstants
-from dorff.passes.blocks import Leaf
+from dorff.passes import Configs, FoldRule, FrozenConstants, Leaf
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.passes.lattice import alone_of
 from dorff.plan.lengthscale import all_lengthscales, lengthscales

@@ -127,8 +127,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
             raise fault(f"solve.route: {wanted} cannot be taken: {way.against}; {remedy}")
         return Route(way, f"{wanted}, as the job says{_sampled(job, way)}", ways)
     leave = math.inf if job.posteriors else LEAVE  # that of another way is one of samples
-    possible = [way for way in ways if not way.against]
-    if not possible:
+    if not (possible := [way for way in ways if not way.against]):
         return Route(ways[0], f"direct, though {ways[0].against}: nothing else can be taken", ways)
     nominal = replace(means, pace=Pace.nominal(shape.size.m, shape.map_flops))
     seconds = {way.name: way.seconds for way in (of(shape, nominal) for of in kinds)}

@@ -112,8 +112,7 @@ def score(
 
     shared = (str(version), content(version), dataset, levels, sight)
     engine.run([Task(score_rows, (*shared, range(start, stop)), start) for start, stop in dataset.cuts(step)], done)
-    scored = sum(part.rows for part in parts.values())
-    if not scored:
+    if not (scored := sum(part.rows for part in parts.values())):
         raise InputError(f"{store}: no row has finite inputs and a target to score; name rows that have")
     in_order, of = [parts[start] for start in sorted(parts)], r2_of or r2_of_model(fitted)
     scores = _merged(fitted, dataset, levels, sight, in_order, of)
@@ -130,8 +129,7 @@ def r2_of_model(model: Model) -> R2:
 
 
 def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence[str] | Classes:
-    labels = labels_of(model)
-    if labels is None:
+    if (labels := labels_of(model)) is None:
         return "y" if targets is None else targets
     names = ["classes"] if targets is None else [targets] if isinstance(targets, str) else list(targets)
     if len(names) != 1:

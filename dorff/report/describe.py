@@ -248,8 +248,7 @@ def _name(term: kernels.BaseKernel) -> str:
         return type(term).__name__
     if _independent(term):
         return "Decomposable, independent outputs"
-    p = term.output.p
-    if p is None:
+    if (p := term.output.p) is None:
         return f"Decomposable, output {term.output.config()}"
     return f"Decomposable, output matrix of rank {len(term.output.root(p))}"
 

@@ -55,8 +55,7 @@ def write_report(
     observations = None if observations is None else _checked(observations, model)
     page = out if out is not None else version.parent / f"report-{version.name}.html"
     check_output(page, default=out is None)
-    html = render(model, version.resolve(), observations=observations, title=title)
-    write_atomic(page, [html.encode()], sync=False)
+    write_atomic(page, [render(model, version.resolve(), observations=observations, title=title).encode()], sync=False)
     return page
 
 

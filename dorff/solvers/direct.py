@@ -97,8 +97,7 @@ class SpectralSolver(DirectSolver):
 
     def scores(self, ridge: Ridge) -> RidgeScores:
         """The scores alone: k c flops for each block's k eigenvalues and c columns."""
-        blocks = self.problem.blocks
-        return RidgeScores(self.problem, [self.factor(block, ridge).in_eigenvectors() for block in blocks])
+        return RidgeScores(self.problem, [self.factor(block, ridge).in_eigenvectors() for block in self.problem.blocks])
 
     def solve(self, ridge: Ridge, *, scores: bool = False) -> Solution:
         """With the scores, which come for nothing, but for penalties."""
@@ -168,8 +167,7 @@ def solve(problem: Problem, ridges: Sequence[Ridge], *, scores: bool = False) ->
 
 def factor_of(problem: Problem, block: Block, ridge: Ridge) -> BlockFactor:
     """A block's factor by the first of the solvers that gives one."""
-    factors = (kind(problem).factor(block, ridge) for kind in SOLVERS)
-    return next(factor for factor in factors if factor is not None)
+    return next(factor for factor in (kind(problem).factor(block, ridge) for kind in SOLVERS) if factor is not None)
 
 
 def solve_bytes(size: Size) -> int:

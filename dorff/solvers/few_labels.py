@@ -106,8 +106,7 @@ def few_label_errors(
     errors = FoldErrors.none([RUNG] * len(ridges), folds[0].q)
     for held, fold in enumerate(folds):
         others = [other for number, other in enumerate(folds) if number != held]
-        training = _Training.of(others, setting, penalties[0] if penalties else None, common)
-        if training is None:
+        if (training := _Training.of(others, setting, penalties[0] if penalties else None, common)) is None:
             return None
         rows, seen = common.rows(fold), common.turned(fold, training.spectrum)
         for number, ridge in enumerate(ridges):

@@ -20,9 +20,8 @@ Operator = Callable[[FloatArray], Sequence[FloatArray]]
 
 class Border(NamedTuple):
     """The last 1 + q columns of the sums M (w, w) of one pattern of targets: `columns` (w, 1 + q); n rows, about `y0`;
-    `unit` is the sums' relative rounding error.
-
-    They are all that right-hand sides, the intercept, scales and a covariance of the targets need."""
+    `unit` is the sums' relative rounding error. They are all that right-hand sides, the intercept, scales and a
+    covariance of the targets need."""
 
     m: int
     n: int

@@ -16,13 +16,12 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from scipy.linalg import lapack
 
-from dorff.moments import BoolArray, FloatArray, Moments, pooled
+from dorff.moments import BoolArray, FloatArray, IntArray, Moments, pooled
 from dorff.solvers.cg import ConjugateGradients
 from dorff.solvers.problem import check_width
 from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors, about_mean, rounding_level
 from dorff.solvers.setting import Setting
-from dorff.solvers.system import IntArray
 
 WIDEST: Final = 32.0  # the largest of the shifts that one factor serves, over the least
 MOST_STEPS: Final = 60  # of conjugate gradients; more are not neighbours
@@ -110,8 +109,7 @@ class Family(NamedTuple):
         for i in range(r):
             for j in range(i + 1):
                 # S is symmetric: its transpose, and that of the product, lie in memory as G does
-                coupling = (self.psi[j].T @ self.psi[i]).T
-                np.multiply(S.T, coupling, out=G[i * m : (i + 1) * m, j * m : (j + 1) * m])
+                np.multiply(S.T, (self.psi[j].T @ self.psi[i]).T, out=G[i * m : (i + 1) * m, j * m : (j + 1) * m])
         G[np.diag_indices(r * m)] += shift
         factor, failed = lapack.dpotrf(G, lower=1, overwrite_a=1, clean=0)
         if failed:
@@ -191,8 +189,7 @@ class Training(NamedTuple):
         """`digits_left` (ridges,) of each's worst system, for solutions X (k, c), eigenvalues from `least` (c,) on."""
         columns = self.columns(0, ridges)
         conditions = (self.top + columns.shift) / (least + columns.shift)
-        energy = np.maximum(columns.energy, np.finfo(np.float64).tiny)
-        sizes = np.sqrt(self.top * np.einsum("kc,kc->c", X, X) / energy)
+        sizes = np.sqrt(self.top * np.einsum("kc,kc->c", X, X) / np.maximum(columns.energy, np.finfo(np.float64).tiny))
         each = [digits_left(one, unit, size=size) for one, size in zip(conditions, sizes, strict=True)]
         return np.asarray(np.min(np.reshape(each, (len(ridges), -1)), axis=1))
 
@@ -264,8 +261,7 @@ def _solutions(family: Family, columns: Columns) -> _Solved | None:
     for group in near_shifts(columns.shift):
         pole = float(np.sqrt(columns.shift[group].min() * columns.shift[group].max()))
         far = np.isin(columns.whose[group], list(strange))
-        left = _near(family, columns, len(family.matrices) - 1, group[~far], pole, solutions)
-        if left is None:
+        if (left := _near(family, columns, len(family.matrices) - 1, group[~far], pole, solutions)) is None:
             return None
         left = np.concatenate([group[far], left])
         for whose in np.unique(columns.whose[left]):

@@ -282,8 +282,7 @@ def noise_variance(problem: Problem, solution: Solution) -> FloatArray | None:
     """(q,): of the targets' noise in their own units, for a row of mean weight; None where it takes more than the
     solution. Of targets that are problems of their own: where the evidence is greatest if the ridge is its own too;
     one ridge for all can fit none, and the residuals over the degrees of freedom left depend on it least."""
-    variance = solution.variance
-    if variance is None or not independent(problem):
+    if (variance := solution.variance) is None or not independent(problem):
         return None
     if len(variance) > 1 and solution.ridges is None and not problem.penalty_borders:
         if solution.rss is None or solution.freedom is None:

@@ -9,10 +9,9 @@ import numpy as np
 import dorff.solvers.select as select
 from dorff.errors import InputError
 from dorff.features import FeatureMap
-from dorff.kernels import Covariance, Decomposable, Factor, Learned, OperatorKernel
+from dorff.kernels import Covariance, Decomposable, Factor, FloatArray, Learned, OperatorKernel
 from dorff.model.posterior import Posterior
 from dorff.model.weights import Density, OperatorWeights, operator_weights
-from dorff.moments import FloatArray
 from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import SpectralSolver, problem_of, solve
@@ -148,8 +147,7 @@ class Setting:
         """What `fit_of` takes, for each ridge; `spectral` asks for the blocks' spectra."""
         kernel, scale = self.fixed(parts), self.scaling(parts)
         if self.method == CG:
-            iterated = self._iterated(self.weights(kernel), parts, scale, ridges, scores=scores)
-            return [(kernel, *one) for one in iterated]
+            return [(kernel, *one) for one in self._iterated(self.weights(kernel), parts, scale, ridges, scores=scores)]
         problem = self._of_weights(self.weights(kernel), parts, scale)
         if (learned := learned_term(self.kernel)) is not None or spectral:
             # The matrix of each block is given up for its spectrum.
@@ -273,8 +271,7 @@ class Setting:
             if weights.separable and not targets_apart(weights, self.observe):
                 # Their noise ties all columns together, or what of the intercept C leaves open does.
                 weights = replace(weights, root=np.repeat(weights.root, len(weights.gain), axis=0))
-            of = self._preconditioned(weights, parts, self.scaling(parts))
-            return sampled_posterior(of, fit.solution, noise)
+            return sampled_posterior(self._preconditioned(weights, parts, self.scaling(parts)), fit.solution, noise)
         return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
 
     def check_scored(self) -> None:
@@ -308,8 +305,7 @@ class Setting:
         kernel = kernel if weight == 1 else weight * kernel
         problem = self._of_weights(self.weights(kernel), parts, problem.scale)
         if block.squared:  # of triangles each matrix has an SVD of its own
-            blocks = (replace(problem.blocks[0], given=block.spectrum, G=np.empty((0, 0))),)
-            problem = replace(problem, blocks=blocks)
+            problem = replace(problem, blocks=(replace(problem.blocks[0], given=block.spectrum, G=np.empty((0, 0))),))
         return kernel, problem, replace(SpectralSolver(problem).solve(ridge), converged=learned.converged)
 
     def fit_of(self, kernel: OperatorKernel, problem: Problem, solution: Solution) -> Fit:

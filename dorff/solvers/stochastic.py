@@ -127,11 +127,10 @@ class _Iteration:
 
 
 def samples(of: Preconditioned, ridge: float, column: int, noise: FloatArray | None = None) -> FloatArray:
-    """X (k, SAMPLES), independent Gaussian vectors of the covariance A^-1 (G_D + shift) A^-1, for a column's
-    system; G_D is G with each target's part times its `noise` (t,), else G. InputError where an iteration does not end.
-
-    X = A^-1 L sqrt(L^-1 (G_D + shift) L^-*) w for normal w: the root by Lanczos' iteration, as above, whose vectors are
-    the residuals of conjugate gradients. These run twice, so that no more than one of them is held."""
+    """X (k, SAMPLES), independent Gaussian vectors of the covariance A^-1 (G_D + shift) A^-1, for a column's system;
+    G_D is G with each target's part times its `noise` (t,), else G. InputError where an iteration does not end. X =
+    A^-1 L sqrt(L^-1 (G_D + shift) L^-*) w for normal w: the root by Lanczos' iteration, as above, whose vectors are the
+    residuals of conjugate gradients. These run twice, so that no more than one of them is held."""
     (system, inverse), shift = of, of.system.problem.l * ridge
     rng, X = np.random.default_rng(0), np.empty((system.size, SAMPLES))
     for start in range(0, SAMPLES, PROBES):

@@ -216,8 +216,7 @@ def _listed(least: int, wanted: str, remedy: str, value: object) -> tuple[object
 
 
 terms = partial(_listed, 1, "{weight, kernel}, at least one", "add a term")
-_ONE = "add a view, or write the kernel of the only one itself"
-views = partial(_listed, 2, "{inputs, kernel}, two at least", _ONE)
+views = partial(_listed, 2, "{inputs, kernel}, two at least", "add a view, or write the kernel of the only one itself")
 
 
 def class_weight(value: object) -> str | tuple[tuple[str, float], ...]:

@@ -68,8 +68,7 @@ class LocalCluster(ClusterSpec):
 
     def of_work(self, seconds: float) -> "ClusterSpec":
         """The driver for what it has done before workers are there, by itself."""
-        small = self.small_jobs == "driver" and seconds <= self.START
-        return SerialCluster(memory=self.memory) if small else self
+        return SerialCluster(memory=self.memory) if self.small_jobs == "driver" and seconds <= self.START else self
 
 
 class SerialCluster(ClusterSpec):

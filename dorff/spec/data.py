@@ -39,8 +39,7 @@ def _unseen(_: "Data", job: Any) -> str:
 
 
 def _boundless(_: "Data", job: Any) -> str:
-    may = job.features.kind in ("lattice", checks.AUTO)
-    return "" if may else "features.sampler is no lattice, and sees no box"
+    return "" if job.features.kind in ("lattice", checks.AUTO) else "features.sampler is no lattice, and sees no box"
 
 
 class Data(Part):
@@ -107,8 +106,7 @@ class KnnSpec(Part):
     exp(-|x - z|^2 / (2 t^2)), in the scaled inputs' units.
 
     `within: leaf` looks for neighbours among runs of rows inside a leaf, and keeps no graph on disk. Where rows were
-    appended to the data the graph is made anew (`append: rebuild`), or they are linked to it, and the old edges stay.
-    """
+    appended to the data the graph is made anew (`append: rebuild`), or they are linked to it, and old edges stay."""
 
     type: Literal["knn"] = "knn"
     neighbours: Annotated[int, Field(ge=1)] = 10

@@ -74,11 +74,9 @@ _Loader.add_implicit_resolver(
 
 
 def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | None = None) -> Job:
-    """The job that the YAML file `path` describes; its relative paths start from the file's folder.
-
-    Every path in it must lead, links followed, to a place below `root`, if one is given.
-
-    Raises InputError, one sentence, for whatever is wrong with the file."""
+    """The job that the YAML file `path` describes; its relative paths start from the file's folder. Every path in it
+    must lead, links followed, to a place below `root`, if one is given. Raises InputError, one sentence, for whatever
+    is wrong with the file."""
     source = Path(path)
     if root is not None and not Path(root).is_dir():
         raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")

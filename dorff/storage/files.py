@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from dorff.errors import DorffError, IncompleteError, InputError
+from dorff.errors import NO_SPACE, DorffError, IncompleteError, InputError
 from dorff.storage.location import locate
 
 Record = dict[str, Any]
@@ -28,7 +28,7 @@ def space_on(path: Path) -> Iterator[None]:
         with reading(path):
             yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in NO_SPACE:
             raise IncompleteError(f"{path}: no space left on the disk; free some and {_AGAIN}") from error
         if error.errno in _REFUSED and not isinstance(error, DorffError):  # of a storage that says it in full
             raise InputError(f"{path}: cannot be written ({error.strerror}); choose another path") from error

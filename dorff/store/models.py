@@ -23,10 +23,7 @@ from dorff.errors import DorffError, InputError, LeaseError
 from dorff.features import FeatureMap, Projected, feature_arrays, features_from
 from dorff.features.base import check_array
 from dorff.frequencies.transforms import Arrays, Dense
-from dorff.model import Model
-from dorff.model.calibration import HeldSample
-from dorff.model.posterior import Posterior
-from dorff.model.weights import OperatorWeights
+from dorff.model import HeldSample, Model, OperatorWeights, Posterior
 from dorff.storage import files
 from dorff.storage.location import locate
 from dorff.store.lease import Lease
@@ -143,8 +140,7 @@ def _current(root: Path) -> tuple[str, str | None] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     text = raw[:-9].decode("ascii", "replace")
-    parts = _CURRENT.fullmatch(text)
-    if parts is None or raw != f"{text} {zlib.crc32(text.encode()):08x}".encode():
+    if (parts := _CURRENT.fullmatch(text)) is None or raw != f"{text} {zlib.crc32(text.encode()):08x}".encode():
         remedy = "give one of the versions themselves, or publish again"
         raise InputError(f"{path}: is damaged: it should name a version such as v000001, with a checksum; {remedy}")
     return parts[1], parts[2]

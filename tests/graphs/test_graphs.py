@@ -214,12 +214,12 @@ def test_the_graph_is_symmetric_and_the_plain_one(X: FloatArray, k: int, weights
 
 def test_weights_are_the_same_from_either_end() -> None:
     d, s, t = RNG.uniform(0, 2, (3, 500))
-    assert (graphs.edge_weights(d, s, t) == graphs.edge_weights(d, t, s)).all()
+    assert (neighbourhood.edge_weights(d, s, t) == neighbourhood.edge_weights(d, t, s)).all()
 
 
 def test_rows_of_no_extent_weigh_one_together_and_nothing_apart() -> None:
     d, s, t = np.array([0.0, 0.0, 1.0, 1.0]), np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.0, 0.0, 1.0, 0.5])
-    assert graphs.edge_weights(d, s, t).tolist() == [1.0, 1.0, 0.0, np.exp(-2.0)]
+    assert neighbourhood.edge_weights(d, s, t).tolist() == [1.0, 1.0, 0.0, np.exp(-2.0)]
 
 
 def test_a_graph_in_parts_is_the_whole_one() -> None:
@@ -229,9 +229,11 @@ def test_a_graph_in_parts_is_the_whole_one() -> None:
     own = np.concatenate([graphs.own_scale(*part) for part in lists])
     index, distance = (np.concatenate(parts) for parts in zip(*lists, strict=True))
     i, j = np.repeat(np.arange(90), 5), index.ravel()
-    i, j, w = graphs.both_ways(i, j, 0.5 * graphs.edge_weights(distance.ravel(), own[i], own[j], knn.weights))
+    i, j, w = neighbourhood.both_ways(
+        i, j, 0.5 * neighbourhood.edge_weights(distance.ravel(), own[i], own[j], knn.weights)
+    )
     order = RNG.permutation(len(i))
-    W = graphs.adjacency(i[order], j[order], w[order], (90, 90))
+    W = neighbourhood.adjacency(i[order], j[order], w[order], (90, 90))
     whole = graphs.local_graph(X, knn)
     assert all((getattr(W, part) == getattr(whole, part)).all() for part in ("indptr", "indices", "data"))
 
@@ -340,17 +342,17 @@ def test_weights_that_differ_are_named() -> None:
 def test_a_list_names_each_edge_once_or_twice() -> None:
     i, j, w = np.array([3, 0, 1, 2, 2]), np.array([1, 2, 3, 2, 0]), np.array([0.5, 2.0, 0.5, 9.0, 2.0])
     for count in (2, 5):
-        found = graphs.undirected(i[:count], j[:count], w[:count], both=False)
+        found = neighbourhood.undirected(i[:count], j[:count], w[:count], both=False)
         assert [part.tolist() for part in found] == [[0, 1], [2, 3], [2.0, 0.5]]
     with pytest.raises(InputError, match=r"got 0.5 from 1 to 3 and 0.7 from 3 to 1; give the edge once"):
-        graphs.undirected([3, 1], [1, 3], [0.7, 0.5], both=False)
+        neighbourhood.undirected([3, 1], [1, 3], [0.7, 0.5], both=False)
     with pytest.raises(InputError, match=r"got 0.5 from 1 to 3 and 0.7 from 3 to 1; give the edge once"):
-        graphs.undirected([1, 1], [3, 3], [0.7, 0.5], both=False)
+        neighbourhood.undirected([1, 1], [3, 3], [0.7, 0.5], both=False)
     with pytest.raises(InputError, match=r"got 0.5 from 1 to 3 and 0.0 from 3 to 1; make it symmetric"):
-        graphs.undirected([1, 1], [3, 3], [0.5, 0.5], both=True)
+        neighbourhood.undirected([1, 1], [3, 3], [0.5, 0.5], both=True)
     with pytest.raises(InputError, match="wanted an entry once, got several between 1 and 3"):
-        graphs.undirected([1, 1, 3], [3, 3, 1], [0.5, 0.5, 0.5], both=True)
-    assert [len(part) for part in graphs.undirected([], [], [], both=True)] == [0, 0, 0]
+        neighbourhood.undirected([1, 1, 3], [3, 3, 1], [0.5, 0.5, 0.5], both=True)
+    assert [len(part) for part in neighbourhood.undirected([], [], [], both=True)] == [0, 0, 0]
 
 
 def test_entries_at_one_place_are_added_whatever_their_type() -> None:
@@ -361,7 +363,7 @@ def test_entries_at_one_place_are_added_whatever_their_type() -> None:
 @pytest.mark.parametrize(("i", "j"), [(0, 4), (4, 0), (-1, 0), (0, -1)])
 def test_a_node_out_of_range_is_named(i: int, j: int) -> None:
     with pytest.raises(InputError, match=f"P: wanted nodes from 0 to 3, one a row, got an edge from {i} to {j}"):
-        graphs.check_edges([0, i], [1, j], [1.0, 1.0], n=4, what="P")
+        neighbourhood.check_edges([0, i], [1, j], [1.0, 1.0], n=4, what="P")
 
 
 # --- what a job says

@@ -31,7 +31,8 @@ from dorff.engine.base import Done
 from dorff.engine.clusters import local_cluster
 from dorff.engine.dask import DaskEngine
 from dorff.errors import IncompleteError, InputError, LeaseError
-from dorff.graphs import KNN, Given, Graph, Identity, check_edges, edge_weights, local_graph, neighbours, own_scale
+from dorff.graphs import KNN, Given, Graph, Identity, local_graph, neighbours, own_scale
+from dorff.graphs.neighbourhood import check_edges, edge_weights
 from dorff.kernels.scalar import FloatArray
 from dorff.manifold import build_edges, build_knn, build_spec
 from dorff.manifold.build_knn import _landmarks

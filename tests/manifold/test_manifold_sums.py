@@ -37,7 +37,8 @@ from dorff.manifold.laplacian_sums import finished
 from dorff.manifold.leaves import ShardPart, group_reads
 from dorff.manifold.leaves import Shards as BuiltShards
 from dorff.moments import UNIT, Accumulator, FloatArray, IntArray, Moments, syr2k
-from dorff.passes import BlockSums, FoldRule, Leaf, Pass, freeze, frozen_hash, load_pass, sum_leaf
+from dorff.passes import BlockSums, FoldRule, Leaf, Pass, frozen_hash, load_pass, sum_leaf
+from dorff.passes.frozen import freeze
 from dorff.plan import graph_sizes
 from dorff.plan.graph_sizes import (
     GROUP_ROWS,

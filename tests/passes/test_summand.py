@@ -17,7 +17,8 @@ from dorff.engine import SerialEngine, open_engine
 from dorff.errors import StoppedError
 from dorff.errors.stopping import clear_stop, request_stop
 from dorff.moments import FloatArray
-from dorff.passes import FoldRule, Leaf, Pass, Tree, freeze, frozen_hash, load_pass
+from dorff.passes import FoldRule, Leaf, Pass, Tree, frozen_hash, load_pass
+from dorff.passes.frozen import freeze
 from dorff.spec.cluster import LocalCluster
 from dorff.store.receipts import Checkpoint
 

@@ -13,8 +13,9 @@ import pytest
 from pass_specs import spec_of
 
 from dorff.engine import Task
-from dorff.passes import FoldRule, Leaf, PassSums, Place, Tree
+from dorff.passes import FoldRule, Leaf, PassSums, Tree
 from dorff.passes.blocks import most_sums
+from dorff.passes.frozen import Place
 from dorff.passes.leaf import merge_nodes
 from dorff.plan import costs
 from dorff.spec.job import Job
