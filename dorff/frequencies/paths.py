@@ -184,9 +184,8 @@ def _forms(graph: SkeletonGraph, rng: np.random.Generator, d: int) -> tuple[Spar
     parts = [(own, forms) for space, own, _ in graph.spaces if (forms := space.forms(rng, len(own))) is not None]
     if not parts:
         return None
-    sizes = [np.full(*one.values.shape) for _, one in parts] + [
-        np.full(len(own), one.imaginary is not None) for own, one in parts
-    ]
+    sizes = [np.full(len(own), one.values.shape[1]) for own, one in parts]
+    sizes += [np.full(len(own), int(one.imaginary is not None)) for own, one in parts]
     columns = [np.sort(own[one.columns], axis=1).ravel() for own, one in parts]  # of a basis any order has the same law
     columns += [own[one.imaginary] for own, one in parts if one.imaginary is not None]
     values = np.concatenate([one.values.ravel() for _, one in parts])

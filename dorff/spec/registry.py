@@ -125,7 +125,8 @@ class Word:
         if value in self.names:
             raise Refusal(f"must be a mapping of keys, came {show(value)}; write {{type: {value}}}")
         if isinstance(value, str):
-            KnownNames(tuple(dict.fromkeys((*self.names, self.alone or self.names[0]))), self.later).name(value)
+            alone = () if self.alone in (None, *self.names) else (self.alone,)
+            KnownNames((*self.names, *alone), self.later).name(value)
         if not isinstance(value, dict):
             return Typed.model_validate(value, context=info.context)
         if (keyed := _keyed(self.registry, value)) is not None:
