@@ -244,6 +244,7 @@ SPACES: Final = Registry("spaces", "dorff.kernels")  # of a skeleton's inputs
 OUTPUTS: Final = Registry("outputs", "dorff.kernels")
 SAMPLERS: Final = Registry("samplers", "dorff.frequencies")
 GRAPHS: Final = Registry("graphs", "dorff.graphs")  # `build` gives one of the graphs of `dorff.graphs`
+LOSSES: Final = Registry("losses", "dorff.model.losses")  # `build` gives a `Loss`
 CRITERIA: Final = Registry("criteria", "dorff.solvers.scores")  # `build` gives a `Criterion`
 HELD_OUT: Final = ("kfold", "loo")  # those that score predictions of rows held out
 #: `build` is called with the options and with seconds of patience, and gives an `engine.Engine`.
