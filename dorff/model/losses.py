@@ -8,7 +8,7 @@ from below, which gives a duality gap without another pass (`solvers.minimise`).
 Targets are in scaled units, as the fit has them; one-hot rows of classes stay ones and zeros."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dorff.errors import InputError
 from dorff.spec.part import Part, Positive, Takes
-from dorff.spec.registry import LOSSES, Config, Entry, lazily
+from dorff.spec.registry import LOSSES, Entry, lazily
 
 FloatArray = npt.NDArray[np.float64]
 expit = lazily("scipy.special", "expit")
@@ -111,7 +111,7 @@ class Huber(Loss):
         r = f - y
         u = np.clip(r, -self.delta, self.delta)
         value = u * (2.0 * r - u)
-        return Terms(value, value, 2.0 * u, 2.0 * (np.abs(r) < self.delta))
+        return Terms(value, value, 2.0 * u, np.where(np.abs(r) < self.delta, 2.0, 0.0))
 
     def config(self) -> Any:
         return {self.kind: self.delta}
@@ -172,7 +172,7 @@ class Quantiles(Loss):
         return np.asarray((vectors[:, some] * np.sqrt(values[some])).T)
 
     def offsets(self, deviation: FloatArray) -> FloatArray:
-        return np.outer(deviation, ndtri(np.array(self.quantiles))).ravel()
+        return np.asarray(np.outer(deviation, ndtri(np.array(self.quantiles))).ravel())
 
     def config(self) -> Any:
         return {self.kind: list(self.quantiles), "coupling": self.coupling}
@@ -238,7 +238,7 @@ class Multinomial(Loss):
         return np.asarray(p * (v - np.sum(p * v, axis=1, keepdims=True)))
 
     def start(self, f: FloatArray) -> FloatArray:
-        return 4.0 * (f - 1.0 / f.shape[-1])
+        return np.asarray(4.0 * (f - 1.0 / f.shape[-1]))
 
     def outcome(self, f: FloatArray) -> FloatArray:
         return np.asarray(np.exp(log_softmax(f, axis=1)))
@@ -272,7 +272,7 @@ class SquaredHinge(Loss):
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         s = 2.0 * y - 1.0
         short = np.maximum(1.0 - s * f, 0.0)
-        return Terms(short**2, short**2, -2.0 * s * short, 2.0 * (short > 0))
+        return Terms(short**2, short**2, -2.0 * s * short, np.where(short > 0, 2.0, 0.0))
 
     def start(self, f: FloatArray) -> FloatArray:
         return 2.0 * f - 1.0
@@ -298,7 +298,7 @@ class SimplexHinge(Loss):
 
     def start(self, f: FloatArray) -> FloatArray:
         K = f.shape[-1]
-        return (f - 1.0 / K) * K / (K - 1)
+        return np.asarray((f - 1.0 / K) * K / (K - 1))
 
 
 def _clipped(t: FloatArray, width: float, low: Any, high: Any) -> tuple[FloatArray, FloatArray]:

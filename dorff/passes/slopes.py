@@ -9,7 +9,7 @@ import numpy as np
 from dorff import moments
 from dorff.errors import InputError
 from dorff.features import FeatureMap
-from dorff.model.losses import Loss, as_loss
+from dorff.model.losses import Loss, Terms, as_loss
 from dorff.moments import FloatArray
 from dorff.passes.blocks import RowSums
 
@@ -114,9 +114,7 @@ class SlopeSums(RowSums):
                 self._add_curvature(Z, np.hstack([w * one.curvature for one in each]))
                 return
             slopes = np.hstack([w * one.slope for one in each])
-            squares = [w * one.slope**2 / 2.0 for one in each]
-            sums = [[w * one.value, w * one.smooth, half, w * one.curvature] for one, half in zip(each, squares)]
-            beside = np.hstack([np.array([part.sum(axis=0) for part in one]) for one in sums])
+            beside = np.hstack([_beside(w, one) for one in each])
         sums_of_fold = self.of((fold, ""))
         assert isinstance(sums_of_fold, SlopeAdder)
         sums_of_fold.add_slopes(Z, slopes, beside)
@@ -133,3 +131,9 @@ class SlopeSums(RowSums):
         if self._of.curved:
             return moments.Accumulator(self._features.m, 0, np.zeros(0))
         return SlopeAdder(self._features.m, self._of.V.shape[1])
+
+
+def _beside(w: FloatArray, terms: Terms) -> FloatArray:
+    """(BESIDE, c) over rows of weights w (n, c)."""
+    each = (terms.value, terms.smooth, terms.slope**2 / 2.0, terms.curvature)
+    return np.array([np.sum(w * one, axis=0) for one in each])

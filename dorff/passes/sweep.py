@@ -2,9 +2,9 @@
 loss comes to at a few functions, which an iteration asks for (`slopes.Question`).
 
 A sweep is named by a hash of the pass's name, the data's stamp and what is asked: columns V are in a file that workers
-read, leaves leave receipts as those of any pass do, and the total stays in one file until the solve is over. A driver that
-was killed asks for the same products again, in the same order: those that were finished are read, the one that was not
-goes on from its receipts, and the solver is where it was.
+read, leaves leave receipts as those of any pass do, and the total stays in one file until the solve is over. A driver
+that was killed asks for the same again, in the same order: what was finished is read, the one that was not goes on from
+its receipts, and the solver is where it was.
 
 Each solve has a folder of its own for its sweeps, so that solves of one pass do not meet; it is deleted when the solve
 is over. The folder of a solve that was given up stays until another solve of the pass ends a month later or more."""
