@@ -127,7 +127,8 @@ def plan(
         "route", "reason", "passes",
     )  # fmt: skip
     buckets = asked_of_buckets(planned.job, planned.dataset, costs)
-    missing = None if terms or costs.route == "streaming" else planned.missing_rows()
+    iterates = costs.route == "streaming" or planned.job.solve.other_loss
+    missing = None if terms or iterates else planned.missing_rows()
     costs = costs if missing is None else costs.of_passes(missing / planned.dataset.rows)
     text = _costs_text(planned, costs, buckets, missing)
     result = {key: getattr(costs, key) for key in keys} | {"in_driver": planned.cluster().in_driver} | buckets

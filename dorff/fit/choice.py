@@ -13,9 +13,11 @@ from dorff.data import RowBlock
 from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
 from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
+from dorff.model.losses import Quantiles
 from dorff.moments import Kind, Moments, Part, Solvable, pinned
 from dorff.passes import usable
 from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
+from dorff.plan.sharing import loss_of
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
@@ -29,7 +31,7 @@ def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = No
     solving, each = plan.job.solve, list(product(enumerate(plan.fitted()), plan.weights))
     on_lattice = plan.spec.sums is Kind.TOEPLITZ
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
-    standardize = solving.standardize and plan.dataset.labels is None
+    standardize = solving.standardize and plan.dataset.labels is None and loss_of(plan.job).takes == "numbers"
     own = [kernel.config() for kernel in plan.sources()]
     sample = left_out_rows(plan) if solving.select == "loo" else None
     return [
@@ -126,6 +128,9 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
     names = list(dataset.target_columns)
     if plan.job.solve.observe is not None and plan.observe is not None:
         names = [f"f{number}" for number in range(plan.observe.shape[1])]
+    loss = loss_of(plan.job)
+    if isinstance(loss, Quantiles):
+        names = [f"{name} q{quantile:g}" for name in names for quantile in loss.quantiles]
     info: dict[str, Any] = {
         "data": {
             "store": plan.spec.store,
@@ -147,6 +152,8 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         "versions": {name: version(name) for name in ("dorff", "numpy", "scipy", "zarr", "numba", "dask")}
         | {"python": platform.python_version()},
     }
+    if plan.job.solve.other_loss:
+        info["loss"] = loss.config()
     if dataset.encoding:
         info["data"]["encoding"] = dataset.encoding
     if dataset.missing:

@@ -4,7 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -41,13 +41,15 @@ def folds_with_rows(sums: Mapping[Part, S], no_rows: str, no_target: Callable[[i
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A choice among `settings`, and the `sums` of each fold and pattern of targets that it was made from: none where
-    an iteration read the rows themselves. `one_held`: fold 0 alone is held out, the other is all else. Noise,
-    posterior and evidence are computed when first asked for, and kept."""
+    an iteration read the rows themselves. `one_held`: fold 0 alone is held out, the other is all else. `others` are the
+    fits without a fold that were made with it. Noise, posterior and evidence are computed when first asked for, and
+    kept."""
 
     settings: Sequence[Setting]
     sums: Mapping[Part, Solvable]
     choice: Choice
     one_held: bool = False
+    others: Mapping[int, Fit] = field(default_factory=dict)
 
     @property
     def fit(self) -> Fit:
@@ -64,6 +66,8 @@ class Fitted:
 
     def without(self, fold: int) -> "Fitted":
         """The same choice, solved for all rows but those of one fold; some must be left."""
+        if fold in self.others:
+            return replace(self, choice=replace(self.choice, fit=self.others[fold]))
         rest = replace(self, sums={part: one for part, one in self.sums.items() if part[0] != fold})
         parts, setting = rest.total()
         (fit,) = setting.solve(parts, [carried_ridges(setting, parts, self.fit)])

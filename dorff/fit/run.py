@@ -15,6 +15,7 @@ from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.held import calibrate, held_by, judged
+from dorff.fit.minimised import Minimised, check_targets, minimise
 from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_left, run_pass, sum_terms
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
@@ -76,10 +77,10 @@ class _FitRun:
 
 def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[FitReport], FitReport]) -> FitReport:
     job = run.plan.job
-    if run.plan.dataset.labels is None:  # the noise of classes is told only where it comes for nothing
+    if run.plan.dataset.labels is None and not job.solve.other_loss:  # that of classes is told where it costs nothing
         with pinned():
             solved = replace(solved, fitted=solved.fitted.noised)
-    alone = left_alone(solved.last[0], solved.fitted)
+    alone = None if job.solve.other_loss else left_alone(solved.last[0], solved.fitted)
     model, quality = _model(solved, alone, run.peak)
     warnings = _warnings(solved, quality, model.held, alone)
     report = _report(solved, quality, warnings, run.peak.bytes if job.cluster.on_this_machine else None)
@@ -120,6 +121,7 @@ class Solved:
     fitted: Fitted
     threads: int
     made: dict[str, Any]
+    minimised: Minimised | None = None
 
     @property
     def last(self) -> tuple[Plan, PassResult]:
@@ -144,6 +146,8 @@ def _solved(run: _FitRun) -> Solved | FitReport:
     plan, peak = run.plan, run.peak
     if plan.costs.route == "streaming":
         return _streamed(run)
+    if plan.job.solve.other_loss:
+        check_targets(plan)
     passed, threads = _pass(run)
     same = same_rows(plan, passed)
     if same is not None and (report := _unchanged(plan, same, passed)) is not None:
@@ -153,6 +157,8 @@ def _solved(run: _FitRun) -> Solved | FitReport:
     _say(plan, f"all rows are summed; solving for {plan.costs.m:,} features by route {plan.costs.route}")
     fitted = solve_pass(plan, passed)
     peak.sample()
+    if plan.job.solve.other_loss:
+        return _by_loss(run, fitted, passed, of)
     # Of rounded features more digits would be for nothing.
     worth = fitted.fit.solution.ill_conditioned and plan.job.features.precision == "double"
     worth = worth and plan.costs.route == "direct"
@@ -163,6 +169,16 @@ def _solved(run: _FitRun) -> Solved | FitReport:
         second, threads = _pass(replace(run, plan=again, lease=lease, cluster=again.cluster()))
     peak.sample()
     return Solved(((plan, passed), (again, second)), solve_pass(again, second), threads, of)
+
+
+def _by_loss(run: _FitRun, fitted: Fitted, passed: PassResult, of: dict[str, Any]) -> Solved:
+    """The fit by squares is where the loss's begins, on an engine that stays open throughout."""
+    with _opened(run) as running:
+        minimised = minimise(run.plan, fitted, passed, running, run.progress)
+        threads = running.threads
+    run.peak.sample()
+    passes = ((run.plan, minimised.passed), (run.plan, passed))
+    return Solved(passes, minimised.fitted, threads, of, minimised)
 
 
 def _streamed(run: _FitRun) -> Solved:
@@ -232,6 +248,8 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
         if plan.job.posteriors:
             _say(plan, "solved; deviations are next")
         model = judged(model, plan, fitted, passed)  # whose posterior goes before that of all rows comes
+        if solved.minimised is not None:
+            return replace(model, posterior=solved.minimised.posterior), None
         model = replace(model, posterior=posterior_of(plan, fitted))
         quality = quality_of(fitted, plan.dataset.target_columns, held_by(plan), looked(plan), model.held, alone)
     elif plan.job.solve.calibrate:
@@ -301,6 +319,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         choices=[asdict(one) for one in plan.choices],
         patterns=None if (kept := plan.frozen().constants.patterns) is None else list(kept),
         table=[_trial(score, plan) for score in choice.table],
+        loss=None if solved.minimised is None else solved.minimised.summary,
         kernel_error=solved.lattice_error[0],
     )
 

@@ -10,13 +10,13 @@ Targets are in scaled units, as the fit has them; one-hot rows of classes stay o
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.spec.part import Part, Positive, Takes
+from dorff.spec.part import Levels, NotNegative, Part, Positive
 from dorff.spec.registry import LOSSES, Entry, lazily
 
 FloatArray = npt.NDArray[np.float64]
@@ -327,21 +327,12 @@ class EpsilonSpec(Part):
     epsilon_insensitive: Positive = 0.1
 
 
-def _quantiles(value: Any) -> Quantiles:
-    if not isinstance(value, list | tuple) or not all(type(one) in (int, float) for one in value):
-        raise InputError(f"wanted a list of numbers between 0 and 1, got {value!r}")
-    return Quantiles(tuple(map(float, value)))
-
-
-_LEVELS: Final = {"type": "array", "minItems": 1, "items": {"type": "number", "exclusiveMinimum": 0, "maximum": 1}}
-
-
 class QuantilesSpec(Part):
     """Which quantiles, in order; and how freely those of one target differ in shape: at `coupling` 0 they are constants
     apart."""
 
-    quantiles: Annotated[tuple[float, ...], Takes(_quantiles, _LEVELS)]
-    coupling: Annotated[float, Takes(lambda value: Quantiles((0.5,), value), {"type": "number", "minimum": 0})] = 1.0
+    quantiles: Levels
+    coupling: NotNegative = 1.0
 
 
 LOSSES.add(

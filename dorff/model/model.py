@@ -14,6 +14,7 @@ from dorff.frequencies import Modes
 from dorff.kernels import FloatArray, MultiView, OperatorKernel, mean_of
 from dorff.kernels.stretched import Stretched
 from dorff.model.calibration import Conformal, HeldSample, check_level
+from dorff.model.losses import Loss, as_loss
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights
 from dorff.spec.registry import lazily
@@ -257,6 +258,11 @@ class Model:
         kind = conformal if noise and views is None else False
         half = self.factor(level, conformal=kind) * self.std(X, noise=noise, views=views)
         return mean - half, mean + half
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The loss that it was fitted by."""
+        return as_loss(self.info.get("loss", "squared"))
 
     @cached_property
     def conformal(self) -> Conformal | None:

@@ -25,7 +25,7 @@ from dorff.plan.graph_sizes import GiB, MiB
 from dorff.plan.lattice import LatticeCosts, lattice_costs, own_recipes
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
-from dorff.plan.routes import Means, Route, Shape, Way, choose_route
+from dorff.plan.routes import Means, Route, Shape, Way, choose_route, evaluations
 from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.spec.job import Job
@@ -145,6 +145,7 @@ def estimate(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), folds), light,
         solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.posteriors,
+        *(evaluations(job, q, folds) if job.solve.other_loss else (0, 0)),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -326,6 +327,8 @@ def leaves_out(job: Job, k: int) -> bool:
 
 def keeps_posterior(job: Job, k: int) -> bool:
     """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes."""
+    if job.solve.other_loss:
+        return False  # what squares would leave of it is not the loss'
     return job.posteriors > 0 or (job.solve.posterior is not False and 8 * k * k <= SMALL_POSTERIOR)
 
 

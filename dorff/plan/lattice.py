@@ -49,6 +49,7 @@ def summed(spec: PassSpec, dataset: Dataset) -> PassSpec:
 def summable(job: Job, recipe: Recipe) -> bool:
     """Whether a job can do with sums of exponentials: features on one lattice, and nothing that needs others' sums."""
     plain = not job.manifold and job.features.precision == "double" and job.solve.route != "streaming"
+    plain = plain and not job.solve.other_loss
     return recipe.on_lattice and recipe.kernel.V == 1 and plain
 
 

@@ -13,7 +13,8 @@ from dorff.model import evaluation_bytes
 from dorff.passes.blocks import product_rows
 from dorff.plan.graph_sizes import MiB
 from dorff.plan.lattice import LatticeCosts
-from dorff.plan.seconds import BESIDE, CHOLESKY, INVERSE, NOMINAL, Pace
+from dorff.plan.seconds import BESIDE, CHOLESKY, EIGH, INVERSE, NOMINAL, Pace
+from dorff.plan.sharing import loss_of
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
 from dorff.solvers.heavy import HEAVY, heavy_bytes
 from dorff.solvers.stochastic import PROBES, SAMPLES, sample_bytes
@@ -22,6 +23,12 @@ from dorff.spec.job import Job
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
 ESTIMATES: Final = ("kfold", "evidence", "gcv")  # what route cg chooses by, of sums over a lattice
+SMOOTH_PASSES: Final = 12  # of a loss at one ridge
+KINKED_PASSES: Final = 40
+RIDGES: Final = 4  # that are tried where they are left to the rows
+VALUE_COPIES: Final = 14  # of a block's values, with slopes, targets and what they are made of
+VALUE_WORK: Final = 200.0  # flops of a value's loss and slope
+REMEMBERED: Final = 40  # vectors of coefficients
 LATTICE_ITERATIONS: Final = 100  # of those on a lattice: 15 to 500 by kernel and ridge
 WHOLE_ITERATIONS: Final = 5  # where all of the system is factored
 ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 32 to 1024 by kernel and ridge
@@ -44,7 +51,8 @@ class Shape:
     on disk, and `solve_work`, the flops of `syrk` in whose time the driver solves; of any leaf the bytes for reading,
     of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
     features on a lattice. An iteration solves `solves` systems, and of a lattice's it estimates GCV or the evidence
-    of `estimates`, which takes `probe_bytes` more. So many `posteriors` are needed."""
+    of `estimates`, which takes `probe_bytes` more. So many `posteriors` are needed. A loss that is not the square is
+    evaluated so many times, at `values` of a row each, those of all folds together."""
 
     n: int
     size: Size
@@ -63,6 +71,8 @@ class Shape:
     light: LatticeCosts | None = None
     probe_bytes: int = 0
     posteriors: int = 0
+    evaluations: int = 0
+    values: int = 0
 
     @property
     def columns(self) -> int:
@@ -167,6 +177,7 @@ def _asks(job: Job, learned: bool, candidates: int, *, by: Sequence[str]) -> str
         (solving.conformal and not estimates, "conformal: true"),
         (learned, "output: learned"),
         (bool(job.manifold), "manifold"),
+        (solving.other_loss, "another loss than the square"),
         (not folds and not isinstance(job.data.targets, str | tuple) and solving.calibrate, "calibrate: true"),
     )
     if wanted := ", ".join(what for applies, what in several if applies):
@@ -176,7 +187,42 @@ def _asks(job: Job, learned: bool, candidates: int, *, by: Sequence[str]) -> str
 
 
 def _direct(shape: Shape, means: Means) -> Way:
-    return _of_sums("direct", shape, means, shape.solve_bytes, shape.solve_work / means.pace.square)
+    way = _of_sums("direct", shape, means, shape.solve_bytes, shape.solve_work / means.pace.square)
+    return _with_loss(way, shape, means) if shape.evaluations else way
+
+
+def _with_loss(way: Way, shape: Shape, means: Means) -> Way:
+    """The same with a loss's evaluations, each a pass: slopes of every value, and in the driver the axes of the system
+    with what an iteration remembers."""
+    size, values, width = shape.size, shape.values, shape.size.width
+    rows, k = product_rows(width), size.k * max(1, values // (size.q * (1 + size.folds)))
+    block = 8 * rows * (width + 8 + VALUE_COPIES * values)
+    worker = shape.read_bytes + 8 * shape.map_numbers + block + 4 * 8 * (width + 8) * values * (1 + size.folds)
+    system = size.k if size.coupled else size.m
+    driver = size.held + 8 * (5 * system**2 + 3 * width**2) + 8 * 2 * REMEMBERED * k * (1 + size.folds)
+    row = size.m * means.pace.number + (4.0 * width + VALUE_WORK) * values / means.pace.thin
+    seconds = shape.evaluations * BESIDE * shape.n * row / min(means.workers, shape.leaves)
+    seconds += EIGH * float(system) ** 3 / means.pace.square
+    flops = way.flops + shape.evaluations * shape.n * (shape.map_flops + 4.0 * width * values)
+    disk = way.disk_bytes + 8 * (width + 8) * values * (shape.evaluations + 2 * shape.leaves)
+    held = max(way.worker_bytes, worker), max(way.driver_bytes, driver + shape.beside_bytes), disk
+    return replace(
+        way, worker_bytes=held[0], driver_bytes=held[1], disk_bytes=held[2], flops=flops,
+        passes=way.passes + shape.evaluations, seconds=way.seconds + seconds,
+    )  # fmt: skip
+
+
+def loss_passes(job: Job, *, kinked: bool) -> int:
+    """How many passes a loss takes, roughly, before a row is read."""
+    ridges = RIDGES if job.solve.ridge == "auto" else len(job.solve.ridges)
+    each = KINKED_PASSES if kinked else SMOOTH_PASSES
+    return each * (1 + (ridges if ridges > 1 else 0))
+
+
+def evaluations(job: Job, q: int, folds: int) -> tuple[int, int]:
+    """Of a job whose loss is not the square: how many passes it takes, and how many values of a row these see."""
+    loss = loss_of(job)
+    return loss_passes(job, kinked=loss.kinked), q * loss.levels * (1 + folds * (folds > 1))
 
 
 def _cg(shape: Shape, means: Means) -> Way:

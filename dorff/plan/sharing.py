@@ -11,10 +11,12 @@ from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
 from dorff.kernels import FloatArray, OperatorKernel, ScalarKernel, Spectral, mean_of, mixture
+from dorff.model.losses import Loss, as_loss
 from dorff.model.weights import Density, covered, effective_sample_size
 from dorff.passes import Configs
 from dorff.plan.lengthscale import read_matrix
 from dorff.solvers import check_apart, check_output, learned_term
+from dorff.solvers.by_loss import Descent, check_loss
 from dorff.spec.job import Job
 
 Kernels = Sequence[OperatorKernel]
@@ -56,10 +58,35 @@ def observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | No
     return C
 
 
+def loss_of(job: Job) -> Loss:
+    """The loss of a job."""
+    loss = job.solve.loss
+    return as_loss(loss if isinstance(loss, str) else loss.model_dump())
+
+
+def _check_loss(job: Job, dataset: Dataset, candidates: Kernels) -> None:
+    """InputError for a loss that does not go with the targets, or with a kernel's outputs."""
+    loss, classes = loss_of(job), dataset.labels is not None
+    if classes and loss.takes in ("numbers", "counts"):
+        remedy = "take logistic, multinomial, hinge, squared_hinge or simplex"
+        raise InputError(f"solve.loss: {loss.kind} is for numbers, but data.targets are classes; {remedy}")
+    if not classes and loss.takes == "classes":
+        remedy = "give data.targets: {classes: NAME}, or take another loss"
+        raise InputError(f"solve.loss: {loss.kind} is for classes, but the targets are numbers; {remedy}")
+    if job.solve.posterior is True and not (loss.likelihood and not loss.coupled):
+        problem = f"loss {loss.kind} is minus the logarithm of no density that each value has for itself"
+        raise InputError(f"solve.posterior: {problem}; leave it out, or take poisson or logistic")
+    Descent(loss, job.solve.solver)
+    for kernel in candidates:
+        check_loss(loss, kernel)
+
+
 def check_kernels(job: Job, dataset: Dataset, candidates: Kernels, observe: FloatArray | None) -> None:
     """InputError for kernels that do not go with the job's targets, or with how it chooses."""
     if job.solve.ridge_per_output and job.solve.select == "loo":
         raise InputError("solve.select: loo scores one ridge for all outputs; set kfold, or no ridge_per_output")
+    if job.solve.other_loss:
+        _check_loss(job, dataset, candidates)
     for kernel in candidates:
         check_output(kernel, observe)
         if job.solve.ridge_per_output:

@@ -99,9 +99,9 @@ def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, 
 
 
 def outcome(model: Model, X: FloatArray, views: Sequence[int] | None = None) -> FloatArray:
-    """What a model predicts: f, or the probabilities of a calibrated classifier."""
+    """What a model predicts: f, the probabilities of a calibrated classifier, or what its loss makes of f."""
     calibration, f = model.info.get("calibration"), model.predict(X, views=views)
-    return f if calibration is None else Calibration.of(calibration).probabilities(f)
+    return model.loss.outcome(f) if calibration is None else Calibration.of(calibration).probabilities(f)
 
 
 def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:

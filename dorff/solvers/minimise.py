@@ -48,7 +48,7 @@ def lbfgs(
         states = _Together(evaluator, frames, width, tolerance, seen).run(states)
         if all(state.excess <= tolerance * abs(state.value) for state in states):
             return states
-        if evaluator.count >= MOST_EVALUATIONS:
+        if evaluator.count >= evaluator.most:
             return states
         width /= NARROWER
         states = evaluator([(state.trial, state.h, state.b) for state in states], width)
@@ -109,7 +109,7 @@ class _Together:
         slope, enough = self._frames[number].slope(state), self._tolerance * abs(state.value)
         if state.excess > enough:  # a width that is not the last
             enough = max(enough, 0.1 * state.excess)
-        return 0.5 * float(slope @ slope) <= enough
+        return 0.5 * float(slope @ slope) <= enough or self._evaluator.count >= self._evaluator.most
 
     def _descend(self, number: int) -> None:
         """One trial's loop."""
@@ -155,7 +155,7 @@ def newton(
     problem = evaluator.problem
     (state,) = evaluator([(trial, *start)], 0.0)
     seen(state)
-    while evaluator.count < MOST_EVALUATIONS:
+    while evaluator.count < evaluator.most:
         weighed = curved(problem.columns(state.h, state.b))
         evaluator.count += 1
         dh, db = newton_step(problem, state, weighed)

@@ -24,6 +24,7 @@ from dorff.solvers.system import BorderedSums, PenaltyTerm, assembled
 #: At columns V (m + 1, c), at a width: of each fold the slopes' sums (m + 1 + BESIDE, c), see `passes.slopes`.
 Ask = Callable[[FloatArray, float], Mapping[int, FloatArray]]
 LEAST_CURVATURE: Final = 1e-3
+MOST_PASSES: Final = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +190,7 @@ class State(NamedTuple):
     """The objective of a trial at (h, b): as it is (`value`) and with the smooth loss, whose slopes are gh and gb; the
     mean `loss` of the rows, and `curvature` of one. `excess` is what the width costs: with the slope by h, about the
     features' mean, it bounds how far the objective is above the least for this level of f, by `gap` (inf at ridge 0).
-    `held` is the loss, summed, of the rows that the trial leaves out."""
+    `held` are the sums of the rows that the trial leaves out, (1 + c,): of the loss, and of its slope by each value."""
 
     trial: Trial
     h: FloatArray
@@ -202,14 +203,14 @@ class State(NamedTuple):
     excess: float
     curvature: float
     gap: float
-    held: float | None = None
+    held: FloatArray | None = None
 
 
 class Evaluator:
-    """The objective of trials, all of them at once. `count` is how many passes there were."""
+    """The objective of trials, all of them at once. `count` is how many passes there were, `most` may be."""
 
-    def __init__(self, problem: LossProblem, ask: Ask) -> None:
-        self.problem, self._ask, self.count = problem, ask, 0
+    def __init__(self, problem: LossProblem, ask: Ask, most: int = MOST_PASSES) -> None:
+        self.problem, self._ask, self.count, self.most = problem, ask, 0, most
 
     def __call__(self, at: Sequence[tuple[Trial, FloatArray, FloatArray]], width: float) -> list[State]:
         """For (trial, h, b) each its state."""
@@ -234,8 +235,8 @@ class Evaluator:
         excess = max(float(loss - smooth - width * half), 0.0)
         about = gh - problem.pulled(np.outer(problem.mean, gb))
         gap = excess + float(np.sum(about**2)) / (4.0 * trial.ridge) if trial.ridge > 0 else np.inf
-        held = own.get(trial.without) if trial.without is not None else None
-        of_held = None if held is None or trial.without is None else float(held[m + 1].sum())
+        held = None if trial.without is None else own.get(trial.without)
+        of_held = None if held is None else np.append(held[m + 1].sum(), held[m])
         value, curved = float(loss) + quadratic, float(curvature) / len(problem.C)
         objective = value, float(smooth) + quadratic, gh, problem.free(gb), float(loss)
         return State(trial, h, b, *objective, excess, curved, gap, of_held)

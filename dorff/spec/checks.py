@@ -129,6 +129,15 @@ def share(value: object) -> float:
     return _real(value)
 
 
+def levels(value: object) -> tuple[float, ...]:
+    """Numbers between 0 and 1, in order, each once."""
+    given = tuple(map(_real, value)) if isinstance(value, list | tuple) else ()
+    if not given or not all(0.0 < one < 1.0 for one in given) or list(given) != sorted(set(given)):
+        remedy = "write such as [0.1, 0.5, 0.9]"
+        raise Refusal(f"must be numbers between 0 and 1, in order, each once, came {show(value)}; {remedy}")
+    return given
+
+
 def _one_or_more(value: object, check: Callable[[object], N]) -> N | tuple[N, ...]:
     if not isinstance(value, list | tuple):
         return check(value)

@@ -10,8 +10,8 @@ from dorff.spec import checks
 from dorff.spec.cluster import Cluster, LocalCluster
 from dorff.spec.data import ClassTargets, Data, Manifold
 from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
-from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Ridges, Rows, Typed
-from dorff.spec.registry import CRITERIA, HELD_OUT, SAMPLERS, NameOf, Word
+from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Positive, Ridges, Rows, Typed
+from dorff.spec.registry import CRITERIA, HELD_OUT, LOSSES, SAMPLERS, Keyed, NameOf, Word
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
 FIRST_RIDGES: Final = tuple(10.0**power for power in range(-8, 1))
@@ -116,6 +116,10 @@ def _classes(_: "Solve", job: "Job") -> str:
     return "" if job.classes is None else "it is for numbers, and data.targets is classes, which have probabilities"
 
 
+def _of_squares(solve: "Solve", job: "Job") -> str:
+    return "" if solve.other_loss else "loss is squared, whose least comes from one pass"
+
+
 def _mean(solve: "Solve", job: "Job") -> str:
     views = "of a kernel of views the targets see the mean" * (job.kernels[0].type == "multi_view")
     return _classes(solve, job) or views
@@ -131,7 +135,12 @@ class Solve(Part):
     where its condition asks for it. `class_weight` and `calibrate` are for classes.
 
     `observe` is C (q, p): the function has p outputs, the targets are C times them. `class_weight` given label by
-    label is kept as (label, weight) pairs, labels as text."""
+    label is kept as (label, weight) pairs, labels as text.
+
+    Another `loss` than the square is minimised by passes over the rows, from the least squares' fit on: by `solver`
+    lbfgs, or newton, which makes a weighted Gram matrix of every other pass, until the objective is within about
+    `tolerance` of its least, as a share of it. The kernel, the count and the terms' weights are then least squares'
+    choice; the ridge is the best by the loss of rows held out."""
 
     ridge: Ridges = "auto"
     ridge_per_output: Annotated[bool, Idle(_chooses)] = False
@@ -146,6 +155,14 @@ class Solve(Part):
     qr: Annotated[bool, Idle(_sharpens)] = True
     class_weight: Annotated[ClassWeight, Idle(_numbers, refused=True)] = "none"
     calibrate: Annotated[bool, Idle(_numbers)] = True
+    loss: Annotated[str | Part, Keyed(LOSSES)] = "squared"
+    solver: Annotated[str, OneOf("auto", "lbfgs", "newton"), Idle(_of_squares)] = "auto"
+    tolerance: Annotated[Positive, Idle(_of_squares)] = 1e-4
+
+    @property
+    def other_loss(self) -> bool:
+        """Whether the loss is another than the square."""
+        return self.loss != "squared"
 
     @property
     def ridges(self) -> tuple[float, ...]:
@@ -233,7 +250,9 @@ class Job(Part):
     @property
     def posteriors(self) -> int:
         """How many a fit has to make, whatever it takes: conformal bands need one without the rows held out too."""
-        return 0 if self.classes is not None else 2 if self.solve.conformal else int(self.solve.posterior is True)
+        if self.classes is not None or self.solve.other_loss:
+            return 0
+        return 2 if self.solve.conformal else int(self.solve.posterior is True)
 
     @model_validator(mode="after")
     def _put_in_order(self) -> Self:
@@ -251,6 +270,7 @@ class Job(Part):
             object.__setattr__(self, "solve", dealt)
         _check_views(self)
         _check_manifold(self)
+        _check_loss(self)
         if self.solve.conformal and self.solve.posterior is False:
             raise checks.Refusal("needs the posterior, but posterior is false; leave that out", key="solve.conformal")
         for key, problem in _idle_keys(self, refused=True):
@@ -331,3 +351,23 @@ def _check_manifold(job: "Job") -> None:
         problem = f"is {job.criterion}, which cannot choose among {job.trials} trials with manifold terms"
         remedy = "set solve.select: kfold, or ask for one ridge, weight, kernel and count"
         raise checks.Refusal(f"{problem} (it knows nothing of unlabelled rows); {remedy}", key="solve.select")
+
+
+def _check_loss(job: "Job") -> None:
+    """Refuses what a loss other than the square does not go with."""
+    solve = job.solve
+    if not solve.other_loss:
+        return
+    several = len(solve.ridges) > 1 or solve.ridge == checks.AUTO
+    problems = {
+        "select": solve.select not in (checks.AUTO, "kfold") and several and "scores squares; set kfold, or one ridge",
+        "route": solve.route in _ITERATIVE and f"is {solve.route}, which keeps no sums to begin with; set it to auto",
+        "ridge_per_output": solve.ridge_per_output and "goes with squares alone; leave it out",
+        "conformal": solve.conformal and "goes with squares alone; take quantiles for bands",
+    }
+    for key, problem in problems.items():
+        if problem:
+            raise checks.Refusal(problem, key=f"solve.{key}")
+    if job.features.kind == "lattice":
+        problem = "is lattice, whose sums of exponentials know squares alone; use orthogonal, or leave it out"
+        raise checks.Refusal(problem, key="features.sampler")

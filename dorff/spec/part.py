@@ -66,6 +66,8 @@ Counts = Annotated[
 Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.positive)]
 #: A number between 0 and 1.
 Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
+#: Several of these, in order.
+Levels = Annotated[tuple[float, ...], BeforeValidator(checks.levels), WithJsonSchema({**_NUMBERS, "uniqueItems": True})]
 ViewName = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, "the name of a view"))]
 _BY = "leaves, rows or the name of a column"
 FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, _BY))]

@@ -1,0 +1,318 @@
+"""A fit by a loss that is not the square: begun at least squares' fit, its ridge chosen by held-out loss."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.kernels import Decomposable, Factor, OperatorKernel, Simplex, Sum
+from dorff.model.losses import Loss, Poisson, Quantiles
+from dorff.model.posterior import Posterior
+from dorff.moments import FloatArray, Moments, Part, Solvable, by_fold, pooled
+from dorff.solvers.minimise import Curved, Start, lbfgs, newton
+from dorff.solvers.objective import (
+    Ask,
+    Evaluator,
+    Frame,
+    LossProblem,
+    State,
+    Trial,
+    feature_moments,
+    fold_sizes,
+    without_mean,
+)
+from dorff.solvers.problem import Problem
+from dorff.solvers.scores import Solution
+from dorff.solvers.select import squared_errors
+from dorff.solvers.setting import Fit, Setting
+from dorff.solvers.system import Penalty
+from dorff.solvers.uncertainty import posterior
+
+STEP: Final = 10.0  # from ridge to ridge, where they are left to the rows
+MOST_RIDGES: Final = 7  # of these
+ROUGH: Final = 10.0  # times the tolerance, of fits that only choose
+SOLVERS: Final = ("auto", "lbfgs", "newton")
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How a loss is minimised: by `solver` "lbfgs" or "newton", until the objective is within about `tolerance` of its
+    least, as a share of it. Of `ridges` the best on held-out rows is taken; None tries powers of ten about least
+    squares' own. `held` are folds that fits without are wanted of, besides."""
+
+    loss: Loss
+    solver: str = "auto"
+    tolerance: float = 1e-4
+    ridges: tuple[float, ...] | None = None
+    held: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.solver not in SOLVERS:
+            raise InputError(f"solver: wanted one of {', '.join(SOLVERS)}, got {self.solver!r}; correct it")
+        if self.solver == "newton" and (self.loss.kinked or self.loss.coupled):
+            why = "curves at its kinks alone" if self.loss.kinked else "ties the values of a row together"
+            raise InputError(f"solver: newton does not go with loss {self.loss.kind}, which {why}; use lbfgs")
+
+
+@dataclass(frozen=True)
+class LossScore:
+    """The mean loss of held-out rows at a ridge; None where none were held out."""
+
+    ridge: float
+    loss: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Descended:
+    """What came of it: the `fit`, those without each fold that was held out, the ridges tried, where the iteration
+    ended, and how many passes it took, all trials together. `slopes` (c,) are the mean slopes of held-out rows by each
+    value, None where none were."""
+
+    fit: Fit
+    others: Mapping[int, Fit]
+    table: tuple[LossScore, ...]
+    state: State
+    passes: int
+    converged: bool
+    problem: LossProblem
+    slopes: FloatArray | None = None
+
+    @property
+    def left(self) -> float:
+        """What is left to gain, about: half the squared slope in coordinates in which the Hessian is about 1."""
+        slope = Frame.at(self.problem, self.state).slope(self.state)
+        return 0.5 * float(slope @ slope) + self.state.excess
+
+    @property
+    def below(self) -> FloatArray | None:
+        """(c,): of quantiles, the share of held-out targets below each; None where no rows were held out."""
+        loss = self.problem.loss
+        if self.slopes is None or not isinstance(loss, Quantiles):
+            return None
+        return np.asarray(self.slopes + np.tile(loss.quantiles, len(self.slopes) // loss.levels))
+
+
+Seen = Callable[[State, int], None]
+
+
+def check_loss(loss: Loss, kernel: OperatorKernel) -> None:
+    """InputError for a kernel whose outputs do not go with the loss."""
+    outputs = [base.output for _, base in kernel.terms() if isinstance(base, Decomposable)]
+    if loss.centred and not all(isinstance(one, Simplex) for one in outputs):
+        problem = "needs values along the codes of the classes, and kernel.output is not simplex"
+        raise InputError(f"loss: {loss.kind} {problem}; set it, or take hinge or multinomial")
+    if loss.levels > 1 and (len(outputs) < len(kernel.terms()) or kernel.V > 1):
+        problem = "are for kernels that are a scalar kernel times a matrix"
+        raise InputError(f"loss: several quantiles {problem}; use a decomposable kernel, or one quantile a job")
+
+
+def levelled(kernel: OperatorKernel, loss: Loss) -> OperatorKernel:
+    """The kernel, whose output matrices are written out, with `loss.levels` outputs for each: A (x) B^T B."""
+    if loss.levels == 1:
+        return kernel
+    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
+    root = loss.root
+    wide = [
+        (weight, Decomposable(base.scalar, Factor(np.kron(base.root(np.ones((1, 1)))[0], root).T)))
+        for weight, base in terms
+    ]
+    return Sum(wide) if len(wide) > 1 or wide[0][0] != 1.0 else wide[0][1]
+
+
+def descend(
+    setting: Setting, sums: Mapping[Part, Solvable], fit: Fit, ask: Ask, curved: Curved, how: Descent,
+    seen: Seen = lambda *_: None,
+) -> Descended:  # fmt: skip
+    """Minimise the loss from least squares' `fit` to the same rows, whose moments are `sums`. InputError where the
+    loss and the targets, or the kernel's outputs, do not go together."""
+    problem = loss_problem(setting, sums, fit, how.loss)
+    evaluator = Evaluator(problem, ask)
+    shown = _Shown(evaluator, seen)
+    several = how.ridges is None or len(how.ridges) > 1
+    folds = sorted(problem.sizes) if several else [fold for fold in how.held if fold in problem.sizes]
+    if several and len(folds) < 2:
+        remedy = "deal rows to folds (select: kfold, cv=5), or give one ridge"
+        raise InputError(f"loss: several ridges are compared by the loss of rows held out, and none are; {remedy}")
+    rough = replace(how, tolerance=ROUGH * how.tolerance)
+    if not several:
+        ridge = fit.solution.ridge if how.ridges is None else how.ridges[0]
+        states = _solved(evaluator, rough, ridge, folds, [problem.start] * (1 + len(folds)), shown)
+        table = [LossScore(ridge, float(_held(problem, states)[0]) if folds else None)]
+    else:
+        table, states = _path(evaluator, rough, fit.solution.ridge, folds, shown)
+    state, *left = states
+    slopes = _held(problem, states)[1:] if folds else None
+    state = _polished(evaluator, curved, how, state, shown)
+    converged = evaluator.count < evaluator.most
+    others = {fold: _fit(setting, problem, one, how, fit) for fold, one in zip(folds, left, strict=True)}
+    final = _fit(setting, problem, state, how, fit, converged=converged)
+    return Descended(final, others, tuple(table), state, evaluator.count, converged, problem, slopes)
+
+
+class _Shown:
+    """Tells `seen` of each state, with the passes so far."""
+
+    def __init__(self, evaluator: Evaluator, seen: Seen) -> None:
+        self._evaluator, self._seen = evaluator, seen
+
+    def __call__(self, state: State) -> None:
+        self._seen(state, self._evaluator.count)
+
+
+def _solved(
+    evaluator: Evaluator, how: Descent, ridge: float, folds: Sequence[int], starts: Sequence[Start], shown: _Shown
+) -> list[State]:
+    """At one ridge, of all rows and without each of the folds."""
+    trials = [Trial(ridge), *(Trial(ridge, fold) for fold in folds)]
+    return lbfgs(evaluator, trials, starts, how.tolerance, shown)
+
+
+def _path(
+    evaluator: Evaluator, how: Descent, first: float, folds: Sequence[int], shown: _Shown
+) -> tuple[list[LossScore], list[State]]:
+    """Ridge by ridge, from the largest, each from the one before: the table, and the states of the best, with all
+    rows and without each fold. Ridges that are left to the rows go on from `first`, least squares' own, to either side
+    until the loss is less at none that is next."""
+    problem, trials = evaluator.problem, dict[float, tuple[float, list[State]]]()
+    starts: list[Start] = [problem.start] * (1 + len(folds))
+
+    def tried(ridge: float, starts: Sequence[Start]) -> float:
+        states = _solved(evaluator, how, ridge, folds, starts, shown)
+        trials[ridge] = float(_held(problem, states)[0]), states
+        return trials[ridge][0]
+
+    if how.ridges is not None:
+        for ridge in sorted(how.ridges, reverse=True):
+            tried(ridge, starts)
+            starts = _ends(trials[ridge][1])
+    else:
+        tried(first, starts)
+        for step in (STEP, 1.0 / STEP):
+            ridge = first
+            while len(trials) < MOST_RIDGES:
+                before = trials[ridge]
+                if tried(ridge * step, _ends(before[1])) >= before[0]:
+                    break
+                ridge *= step
+            if ridge != first:  # the other side is no better
+                break
+    best = min(trials, key=lambda ridge: trials[ridge][0])
+    return [LossScore(ridge, trials[ridge][0]) for ridge in sorted(trials)], trials[best][1]
+
+
+def _ends(states: Sequence[State]) -> list[Start]:
+    return [(state.h, state.b) for state in states]
+
+
+def _held(problem: LossProblem, states: Sequence[State]) -> FloatArray:
+    """(1 + c,): the mean loss of rows held out, over the folds, and the mean slope by each value."""
+    held = [(state.held, problem.sizes[state.trial.without]) for state in states if state.trial.without is not None]
+    total = np.sum([sums for sums, _ in held if sums is not None], axis=0)
+    return np.asarray(total / sum(size for _, size in held))
+
+
+def _polished(evaluator: Evaluator, curved: Curved, how: Descent, state: State, shown: _Shown) -> State:
+    start = state.h, state.b
+    if how.solver == "newton":
+        return newton(evaluator, curved, state.trial, start, how.tolerance, shown)
+    return lbfgs(evaluator, [state.trial], [start], how.tolerance, shown)[0]
+
+
+def loss_problem(setting: Setting, sums: Mapping[Part, Solvable], fit: Fit, loss: Loss) -> LossProblem:
+    """What is minimised, from the moments of all rows and least squares' fit to them."""
+    parts, sizes = pooled(by_fold(sums)), fold_sizes(sums)
+    q, J = parts[0].q, loss.levels
+    kernel = levelled(fit.kernel, loss)
+    weights = setting.weights(kernel)
+    C = np.asarray(np.kron(np.eye(q) if setting.observe is None else setting.observe, np.eye(J)))
+    terms = tuple(
+        _widened(penalty, J).term(weights, penalty.weight, np.zeros(weights.shape[2])) for penalty in setting.penalties
+    )
+    mean, S = feature_moments(parts)
+    start = _start(setting, parts, fit, loss)
+    problem = LossProblem(loss, weights, C, terms, setting.intercept, mean, S, sizes, start)
+    return problem if setting.intercept else without_mean(problem)
+
+
+def _widened(penalty: Penalty, levels: int) -> Penalty:
+    if levels == 1 or penalty.outputs is None:
+        return penalty
+    return replace(penalty, outputs=np.asarray(np.kron(penalty.outputs, np.eye(levels))))
+
+
+def _start(setting: Setting, parts: Sequence[Solvable], fit: Fit, loss: Loss) -> Start:
+    """h and b, in scaled units, of which the loss is low: least squares' fit by the loss's affine map."""
+    J, p = loss.levels, len(fit.bias)
+    h, b = fit.solution.h, fit.bias / fit.scale
+    at_zero, at_one = loss.start(np.zeros(p)), loss.start(np.ones(p))
+    h, b = h * (at_one - at_zero)[0], b * (at_one - at_zero) + at_zero
+    if isinstance(loss, Poisson) and setting.intercept:
+        n = np.sum([part.corner[0, 0] * part.mask for part in parts], axis=0)
+        mean = parts[0].y0 + np.sum([part.corner[0, 1:] for part in parts], axis=0) / np.maximum(n, 1e-300)
+        b = np.log(np.maximum(mean, 1e-6))
+        b = b if setting.observe is None else np.linalg.pinv(setting.observe) @ b
+    if not setting.intercept:
+        b = np.zeros(p)
+    if J == 1:
+        return h, b
+    share = np.linalg.lstsq(loss.root.T, np.ones(J), rcond=None)[0]
+    wide = np.einsum("ar,j->arj", h, share).reshape(len(h), -1)
+    offsets = np.zeros(p * J)
+    if setting.observe is None and setting.intercept:
+        counts = np.maximum(np.sum([part.n * part.mask for part in parts], axis=0), 1.0)
+        squares = squared_errors(parts, fit.W, fit.bias, None) / setting.scaling(parts) ** 2
+        offsets = loss.offsets(np.sqrt(squares / counts))
+    return wide, np.repeat(b, J) + offsets
+
+
+def _fit(
+    setting: Setting, problem: LossProblem, state: State, how: Descent, first: Fit, *, converged: bool = True
+) -> Fit:
+    """The fit of a state, in the targets' units."""
+    scale = np.repeat(first.scale, how.loss.levels)
+    solver = "newton" if how.solver == "newton" else "lbfgs"
+    solution = Solution(state.h, state.trial.ridge, first.solution.condition, solver, converged=converged)
+    return Fit(levelled(first.kernel, how.loss), problem.weights, solution, scale, state.b * scale)
+
+
+def seen_as(setting: Setting, fit: Fit, loss: Loss, q: int) -> Setting:
+    """The setting that a model of the fit is of: of several quantiles the one nearest to the median is what targets
+    are compared with."""
+    if loss.levels == 1:
+        return replace(setting, kernel=fit.kernel)
+    quantiles = np.array(getattr(loss, "quantiles", [0.5]))
+    middle = np.eye(loss.levels)[np.argmin(np.abs(quantiles - 0.5))]
+    C = np.eye(q) if setting.observe is None else setting.observe
+    return replace(setting, kernel=fit.kernel, observe=np.kron(C, middle))
+
+
+def laplace(setting: Setting, done: Descended, weighed: Mapping[int, Moments]) -> Posterior:
+    """How far coefficients may lie from the fit, by Laplace's approximation (MacKay 1992; Rasmussen & Williams 2006,
+    section 3.4): Gaussian, of the inverse of l times the objective's Hessian, for a loss that is minus a log density.
+    `weighed` are the moments at the fit, weighed by the curvature. Of f, in the loss's own units: no noise is in it."""
+    problem, state = done.problem, done.state
+    c, l = len(problem.C), sum(problem.sizes.values())  # noqa: E741
+    parts = [_padded(one, column, c) for column, one in weighed.items()]
+    penalties = [replace(one, weight=one.weight * 2.0 * l / _total(parts)) for one in setting.penalties]
+    system = Problem.of(
+        parts, problem.weights, intercept=setting.intercept, observe=setting.observe, penalties=penalties
+    )
+    ridge = 2.0 * l * state.trial.ridge / system.l
+    if not ridge > 0:
+        raise InputError("solve.posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
+    made = posterior(system, replace(done.fit.solution, ridge=ridge), None, parts)
+    return replace(made, noise=np.zeros((c, c)))
+
+
+def _total(parts: Sequence[Moments]) -> float:
+    return sum(float(part.full[part.m, part.m]) for part in parts)
+
+
+def _padded(moments: Moments, column: int, c: int) -> Moments:
+    """Moments of [F | 1] as those of a pattern of c targets of which `column` is there, all of them zeros."""
+    m = moments.m
+    more = np.zeros(sum(m + 1 + target + 1 for target in range(c)))
+    observed = "" if c == 1 else "".join("1" if target == column else "0" for target in range(c))
+    return Moments(m, c, moments.n, np.zeros(c), np.concatenate([moments.packed, more]), observed)
