@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from dorff.spec.job import Job
 from dorff.spec.reader import job_schema
-from dorff.spec.registry import CLUSTERS, CRITERIA, GRAPHS, KERNELS, OUTPUTS, SAMPLERS, SCALARS
+from dorff.spec.registry import CLUSTERS, CRITERIA, GRAPHS, KERNELS, LOSSES, OUTPUTS, SAMPLERS, SCALARS
 
 BEYOND = re.compile(
     "|".join(
@@ -28,6 +28,7 @@ BEYOND = re.compile(
                 "manifold terms do not allow",
                 "cannot choose among",
             ),
+            *("in order, each once", "squares alone", "scores squares", "keeps no sums to begin with"),
             *("a place each", "must be unlabelled where", "leave graph out, or between", "posterior is false"),
             *("two views that are called", "arrays of the kernel's views", "kernels of other views"),
             *("which dorff sets", "must be a folder that the nodes see"),
@@ -53,7 +54,7 @@ def _validator(words: tuple[str, ...]) -> Any:
 
 def taken(raw: object) -> bool:
     """Whether the schema takes a job, words of packages that are installed now included."""
-    registries = (CLUSTERS, CRITERIA, GRAPHS, KERNELS, OUTPUTS, SAMPLERS, SCALARS)
+    registries = (CLUSTERS, CRITERIA, GRAPHS, KERNELS, LOSSES, OUTPUTS, SAMPLERS, SCALARS)
     return bool(_validator(tuple(name for registry in registries for name in registry.names)).is_valid(raw))
 
 

@@ -23,10 +23,21 @@ from dorff.features.recipe import period_box
 from dorff.fit import Fitted
 from dorff.frequencies import Lattice
 from dorff.model import Model
-from dorff.moments import FloatArray, Folds, LatticeMoments, Moments, Part, Sums, Toeplitz, check_patterns, merge_folds
+from dorff.moments import (
+    FloatArray,
+    Folds,
+    LatticeMoments,
+    Moments,
+    Part,
+    Products,
+    Sums,
+    Toeplitz,
+    check_patterns,
+    merge_folds,
+)
 from dorff.moments.blas import pin, pinned
-from dorff.passes import BlockSums, FoldRule, block_rows
-from dorff.passes.blocks import TargetSums
+from dorff.passes import BlockSums, FoldRule, Question, RowSums, block_rows
+from dorff.passes.blocks import product_rows
 from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, tight
 from dorff.plan.sampled import FirstLook, linear_r2, sample_runs
 from dorff.solvers import Setting
@@ -111,7 +122,8 @@ class Drawing:
 class ArraySums:
     """All that a pass over rows needs: the features, the targets' shift y0 (q,), and which fold a row is in.
     `class_weight` (q,) weighs one-hot rows; `partial` takes NaN for targets not observed, and leaves rows out that have
-    none. `precision` is that of `BlockSums`; of a `tolerance` exponentials are summed, and written out as moments."""
+    none. `precision` is that of `BlockSums`; of a `tolerance` exponentials are summed, and written out as moments. A
+    `question` is answered in the place of moments."""
 
     features: FeatureMap
     y0: FloatArray
@@ -121,6 +133,7 @@ class ArraySums:
     precision: str = "double"
     box: FloatArray | None = None
     tolerance: float | None = None
+    question: Question | None = None
 
     def of(self, X: Rows, Y: Targets, weights: FloatArray | None = None, *, first: int = 0, jobs: int = 1) -> Folds:
         """Moments of each fold and pattern of X (n, d) and Y (n, q): both Dask arrays of the same row chunks, or
@@ -156,17 +169,20 @@ class ArraySums:
                     total = merge_folds(total, sums)
         return self._written(total)
 
-    def empty(self, rows: int) -> TargetSums:
+    def empty(self, rows: int) -> RowSums:
         """Empty sums, for so many rows."""
         weight = self.class_weight
+        if self.question is not None:
+            return self.question.sums(self.features, min(product_rows(self.features.m + 1), max(rows, 1)), weight)
         if self.tolerance is not None:
             few = max(1, LATTICE_NUMBERS // (1 + len(self.y0)))
             return LatticeSums(self.features, self.y0, block_rows=few, tolerance=self.tolerance, class_weight=weight)
         block = min(block_rows(self.features.m + 1 + len(self.y0)), max(rows, 1))
         return BlockSums(self.features, self.y0, block_rows=block, class_weight=weight, precision=self.precision)
 
-    def _total(self, sums: TargetSums) -> Parts:
-        return dict(sums.total(Moments if self.tolerance is None else Toeplitz))
+    def _total(self, sums: RowSums) -> Parts:
+        slopes = self.question is not None and not self.question.curved
+        return dict(sums.total(Products if slopes else Moments if self.tolerance is None else Toeplitz))
 
     def _written(self, total: Parts) -> Folds:
         """The moments of sums; of exponentials, one after the other in their place."""
@@ -176,7 +192,7 @@ class ArraySums:
         of = {part: LatticeMoments.of(cast(Toeplitz, total.pop(part))) for part in list(total)}
         return {part: sums.on(modes.modes, modes.extents).gram() for part, sums in of.items()}
 
-    def _add(self, sums: TargetSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> None:
+    def _add(self, sums: RowSums, first: int, X: FloatArray, Y: FloatArray, weights: FloatArray | None) -> None:
         rows = RowBlock(np.arange(first, first + len(X)), X, Y, weights)
         if self.partial and not (some := np.asarray(~np.isnan(Y).all(axis=1))).all():
             rows = rows[some]

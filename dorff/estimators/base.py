@@ -14,12 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
 
 import dorff.estimators.array_sums as array_sums
 import dorff.estimators.parameters as parameters
 from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, Targets, sample, sampled_runs
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, check_memory, choose_by_splits, enough_memory, unwrap
+from dorff.estimators.descended import Summed, descended, loss_of
 from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_of
@@ -30,19 +33,20 @@ from dorff.fit.quality import FitQuality, warnings_of
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.graphs import Manifold
 from dorff.kernels import FloatArray, Gaussian, MultiView, OperatorKernel, ScalarKernel, mean_of, median_lengthscale
-from dorff.model import Density, Model, Views
+from dorff.model import Density, Model, Posterior, Views
+from dorff.model.losses import Loss
 from dorff.moments import pooled
 from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
 from dorff.plan.sampled import distance, run_length
 from dorff.solvers import Choice, LeftOut, Setting, choose
+from dorff.solvers.by_loss import Descent
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
 from dorff.spec.registry import HELD_OUT
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Dealing = Callable[[FoldRule], Deal]
-Summed = tuple[Rows, Targets, FloatArray | None, int]  # what `Stream.added` takes
 _Chosen = tuple[OperatorKernel, Look | None, Deal]
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "loo": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
@@ -62,6 +66,8 @@ def absent() -> Iterator[None]:
 
 def reads_once(estimator: Any) -> bool:
     """Whether rows may come in parts; AttributeError, which hides `partial_fit`, that says why not."""
+    if estimator.loss != "squared":
+        raise AttributeError("partial_fit reads rows once, and another loss than the square many times; use fit")
     if estimator.manifold is not None:
         raise AttributeError("partial_fit: a manifold is of all rows together; leave it out, or use fit")
     if getattr(estimator, "calibrate", False):
@@ -85,6 +91,9 @@ class ORFFEstimator(Nested, ABC):
     manifold: ManifoldLike = None
     graph: Any = None
     n_jobs: int | None = None
+    loss: Any = "squared"
+    solver: str = "auto"
+    tol: float = 1e-4
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -104,9 +113,15 @@ class ORFFEstimator(Nested, ABC):
         if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
             raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
         self._ridges()  # which refuses what is none
+        Descent(self._loss, self.solver)
+        if isinstance(self.tol, bool) or not isinstance(self.tol, numbers.Real) or not 0 < self.tol < 1:
+            raise InputError(f"tol must be a number between 0 and 1, not {self.tol!r}")
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Parameters that are not left at their defaults and change nothing, and why; `idle` says so of the draw's."""
+        if self._loss.kind == "squared":
+            changed = [name for name, usual in (("solver", "auto"), ("tol", 1e-4)) if getattr(self, name) != usual]
+            yield from ((name, "loss is squared, whose least comes from one pass") for name in changed)
         if self.sampler is not None and "sampler" in idle:
             yield "sampler", idle["sampler"]
         deals = self._cv is not None or getattr(self, "calibrate", False)
@@ -269,9 +284,39 @@ class ORFFEstimator(Nested, ABC):
             stream, choice = again, self._chosen(again, settings)
         self._keep(choice, penalties)
         fitted, report = Fitted([replace(one, sample=None) for one in settings], stream.sums, choice), {}
+        fitted = self._by_loss(stream, rows, fitted)
         if penalties is not None:
             report = {"manifold": list(self.manifold_), "rows_unlabelled": penalties.unlabelled}
-        return stream, fitted, stream.drawing.model(fitted, report)
+        model = stream.drawing.model(fitted, report)
+        kept = {} if self._loss.kind == "squared" else {"loss": self._loss.config()}
+        return stream, fitted, replace(model, info={**model.info, **kept})
+
+    @property
+    def _loss(self) -> Loss:
+        return loss_of(self.loss, classes=is_classifier(self))
+
+    def _by_loss(self, stream: Stream, rows: Summed, fitted: Fitted) -> Fitted:
+        """The fit by the loss asked for, from that by squares on, and the attributes that tell of it."""
+        for name in ("objective_", "gradient_norm_", "duality_gap_", "n_passes_", "cv_losses_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        self._sure: Posterior | None = None
+        if self._loss.kind == "squared":
+            return fitted
+        folds = sorted({fold for (fold, _), sums in fitted.sums.items() if sums.n})
+        held = tuple(folds) if len(folds) > 1 else ()
+        ridges = None if is_auto(self.ridge) else tuple(self._ridges())
+        how = Descent(self._loss, self.solver, float(self.tol), ridges, held)
+        fitted, done, self._sure = descended(stream, rows, fitted, how)
+        state = done.state
+        self.ridge_, self.rung_, self.n_passes_ = state.trial.ridge, fitted.fit.solution.rung, done.passes
+        self.objective_, self.duality_gap_ = state.value, state.gap
+        self.gradient_norm_ = float(np.sqrt(np.sum(state.gh**2) + np.sum(state.gb**2)))
+        if len(done.table) > 1:
+            self.cv_losses_ = np.array([[one.ridge, one.loss] for one in done.table])
+        if not done.converged:
+            problem = f"{done.passes} passes were not enough to come within tol={self.tol:g} of the least objective"
+            warnings.warn(f"loss: {problem}; raise tol or ridge", ConvergenceWarning, stacklevel=5)
+        return fitted
 
     def _chosen(self, stream: Stream, settings: Sequence[Setting]) -> Choice:
         no_rows, no_target = "y has no row with a target that was observed; give some", "no row has this target"

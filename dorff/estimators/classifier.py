@@ -28,14 +28,15 @@ from dorff.fit.quality import FitQuality, quality_of_classes
 from dorff.graphs import Manifold
 from dorff.kernels import Decomposable, FloatArray, OperatorKernel, ScalarKernel
 from dorff.model import Calibration, Model, Views, most_rows
+from dorff.model.losses import Loss, as_loss
 from dorff.passes import FoldRule
 
 CODINGS = {"simplex": "simplex", "one_vs_all": "identity"}  # and their output matrices
 
 
 def _calibrates(estimator: Any) -> bool:
-    if not estimator.calibrate:
-        raise AttributeError("probabilities need calibrate=True")
+    if not estimator.calibrate and not as_loss(estimator.loss).likelihood:
+        raise AttributeError("probabilities need calibrate=True, or loss='multinomial' or 'logistic'")
     return True
 
 
@@ -178,14 +179,16 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, *, views: Views = None) -> Any:
         """Probabilities (n, K) of the classes at X (n, d). Calibrated for all views together."""
-        check_is_fitted(self, "calibration_")
-        return self._mapped(X, self.calibration_.probabilities, (len(self.classes_),), views=views)
+        check_is_fitted(self, "calibration_" if self.calibrate else None)
+        probabilities = self.calibration_.probabilities if self.calibrate else partial(_outcome, loss=self._loss)
+        return self._mapped(X, probabilities, (len(self.classes_),), views=views)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any, *, views: Views = None) -> Any:
         """Logarithms (n, K) of the probabilities, finite where those underflow."""
-        check_is_fitted(self, "calibration_")
-        return self._mapped(X, self.calibration_.log_probabilities, (len(self.classes_),), views=views)
+        check_is_fitted(self, "calibration_" if self.calibrate else None)
+        logs = self.calibration_.log_probabilities if self.calibrate else partial(_log_outcome, loss=self._loss)
+        return self._mapped(X, logs, (len(self.classes_),), views=views)
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:
         """The share of labels that are right. Holds y and the predictions in memory. `views` are as of `predict`."""
@@ -300,6 +303,16 @@ def _without(held: int, drawing: array_sums.Drawing, fitted: Fitted) -> Model:
     if not any(sums.n for (fold, _), sums in fitted.sums.items() if fold != held):
         raise InputError("y has too few rows to hold some out for probabilities; use calibrate=False")
     return drawing.model(fitted.without(held))
+
+
+def _outcome(f: FloatArray, loss: Loss) -> FloatArray:
+    """Probabilities of decision values f (n, K) by the loss itself, of sum 1."""
+    p = loss.outcome(f)
+    return np.asarray(p / p.sum(axis=1, keepdims=True))
+
+
+def _log_outcome(f: FloatArray, loss: Loss) -> FloatArray:
+    return np.log(np.maximum(_outcome(f, loss), np.finfo(np.float64).tiny))
 
 
 def _likeliest(values: FloatArray, classes: class_labels.Labels) -> class_labels.Labels:

@@ -17,12 +17,14 @@ import dorff.estimators.arrays as arrays
 from dorff.errors import InputError
 from dorff.estimators.array_sums import Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, unwrap, with_rows
-from dorff.estimators.base import ORFFEstimator, absent, first_column, reads_once
+from dorff.estimators.base import ORFFEstimator, absent, reads_once
+from dorff.estimators.descended import check_values
 from dorff.estimators.parameters import left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
 from dorff.fit.quality import quality_of
 from dorff.kernels import Decomposable, FloatArray, MultiView, OperatorKernel, ScalarKernel
+from dorff.model.losses import Loss
 from dorff.model.model import Model, Views
 from dorff.passes import PRECISIONS
 from dorff.solvers import R2, Spread, row_sums
@@ -181,8 +183,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])
         self._one_target = y.ndim == 1
         views = isinstance(self.kernel, MultiView)
-        self._one_output = y.ndim == 1 and (views or observe is None or observe.shape[1] == 1)
+        self._one_output = (
+            y.ndim == 1 and self._loss.levels == 1 and (views or observe is None or observe.shape[1] == 1)
+        )
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
+        check_values(self._loss, Y)
         weights, inputs, seen = arrays.row_weights(sample_weight, X.shape[0]), None, None
         if terms:
             inputs, seen = X, with_targets(Y, partial=self._partial)
@@ -190,9 +195,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             weights = None if weights is None else arrays.row_weights(weights[seen], len(X))
         with enough_memory(self._remedy), one_thread():
             if stream is None:
+                scales = self._scales and self._loss.takes == "numbers"
                 drawing = self._draw(
                     X, Y, lambda rule: dealt(self._cv, X.shape[0], rule, seen=seen, y=y, groups=groups),
-                    scale_targets=self._scales, observe=observe, partial=self._partial, weights=weights, inputs=inputs,
+                    scale_targets=scales, observe=observe, partial=self._partial, weights=weights, inputs=inputs,
                 )  # fmt: skip
                 stream = Stream(drawing, drawing.summing(self.precision, partial=self._partial))
             stream, drawing = stream.added(X, Y, weights, jobs), stream.drawing
@@ -202,12 +208,20 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             stream, fitted, self.model_ = self._solve(stream, (X, Y, weights, jobs), penalties, sample)
             names = ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
             names = names if named is None else [*map(str, named)]
+            if self._loss.kind != "squared":
+                return self._keep_loss(stream)
             quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=sample)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for
             self._noise = None if self.posterior else fitted.noised.fit.noise
             self._judge(fitted, quality, drawing, 4)
+
+    def _keep_loss(self, stream: Stream) -> None:
+        """What is kept of a fit by another loss than the square."""
+        self._stream, self._fitted, self._noise, self.quality_ = stream, None, None, None
+        sure = self._sure if self.posterior else None
+        self._posterior_model = None if sure is None else replace(self.model_, posterior=sure)
 
     @property
     def noise_(self) -> FloatArray:
@@ -220,6 +234,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def posterior_model_(self) -> Model:
         """`model_` with its posterior."""
+        if self._posterior_model is not None:
+            return self._posterior_model
         with one_thread(), absent():
             fitted = self._kept
             if self._posterior_model is None:
@@ -235,6 +251,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def _kept(self) -> Fitted:
         check_is_fitted(self)
+        if self._loss.kind != "squared":
+            problem = f"a fit by loss {self._loss.kind} has no noise, evidence or posterior of its own"
+            raise InputError(f"{problem} (a Laplace posterior: loss='poisson' or 'logistic', with posterior=True)")
         if self._fitted is None:
             raise InputError("posterior=False keeps no sums to say how sure the fit is; fit with posterior=True")
         return self._fitted
@@ -250,10 +269,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if noise and not return_std:
             raise InputError("noise=True says what standard deviations hold; ask for return_std=True too")
         if not return_std and self._one_output:
-            return self._mapped(X, first_column, (), views=views)
+            return self._mapped(X, partial(_first_outcome, loss=self._loss), (), views=views)
         p, q = self.model_.p, self.model_.p if self.model_.observe is None else len(self.model_.observe)
         if not return_std:
-            return self._mapped(X, np.asarray, (p,), views=views)
+            return self._mapped(X, self._loss.outcome, (p,), views=views)
         answer = partial(_mean_and_std, noise=noise, views=views)
         both = self._answered(X, self.posterior_model_, answer, (p + (q if noise else p),), views=views)
         mean, std = both[:, :p], both[:, p:]
@@ -346,6 +365,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if not lazy[1]:
             y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=self._finite)
         return self._inputs(X, reset=reset), y
+
+
+def _first_outcome(f: FloatArray, loss: Loss) -> FloatArray:
+    return loss.outcome(f)[:, 0]
 
 
 def _mean_and_std(model: Model, X: FloatArray, *, noise: bool, views: Views) -> FloatArray:

@@ -43,7 +43,7 @@ class Sweep(Summand):
         """The file of the finished product."""
         return self.directory.with_suffix(".moments")
 
-    def write(self, frozen: Pass, V: FloatArray, words: Config | None) -> None:
+    def write(self, frozen: Pass, V: FloatArray, words: Config | None = None) -> None:
         """V (w, c) for the workers, and the `words` of a question: the array first, then what makes it count."""
         store.write_atomic(self.directory / "columns", [V.data.cast("B")], sync=False)
         body = {"of": frozen.hash, "shape": V.shape, "sha256": hashlib.sha256(V.data).hexdigest(), "question": words}

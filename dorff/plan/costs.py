@@ -153,6 +153,9 @@ def estimate(
     way, serial = route.way, job.cluster.in_driver
     if route.name == "streaming":  # workers and driver hold theirs at once
         leaf, disk, flops = way.worker_bytes, way.disk_bytes, way.passes * way.flops
+    if job.solve.other_loss:
+        leaf, disk, flops = max(leaf, way.worker_bytes), max(disk, way.disk_bytes), way.flops + sums.flops
+        solving = max(solving, way.driver_bytes)
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
     here = workers if job.cluster.on_this_machine else 1
     all_workers = leaf if serial else here * (worker - SHARED_BYTES)
@@ -162,7 +165,8 @@ def estimate(
     if not terms and job.cluster.of_work(flops / NOMINAL) is not job.cluster:
         seconds -= START_WORKERS - START
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
-    peak = DRIVER_BYTES + (all_workers + driver if route.name == "streaming" else max(all_workers, driver))
+    together = route.name == "streaming" or job.solve.other_loss
+    peak = DRIVER_BYTES + (all_workers + driver if together else max(all_workers, driver))
     return Costs(
         m, rank, m * rank >= q * dataset.rows, len(leaves), worker, peak, disk, flops, seconds, level,
         route.name, route.reason, way.passes + sum(len(term.sources) for term in terms), fewer,

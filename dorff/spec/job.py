@@ -89,6 +89,8 @@ def _deals(solve: "Solve", job: "Job") -> str:
 
 
 def _unsure(solve: "Solve", job: "Job") -> str:
+    if solve.other_loss and solve.posterior is False:
+        return "a fit by this loss keeps one where it is true alone"
     if job.classes is not None:
         return "data.targets is classes, whose probabilities say how sure the model is"
     if solve.conformal:
@@ -97,6 +99,8 @@ def _unsure(solve: "Solve", job: "Job") -> str:
 
 
 def _sharpens(solve: "Solve", job: "Job") -> str:
+    if solve.other_loss:
+        return "with another loss than the square there is no such pass"
     if solve.route in _ITERATIVE:
         return f"route: {solve.route} never takes that pass"
     if job.features.precision == "mixed":
@@ -173,7 +177,7 @@ class Solve(Part):
 
 
 def _unscored(publish: "Publish", job: "Job") -> str:
-    scored = publish.holdout is not None or job.criterion in HELD_OUT
+    scored = publish.holdout is not None or (job.criterion in HELD_OUT and not job.solve.other_loss)
     return "" if scored else "no rows are held out to score (name publish.holdout, or set solve.select: kfold)"
 
 

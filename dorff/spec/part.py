@@ -18,6 +18,7 @@ _ROWS: Final = {"type": "array", "minItems": 1, "items": {"type": "array", "item
 _NAME: Final = {"type": "string", "minLength": 1}  # or path
 _NAMES: Final = {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1, "uniqueItems": True}]}
 _NUMBERS: Final = {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1}
+_SHARE: Final = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
 _COUNT: Final = {"type": "integer", "minimum": 2}
 _NOT_NEGATIVE: Final = {"type": "number", "minimum": 0}
 _ENDS: Final = {"from": _NUMBERS["items"], "to": _NUMBERS["items"], "count": _COUNT}
@@ -67,7 +68,7 @@ Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.po
 #: A number between 0 and 1.
 Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
 #: Several of these, in order.
-Levels = Annotated[tuple[float, ...], BeforeValidator(checks.levels), WithJsonSchema({**_NUMBERS, "uniqueItems": True})]
+Levels = Annotated[tuple[float, ...], BeforeValidator(checks.levels), WithJsonSchema({**_NUMBERS, "items": _SHARE})]
 ViewName = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, "the name of a view"))]
 _BY = "leaves, rows or the name of a column"
 FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, _BY))]

@@ -34,7 +34,7 @@ from dorff.spec.job import Job
 from dorff.spec.kernel import BoundedSpec, TermSpec, ViewSpec
 from dorff.spec.part import Idle, Part, Typed
 from dorff.spec.reader import load_job
-from dorff.spec.registry import CLUSTERS, GRAPHS, KERNELS, OUTPUTS, SAMPLERS, SCALARS
+from dorff.spec.registry import CLUSTERS, GRAPHS, KERNELS, LOSSES, OUTPUTS, SAMPLERS, SCALARS
 
 GAUSS = {"type": "gaussian", "lengthscale": 3.0}
 SINGLE = {"type": "decomposable", "scalar": GAUSS}
@@ -91,6 +91,14 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "Solve.qr": ({"solve": {"ridge": 1e-16}}, "solve.qr", False),
     "Solve.class_weight": ({"data": CLASSES}, "solve.class_weight", "balanced"),
     "Solve.calibrate": ({"data": CLASSES}, "solve.calibrate", False),
+    "Solve.loss": ({}, "solve.loss", "huber"),
+    "Solve.solver": ({"solve": {"loss": {"huber": 0.1}}}, "solve.solver", "newton"),
+    "Solve.tolerance": ({"solve": {"loss": {"huber": 0.1}}}, "solve.tolerance", 1e-2),
+    "HuberSpec.huber": ({"solve": {"loss": {"huber": 1.0}}}, "solve.loss.huber", 0.5),
+    "EpsilonSpec.epsilon_insensitive": ({"solve": {"loss": {"epsilon_insensitive": 0.1}}},
+                                        "solve.loss.epsilon_insensitive", 0.3),
+    "QuantilesSpec.quantiles": ({"solve": {"loss": {"quantiles": [0.5]}}}, "solve.loss.quantiles", [0.3, 0.5]),
+    "QuantilesSpec.coupling": ({"solve": {"loss": {"quantiles": [0.2, 0.5]}}}, "solve.loss.coupling", 4.0),
     "Publish.digits": ({}, "publish.digits", 15.0),
     "Publish.holdout": ({}, "publish.holdout", "b.zarr"),
     "Publish.sample": ({"solve": KFOLD}, "publish.sample", False),
@@ -214,6 +222,8 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "polynomial": {**scalar("polynomial", degree=2)},
     "halton": sampler("qmc", sequence="halton", scramble=False),
     "one target": {"data": {"targets": "one"}},
+    "huber": {"solve": {"loss": "huber"}},
+    "hinge": {"data": CLASSES, "solve": {"loss": "hinge"}},
 }
 #: What each key is set to in all of them: the value of EFFECTS, or these, beside what.
 TRIALS: dict[str, tuple[tuple[dict[str, Any], Any], ...]] = {
@@ -379,7 +389,7 @@ def parts_of(kind: Any) -> Iterator[type[Part]]:
 
 def named_parts() -> Iterator[tuple[str, type[Part]]]:
     """Every mapping of a job: a word's options by the word, others by their class."""
-    keyed = [entry.options for registry in (OUTPUTS, CLUSTERS, GRAPHS) for entry in registry.entries()]
+    keyed = [entry.options for registry in (OUTPUTS, CLUSTERS, GRAPHS, LOSSES) for entry in registry.entries()]
     plain = [Job, TermSpec, ViewSpec, BoundedSpec, *keyed]
     for part in dict.fromkeys(part for kind in plain for part in parts_of(kind)):
         if part is not Typed:
@@ -713,12 +723,15 @@ PARAMETERS: dict[type, dict[str, tuple[dict[str, Any], Any]]] = {
         "standardize": ({}, True), "observe": ({}, [[1.0, 0.0], [1.0, 1.0]]), "missing": ({}, "partial"),
         "criterion": ({"ridge": [1e-3, 1.0]}, "evidence"), "precision": ({}, "mixed"), "posterior": ({}, False),
         "manifold": ({}, 1e-2), "graph": ({"manifold": 1e-2}, graphs.KNN(3)),
+        "loss": ({}, {"huber": 0.1}), "solver": ({"loss": {"huber": 0.1}}, "newton"),
+        "tol": ({"loss": {"huber": 0.1}}, 1e-2),
     },
     ORFFClassifier: {
         "kernel": ({}, POLY), "n_features": ({}, 20), "coding": ({}, "one_vs_all"), "sampler": ({}, frequencies.IID()),
         "ridge": ({}, 1e-2), "cv": ({}, 4), "class_weight": ({}, "balanced"), "calibrate": ({}, False),
         "random_state": ({}, 1), "intercept": ({}, False), "standardize": ({}, True), "manifold": ({}, 1e-2),
         "graph": ({"manifold": 1e-2}, graphs.KNN(3)),
+        "loss": ({}, "logistic"), "solver": ({"loss": "logistic"}, "newton"), "tol": ({"loss": "logistic"}, 0.1),
     },
 }  # fmt: skip
 #: Estimators of other kinds, for parameters that count in some of them.

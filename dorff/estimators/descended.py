@@ -1,0 +1,100 @@
+"""Fits of estimators by a loss that is not the square: the rows are read again for every step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dorff.errors import InputError
+from dorff.estimators.array_sums import ArrayReader, ArraySums, Stream, Targets, runs
+from dorff.estimators.arrays import GivenFolds, Rows
+from dorff.fit import Fitted
+from dorff.frequencies import Lattice
+from dorff.kernels import FloatArray
+from dorff.model import Posterior
+from dorff.model.losses import Loss, as_loss
+from dorff.moments import Moments, by_fold, pooled
+from dorff.passes import Question
+from dorff.solvers.by_loss import Descended, Descent, check_loss, descend, laplace, seen_as
+
+Summed = tuple[Rows, Targets, FloatArray | None, int]  # what `Stream.added` takes
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What `descend` asks of rows that are in memory, in Zarr or in Dask."""
+
+    summing: ArraySums
+    rows: Summed
+    loss: Loss
+    scale: tuple[float, ...]
+
+    def __call__(self, V: FloatArray, width: float) -> dict[int, FloatArray]:
+        sums = self._answered(Question(V, self.loss, self.scale, width))
+        return {fold: one.values.reshape(-1, V.shape[1]) for (fold, _), one in sums.items()}
+
+    def curved(self, V: FloatArray) -> dict[int, Moments]:
+        sums = self._answered(Question(V, self.loss, self.scale, curved=True))
+        return {column: one for (column, _), one in sums.items()}
+
+    def _answered(self, question: Question) -> Any:
+        X, Y, weights, jobs = self.rows
+        return replace(self.summing, question=question, tolerance=None).of(X, Y, weights, jobs=jobs)
+
+
+def descended(stream: Stream, rows: Summed, fitted: Fitted, how: Descent) -> tuple[Fitted, Descended, Posterior | None]:
+    """The fit by `how.loss` to the rows, which least squares have `fitted`; and how far its coefficients may lie from
+    it, where the loss is minus the logarithm of a density that each value has for itself. InputError for features on a
+    lattice, folds that overlap, and a kernel whose outputs do not go with the loss."""
+    drawing, loss, deal = stream.drawing, how.loss, stream.summing.folds
+    check_loss(loss, drawing.setting.kernel)
+    if isinstance(drawing.recipe.sampler, Lattice):
+        raise InputError("loss: features on a lattice are for squares alone; take another sampler, or leave it out")
+    if isinstance(deal, GivenFolds) and deal.uses is not None:
+        raise InputError("loss: needs folds that each row is in once; give cv a number, or splits that are a partition")
+    setting = fitted.settings[fitted.choice.candidate]
+    parts = pooled(by_fold(fitted.sums))
+    asked = _Asked(stream.summing, rows, loss, tuple(setting.scaling(parts).tolist()))
+    done = descend(setting, fitted.sums, fitted.fit, asked, asked.curved, how)
+    settings = list(fitted.settings)
+    settings[fitted.choice.candidate] = seen_as(setting, done.fit, loss, parts[0].q)
+    choice = replace(fitted.choice, fit=done.fit, table=())
+    sure = None
+    if loss.likelihood and not loss.coupled and done.fit.solution.ridge > 0:
+        sure = laplace(setting, done, asked.curved(done.problem.columns(done.state.h, done.state.b)))
+    return replace(fitted, settings=settings, choice=choice, others=dict(done.others)), done, sure
+
+
+def loss_of(value: Any, *, classes: bool) -> Loss:
+    """The loss of a classifier or a regressor; InputError where it is for other targets."""
+    loss = as_loss(value)
+    if classes and loss.takes in ("numbers", "counts") and loss.kind != "squared":
+        known = "multinomial, logistic, hinge, squared_hinge or simplex"
+        raise InputError(f"loss: {loss.kind} is for numbers, and y are classes; take {known}")
+    if not classes and loss.takes == "classes":
+        raise InputError(f"loss: {loss.kind} is for classes; use ORFFClassifier, or take another loss")
+    return loss
+
+
+def check_values(loss: Loss, Y: Rows) -> None:
+    """InputError where targets Y (n, q) are none of the loss: counts below 0, or others than 0 and 1."""
+    wanted = {"counts": "counts of 0 or more", "labels": "targets of 0 and 1"}.get(loss.takes)
+    if wanted is None:
+        return
+    for start, values in _parts(Y):
+        bad = (values < 0) if loss.takes == "counts" else ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            came = f"y, row {start + row}, column {column} has {values[row, column]:g}"
+            raise InputError(f"loss: {loss.kind} is for {wanted}, but {came}; mend it, or take another loss")
+
+
+def _parts(Y: Rows) -> Iterator[tuple[int, FloatArray]]:
+    if isinstance(Y, da.Array):
+        starts = np.concatenate([[0], np.cumsum(Y.chunks[0])])
+        return ((int(a), np.asarray(Y[a:b].compute())) for a, b in pairwise(starts))
+    reader = ArrayReader(Y, "y", partial=True)
+    return ((start, reader.read(start, stop)) for start, stop in runs(Y, Y))

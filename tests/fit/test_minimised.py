@@ -1,0 +1,396 @@
+"""Jobs whose loss is not the square: the least objective of the same features, whoever does the work and is killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from command_line import call
+from distributed import Client
+from places import PATHS
+
+from dorff.engine import SerialEngine
+from dorff.engine.clusters import local_cluster
+from dorff.engine.dask import DaskEngine
+from dorff.errors import InputError
+from dorff.fit import fit
+from dorff.fit.fit_report import FitReport
+from dorff.kernels.scalar import FloatArray
+from dorff.model import Model
+from dorff.model.losses import as_loss
+from dorff.passes import blocks as leaf_sizes
+from dorff.plan import make_plan
+from dorff.predict import predict, score
+from dorff.spec.job import Job
+from dorff.store import load_model
+
+ROWS, SHARD = 2_000, 512
+GAUSSIAN = {"type": "gaussian", "lengthscale": 1.0}
+PLAIN = {"type": "decomposable", "scalar": GAUSSIAN}
+QUANTILES = {"quantiles": [0.2, 0.5, 0.8]}
+CLASSES = {"targets": {"classes": "classes"}}
+
+
+def shrink(patch: pytest.MonkeyPatch) -> None:
+    """Leaves of one to two shards."""
+    patch.setattr(leaf_sizes, "SMALLEST_LEAF", SHARD)
+    patch.setattr(leaf_sizes, "LARGE_FIRST_LEAF", SHARD)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two targets, some missing in `gaps`; counts; four classes; zeros and ones; weights; a second array of inputs."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((ROWS, 2))
+    Y = np.column_stack([3.0 * np.sin(X[:, 0]), X[:, 1] ** 2 + 3.0]) + 0.3 * rng.standard_normal((ROWS, 2))
+    gaps = Y.copy()
+    gaps[100:2000:7, 1] = np.nan
+    codes = np.argmax(np.column_stack([X, -X]) + 0.5 * rng.standard_normal((ROWS, 4)), axis=1)[:, None]
+    counts = rng.poisson(np.exp(np.sin(X))).astype(np.float64)
+    arrays = {
+        "x": X, "v": rng.standard_normal((ROWS, 2)), "y": Y, "gaps": gaps, "counts": counts, "classes": codes,
+        "ones": (X > 0.2).astype(np.float64), "weight": rng.uniform(0.0, 2.0, (ROWS, 1)),
+    }  # fmt: skip
+    path = tmp_path_factory.mktemp("data") / "rows.zarr"
+    group = zarr.open_group(str(path), mode="w")
+    for name, values in arrays.items():
+        group.create_array(name, data=values, chunks=(SHARD, values.shape[1]))
+    return path
+
+
+def job(store: Path, folder: Path, loss: Any, *, data: dict[str, Any] | None = None, **more: Any) -> Job:
+    parts: dict[str, Any] = {
+        "data": {"store": str(store), **(data or {})},
+        "kernel": more.pop("kernel", PLAIN),
+        "features": {"count": 48, "sampler": {"type": "orthogonal"}, **more.pop("features", {})},
+        "solve": {"ridge": 1e-3, "loss": loss, "tolerance": 1e-7, "calibrate": False, **more.pop("solve", {})},
+        "cluster": {"type": "serial"}, "state": str(folder / "state"), "model": str(folder / "model"), **more,
+    }  # fmt: skip
+    return Job.model_validate(parts)
+
+
+def fitted(made: Job, **options: Any) -> tuple[FitReport, Model]:
+    report = fit(made, **options)
+    return report, load_model(Path(report.model))
+
+
+def rows_of(store: Path, name: str) -> FloatArray:
+    return np.asarray(zarr.open_group(str(store), mode="r")[name][:], dtype=np.float64)
+
+
+def objective(model: Model, loss: Any, X: FloatArray, y: FloatArray, weights: FloatArray, ridge: float) -> float:
+    """Of a model, written out: the mean loss of all rows and ridge |h|^2, in its scaled units."""
+    scale = model.target_scale
+    of = as_loss(loss)
+    f = model.predict(X) / scale
+    targets = of.spread(y / scale[:: of.levels])
+    there = np.isfinite(targets)
+    value = of.terms(f, np.where(there, targets, 0.0)).value * there
+    mean = float(weights @ value.sum(axis=1) / weights.sum())
+    return mean + ridge * float(np.sum(model.coefficients**2))
+
+
+@pytest.mark.parametrize(
+    ("loss", "data", "more"),
+    [
+        ("huber", {}, {}),
+        (QUANTILES, {}, {"solve": {"standardize": True}}),
+        ({"epsilon_insensitive": 0.2}, {"targets": "gaps", "nan": "partial"}, {}),
+        ("poisson", {"targets": "counts", "weights": "weight"}, {}),
+        ("logistic", {"targets": "ones"}, {"kernel": {**PLAIN, "output": {"matrix": [[1, 0.5], [0.5, 1]]}}}),
+        ("multinomial", CLASSES, {}),
+        ("hinge", CLASSES, {}),
+        ("squared_hinge", CLASSES, {}),
+        ("simplex", CLASSES, {"kernel": {**PLAIN, "output": "simplex"}}),
+        ("huber", {}, {"kernel": {"type": "curl_free", "scalar": GAUSSIAN}}),
+    ],
+    ids=["huber", "quantiles", "gaps", "weights", "coupled", "multinomial", "hinge", "squared", "simplex", "curl"],
+)
+def test_the_objective_is_least(
+    loss: Any, data: dict[str, Any], more: dict[str, Any], store: Path, tmp_path: Path
+) -> None:
+    """The report's objective is the model's, written out, and no small step from its coefficients is better."""
+    report, model = fitted(job(store, tmp_path, loss, data=data, **more))
+    X = rows_of(store, "x")
+    y = rows_of(store, data.get("targets", "y") if isinstance(data.get("targets", "y"), str) else "classes")
+    y = np.eye(4)[y[:, 0].astype(int)] if data == CLASSES else y
+    weights = rows_of(store, "weight")[:, 0] if "weights" in data else np.ones(ROWS)
+    value = objective(model, loss, X, y, weights, 1e-3)
+    assert report.loss is not None and value == pytest.approx(report.loss["objective"], rel=1e-9)
+    rng = np.random.default_rng(0)
+    for size in (1e-1, 1e-2, 1e-3):
+        for _ in range(5):
+            step = size * rng.standard_normal(model.coefficients.shape) / np.sqrt(model.coefficients.size)
+            shift = size * rng.standard_normal(model.intercept.shape) * model.target_scale
+            if as_loss(loss).centred:
+                shift -= shift.mean()
+            moved = replace(model, coefficients=model.coefficients + step, intercept=model.intercept + shift)
+            assert objective(moved, loss, X, y, weights, 1e-3) > value - 1e-6 * value
+    assert report.loss["left"] <= 2e-7 * value and report.status == "ok"
+
+
+def test_quantiles_hold_their_share_and_do_not_cross(store: Path, tmp_path: Path) -> None:
+    made = job(store, tmp_path, {**QUANTILES, "coupling": 0.0}, solve={"ridge": [1e-3, 1e-1], "select": "kfold"})
+    report, model = fitted(made)
+    X, Y = rows_of(store, "x"), rows_of(store, "y")
+    f = model.predict(X).reshape(ROWS, 2, 3)
+    np.testing.assert_allclose((Y[:, :, None] <= f).mean(axis=0), [[0.2, 0.5, 0.8]] * 2, atol=0.01)
+    assert np.all(np.diff(f, axis=2) > 0)  # at coupling 0 they are constants apart
+    assert np.ptp(np.diff(f, axis=2), axis=0).max() < 1e-9
+    assert model.info["data"]["targets"][:3] == ["y0 q0.2", "y0 q0.5", "y0 q0.8"]
+    assert report.loss is not None and [row["ridge"] for row in report.loss["table"]] == [1e-3, 1e-1]
+    for shares in report.loss["below"].values():  # of held-out rows: five standard errors
+        for level, share in shares.items():
+            tau = float(level)
+            assert abs(share - tau) < 5.0 * np.sqrt(tau * (1 - tau) / ROWS)
+    np.testing.assert_allclose(model.observed(model.predict(X)), f[:, :, 1])  # scored by the median
+    told = score(Path(report.model), store, engine=SerialEngine())
+    assert told.r2 > 0.8
+
+
+def test_the_ridge_is_the_best_by_the_loss_of_rows_held_out(store: Path, tmp_path: Path) -> None:
+    """Each fold's loss is that of a fit to the other rows alone, found by itself."""
+    ridges = [1e-4, 1e-2, 1.0]
+    made = job(
+        store, tmp_path, "huber", solve={"ridge": ridges, "select": "kfold", "folds": {"by": "rows", "count": 3}}
+    )
+    report, _ = fitted(made)
+    assert report.loss is not None
+    losses = [row["loss"] for row in report.loss["table"]]
+    assert report.ridge == ridges[int(np.argmin(losses))]
+    rule, X, Y = make_plan(made).frozen().folds, rows_of(store, "x"), rows_of(store, "y")
+    fold_of, total = rule.of_rows(np.arange(ROWS)), 0.0
+    for fold in range(3):
+        weight = (fold_of != fold).astype(np.float64)
+        path = tmp_path / f"fold{fold}.zarr"
+        group = zarr.open_group(str(path), mode="w")
+        for name, values in {"x": X, "y": Y, "w": weight[:, None]}.items():
+            group.create_array(name, data=values, chunks=(SHARD, values.shape[1]))
+        _, other = fitted(
+            job(path, tmp_path / f"of{fold}", "huber", data={"weights": "w"}, solve={"ridge": report.ridge})
+        )
+        held = fold_of == fold
+        total += float(as_loss("huber").terms(other.predict(X[held]), Y[held]).value.sum())
+    assert min(losses) == pytest.approx(total / ROWS, rel=1e-4)
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a driver."""
+
+
+def stopping(passes: float) -> Callable[[int, int], None]:
+    def stop(done: int, _total: int) -> None:
+        if done > passes * ROWS:
+            raise Interrupted
+
+    return stop
+
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "quantiles": (QUANTILES, {}),
+    "folds": ("huber", {"solve": {"ridge": [1e-3, 1e-1], "select": "kfold", "folds": {"by": "rows", "count": 3}}}),
+    "newton": ("logistic", {"data": {"targets": "ones"}, "solve": {"solver": "newton"}}),
+}
+
+
+def bits(model: Model) -> list[bytes]:
+    return [model.coefficients.tobytes(), model.intercept.tobytes()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("passes", [0.5, 1.5, 4.5, 7.2])
+def test_a_stopped_fit_goes_on_on_the_same_way(kind: str, passes: float, store: Path, tmp_path: Path) -> None:
+    """Bitwise the same model, in as many passes, of which none that was done is done again."""
+    loss, more = KINDS[kind]
+    whole, model = fitted(job(store, tmp_path / "whole", loss, **dict(more)))
+    with pytest.raises(Interrupted):
+        fit(job(store, tmp_path, loss, **dict(more)), progress=stopping(passes))
+    again, other = fitted(job(store, tmp_path, loss, **dict(more)))
+    assert bits(model) == bits(other) and again.passes == whole.passes
+    assert again.loss == whole.loss
+    assert again.leaves_computed < whole.leaves_computed and again.leaves_reused > whole.leaves_reused
+    assert not list(tmp_path.glob("state/*/sweeps/*"))  # nothing is left
+    assert fit(job(store, tmp_path, loss, **dict(more))).outcome == "unchanged"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neither_order_nor_workers_change_a_bit(kind: str, store: Path, tmp_path: Path) -> None:
+    loss, more = KINDS[kind]
+    _, model = fitted(job(store, tmp_path / "one", loss, **dict(more)))
+    _, other = fitted(job(store, tmp_path / "two", loss, **dict(more)), engine=SerialEngine(shuffle=3))
+    assert bits(model) == bits(other)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+import pytest
+sys.path[:0] = sys.argv[4:]
+from test_minimised import KINDS, fit, job, shrink
+shrink(pytest.MonkeyPatch())
+loss, more = KINDS[sys.argv[3]]
+fit(job(Path(sys.argv[1]), Path(sys.argv[2]), loss, **dict(more)))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_driver_goes_on_where_it_was(kind: str, store: Path, tmp_path: Path) -> None:
+    """Killed twice, mid-optimisation: the same bits as at once, and as on workers of Dask."""
+    loss, more = KINDS[kind]
+    whole, model = fitted(job(store, tmp_path / "whole", loss, **dict(more)))
+    for done in (3, 6):
+        command = [sys.executable, "-c", DRIVER, str(store), str(tmp_path), kind, *PATHS]
+        driver = subprocess.Popen(command)
+        deadline = time.monotonic() + 100
+        while len(list(tmp_path.glob("state/*/sweeps/*/*.moments"))) < done:
+            assert time.monotonic() < deadline and driver.poll() is None
+            time.sleep(0.002)
+        driver.kill()
+        driver.wait()
+    again, other = fitted(job(store, tmp_path, loss, **dict(more)))
+    assert bits(model) == bits(other) and again.loss == whole.loss
+    assert again.leaves_computed < whole.leaves_computed
+
+
+@pytest.mark.process
+def test_dask_gives_the_serial_engines_bits(store: Path, tmp_path: Path) -> None:
+    _, model = fitted(job(store, tmp_path / "one", QUANTILES))
+    with local_cluster(2) as cluster, Client(cluster) as client:
+        _, other = fitted(job(store, tmp_path / "two", QUANTILES), engine=DaskEngine(client))
+    assert bits(model) == bits(other)
+
+
+def test_the_first_features_of_several_counts(store: Path, tmp_path: Path) -> None:
+    """Where a smaller count wins, the loss is minimised over its features, the first of the pass's."""
+    solve = {"ridge": [1e-3], "select": "kfold"}
+    made = job(store, tmp_path, "huber", features={"count": [96, 8]}, solve=solve)
+    report, model = fitted(made)
+    X, Y = rows_of(store, "x"), rows_of(store, "y")
+    assert report.loss is not None and model.feature_map.m == report.m
+    assert objective(model, "huber", X, Y, np.ones(ROWS), 1e-3) == pytest.approx(report.loss["objective"], rel=1e-9)
+    few = fitted(job(store, tmp_path / "few", "huber", features={"count": [8, 4]}, solve=solve))
+    assert few[0].m == 8  # by squares; and of 96 the first 8 have a bigger factor
+    assert objective(few[1], "huber", X, Y, np.ones(ROWS), 1e-3) == pytest.approx(few[0].loss["objective"], rel=1e-9)  # type: ignore[index]
+
+
+def test_views_and_manifold_terms_go_with_a_loss(store: Path, tmp_path: Path) -> None:
+    """A term makes f smoother along its graph; the mean of views is what the targets see."""
+    kernel = {"type": "multi_view", "views": [{"inputs": "x", "kernel": PLAIN}, {"inputs": "v", "kernel": PLAIN}]}
+    between = {"weight": 1.0, "between": True}
+    apart = []
+    for name, term in (("without", []), ("with", [between])):
+        _, model = fitted(
+            job(store, tmp_path / name, "huber", data={"inputs": ["x", "v"]}, kernel=kernel, manifold=term)
+        )
+        X = np.hstack([rows_of(store, "x"), rows_of(store, "v")])
+        views = model.predict_views(X)
+        apart.append(float(np.mean((views[:, 0] - views[:, 1]) ** 2)))
+    assert apart[1] < 0.2 * apart[0]
+
+
+def test_a_laplace_posterior_is_the_inverse_of_the_hessian(store: Path, tmp_path: Path) -> None:
+    made = job(store, tmp_path, "poisson", data={"targets": "counts"}, solve={"posterior": True})
+    _, model = fitted(made)
+    X = rows_of(store, "x")
+    F = np.hstack([model.feature_map.transform(X), np.ones((ROWS, 1))])
+    for output in range(2):
+        rate = np.exp(model.predict(X)[:, output])
+        H = (F * rate[:, None]).T @ F + np.diag([2.0 * ROWS * 1e-3] * (F.shape[1] - 1) + [0.0])
+        exact = np.sqrt(np.einsum("nk,kj,nj->n", F[:50], np.linalg.inv(H), F[:50]))
+        np.testing.assert_allclose(model.std(X[:50])[:, output], exact, rtol=1e-6)
+    told = score(Path(made.model), store, engine=SerialEngine(), targets="counts")
+    assert told.r2 > 0.1  # of rates, not of their logarithms
+    out = tmp_path / "predicted.zarr"
+    predict(Path(made.model), store, out, engine=SerialEngine())
+    np.testing.assert_allclose(rows_of(out, "y"), np.exp(model.predict(X)), rtol=1e-12)
+
+
+def test_classes_are_calibrated_and_scored(store: Path, tmp_path: Path) -> None:
+    solve = {"calibrate": True, "folds": {"by": "rows"}}
+    for loss in ("multinomial", "hinge"):
+        report, model = fitted(job(store, tmp_path / loss, loss, data=CLASSES, solve=solve))
+        assert report.quality is not None and report.quality["accuracy"] > 0.6
+        assert model.info["calibration"]["rows"] > 100
+        told = score(Path(report.model), store, engine=SerialEngine())
+        assert told.accuracy is not None and told.accuracy > 0.65 and told.log_loss is not None
+        slope = model.info["calibration"]["slope"]
+        assert 0.8 < slope < 1.3 if loss == "multinomial" else slope > 1.0  # its own probabilities are nearly right
+
+
+def test_the_plan_tells_passes_and_what_goes_on_says_so(store: Path, tmp_path: Path) -> None:
+    made = job(store, tmp_path, "huber", solve={"tolerance": 1e-4})
+    costs = make_plan(made).costs
+    seen: list[tuple[int, int]] = []
+    report = fit(made, progress=lambda done, total: seen.append((done, total)))
+    assert costs.route == report.route == "direct"
+    assert report.passes / 3 < costs.passes < 3 * report.passes
+    done = [rows for rows, _ in seen]
+    assert done == sorted(done) and all(rows <= total for rows, total in seen)
+
+
+@pytest.mark.parametrize(
+    ("loss", "data", "more", "sentence"),
+    [
+        ("poisson", {}, {}, "solve.loss: poisson is for counts of 0 or more, but .*row 0, column y0 has -"),
+        ("logistic", {"targets": "counts"}, {}, "solve.loss: logistic is for targets of 0 and 1, or classes, but"),
+        ("multinomial", {}, {}, "solve.loss: multinomial is for classes, but the targets are numbers; give"),
+        ("huber", CLASSES, {}, "solve.loss: huber is for numbers, but data.targets are classes; take"),
+        ("simplex", CLASSES, {}, "loss: simplex needs values along the codes .* kernel.output is not simplex; set it"),
+        ("hinge", CLASSES, {"solve": {"solver": "newton"}}, "solver: newton does not go with loss hinge, which curves"),
+        (
+            "multinomial",
+            CLASSES,
+            {"solve": {"solver": "newton"}},
+            "newton does not go with loss multinomial, which ties",
+        ),
+        ("huber", {}, {"solve": {"posterior": True}}, "solve.posterior: loss huber is minus the logarithm of no"),
+        (QUANTILES, {}, {"kernel": {"type": "curl_free", "scalar": GAUSSIAN}}, "loss: several quantiles are for"),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_refused_before_the_pass(
+    loss: Any, data: dict[str, Any], more: dict[str, Any], sentence: str, store: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=sentence) as refused:
+        fit(job(store, tmp_path, loss, data=data, **more))
+    assert len(str(refused.value).splitlines()) == 1
+    assert not (tmp_path / "state").exists() and not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("solve", "sentence"),
+    [
+        ({"loss": {"quantiles": [0.1, 1.2]}}, "solve.loss.quantiles must be numbers between 0 and 1, in order"),
+        ({"loss": {"quantiles": [0.9, 0.1]}}, "solve.loss.quantiles must be numbers between 0 and 1, in order"),
+        ({"loss": {"quantiles": []}}, "solve.loss.quantiles must be numbers between 0 and 1, in order"),
+        ({"loss": {"huber": -1}}, "solve.loss.huber must be a number greater than 0, came -1; correct it"),
+        ({"loss": "hubert"}, "solve.loss must be one of: squared, huber.*did you mean 'huber'"),
+        ({"loss": {"quantile": [0.5]}}, "solve.loss.quantile is not a known key; did you mean 'quantiles'"),
+        ({"loss": "huber", "route": "cg"}, "solve.route is cg, which keeps no sums to begin with; set it to auto"),
+        ({"loss": "huber", "select": "gcv", "ridge": [1, 2]}, "solve.select scores squares; set kfold, or one ridge"),
+        ({"loss": "huber", "conformal": True}, "solve.conformal goes with squares alone; take quantiles"),
+        ({"loss": "huber", "ridge_per_output": True}, "solve.ridge_per_output goes with squares alone; leave it out"),
+        ({"solver": "lbfgs"}, "solve.solver has no effect: loss is squared"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused(solve: dict[str, Any], sentence: str, store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps({"data": {"store": str(store)}, "solve": solve, "state": "s", "model": "m"}))
+    result = call("plan", str(path))
+    assert re.search(sentence, result.stderr), result.stderr
+    assert result.exit_code == (0 if "no effect" in sentence else 3)
