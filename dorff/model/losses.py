@@ -10,13 +10,14 @@ Targets are in scaled units, as the fit has them; one-hot rows of classes stay o
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.spec.part import Part, Positive, Takes
+from dorff.spec.part import OneOrMore, Part, Positive, Takes
 from dorff.spec.registry import LOSSES, Entry, lazily
 
 FloatArray = npt.NDArray[np.float64]
@@ -25,6 +26,7 @@ xlogy = lazily("scipy.special", "xlogy")
 log_softmax = lazily("scipy.special", "log_softmax")
 ndtri = lazily("scipy.special", "ndtri")
 
+MOST: Final = float(np.finfo(np.float64).max)
 STEEPEST: Final = 30.0  # log rates above it go on as a parabola: exp of more has no use, and overflows
 
 
@@ -107,6 +109,9 @@ class Huber(Loss):
     kind = "huber"
     delta: float = 1.35
 
+    def __post_init__(self) -> None:
+        _check("huber", self.delta)
+
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         r = f - y
         u = np.clip(r, -self.delta, self.delta)
@@ -124,6 +129,9 @@ class EpsilonInsensitive(Loss):
     kind = "epsilon_insensitive"
     kinked = True
     epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check("epsilon_insensitive", self.epsilon)
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         r = f - y
@@ -151,8 +159,7 @@ class Quantiles(Loss):
         inside = all(isinstance(one, float) and 0.0 < one < 1.0 for one in given)
         if not given or not inside or list(given) != sorted(set(given)):
             raise InputError(f"quantiles: wanted numbers between 0 and 1, in order, each once; got {list(given)}")
-        if not (np.isfinite(self.coupling) and self.coupling >= 0):
-            raise InputError(f"coupling: wanted 0 or a number above it, got {self.coupling!r}")
+        _check("coupling", self.coupling, zero=True)
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         tau = np.tile(self.quantiles, f.shape[1] // self.levels)
@@ -315,6 +322,16 @@ def _kinked(value: FloatArray, t: FloatArray, u: FloatArray, inside: FloatArray,
     return Terms(value, smooth, sign * u, inside / width if width > 0 else inside)
 
 
+def _number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check(name: str, value: Any, *, zero: bool = False) -> None:
+    """InputError for what is no finite number above 0, or 0 itself where that may be."""
+    if not _number(value) or not (0 < value <= MOST or (zero and value == 0)):
+        raise InputError(f"{name}: wanted {'0 or a number above it' if zero else 'a number above 0'}, got {value!r}")
+
+
 class HuberSpec(Part):
     """The residual, in the scaled targets' units, up to which it is squared."""
 
@@ -327,20 +344,21 @@ class EpsilonSpec(Part):
     epsilon_insensitive: Positive = 0.1
 
 
-def _quantiles(value: Any) -> Quantiles:
-    if not isinstance(value, list | tuple) or not all(type(one) in (int, float) for one in value):
-        raise InputError(f"wanted a list of numbers between 0 and 1, got {value!r}")
-    return Quantiles(tuple(map(float, value)))
+def _quantiles(value: Any, coupling: Any = 1.0) -> Quantiles:
+    if not isinstance(value, list | tuple | np.ndarray) or not all(_number(one) and 0 < one < 1 for one in value):
+        raise InputError(f"quantiles: wanted a list of numbers between 0 and 1, got {value!r}")
+    return Quantiles(tuple(map(float, value)), coupling)
 
 
-_LEVELS: Final = {"type": "array", "minItems": 1, "items": {"type": "number", "exclusiveMinimum": 0, "maximum": 1}}
+_LEVEL: Final = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+_LEVELS: Final = {"type": "array", "minItems": 1, "items": _LEVEL}
 
 
 class QuantilesSpec(Part):
     """Which quantiles, in order; and how freely those of one target differ in shape: at `coupling` 0 they are constants
     apart."""
 
-    quantiles: Annotated[tuple[float, ...], Takes(_quantiles, _LEVELS)]
+    quantiles: Annotated[tuple[float, ...], OneOrMore(), Takes(_quantiles, _LEVELS)]
     coupling: Annotated[float, Takes(lambda value: Quantiles((0.5,), value), {"type": "number", "minimum": 0})] = 1.0
 
 
@@ -356,7 +374,7 @@ LOSSES.add(
     ),
     Entry(
         "quantiles",
-        lambda quantiles, coupling=1.0: Quantiles(tuple(map(float, quantiles)), coupling),
+        lambda quantiles, coupling=1.0: _quantiles(quantiles, coupling),
         QuantilesSpec,
         source="Sangnier, Fercoq & d'Alche-Buc 2016",
         written="{quantiles: [0.1, 0.5, 0.9]}",
