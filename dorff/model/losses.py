@@ -344,10 +344,11 @@ class EpsilonSpec(Part):
     epsilon_insensitive: Positive = 0.1
 
 
-def _quantiles(value: Any, coupling: Any = 1.0) -> Quantiles:
-    if not isinstance(value, list | tuple | np.ndarray) or not all(_number(one) and 0 < one < 1 for one in value):
-        raise InputError(f"quantiles: wanted a list of numbers between 0 and 1, got {value!r}")
-    return Quantiles(tuple(map(float, value)), coupling)
+def _quantiles(quantiles: Any, coupling: Any = 1.0) -> Quantiles:
+    several = isinstance(quantiles, list | tuple | np.ndarray)
+    if not several or not all(_number(one) and 0 < one < 1 for one in quantiles):
+        raise InputError(f"quantiles: wanted a list of numbers between 0 and 1, got {quantiles!r}")
+    return Quantiles(tuple(map(float, quantiles)), coupling)
 
 
 _LEVEL: Final = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
@@ -374,7 +375,7 @@ LOSSES.add(
     ),
     Entry(
         "quantiles",
-        lambda quantiles, coupling=1.0: _quantiles(quantiles, coupling),
+        _quantiles,
         QuantilesSpec,
         source="Sangnier, Fercoq & d'Alche-Buc 2016",
         written="{quantiles: [0.1, 0.5, 0.9]}",
