@@ -38,7 +38,7 @@ CHOICE = {  # of a kind of word: how a job says which one
     "scalars": "`type` says which one: `scalar: {type: gaussian, lengthscale: 0.2}`.",
     "spaces": "`type` says which one: `inputs: {type: angle, lengthscale: 0.5}`.",
     "outputs": "The one key says which: `output: {matrix: A.npy}`. Those without keys are words: `output: identity`.",
-    "losses": "The one key says which: `loss: {quantiles: [0.1, 0.9]}`. Those without keys are words: `loss: logistic`.",
+    "losses": "The one key says which: `loss: {huber: 1.35}`. Those without keys are words: `loss: logistic`.",
     "samplers": "`type` says which one: `sampler: {type: orthogonal}`.",
     "graphs": "`type` says which one: `graph: {type: knn}`.",
     "clusters": "`type` says which one: `cluster: {type: serial}`; for one that runs its `address` is enough.",

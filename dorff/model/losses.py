@@ -10,6 +10,7 @@ Targets are in scaled units, as the fit has them; one-hot rows of classes stay o
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ xlogy = lazily("scipy.special", "xlogy")
 log_softmax = lazily("scipy.special", "log_softmax")
 ndtri = lazily("scipy.special", "ndtri")
 
+MOST: Final = float(np.finfo(np.float64).max)
 STEEPEST: Final = 30.0  # log rates above it go on as a parabola: exp of more has no use, and overflows
 
 
@@ -107,6 +109,9 @@ class Huber(Loss):
     kind = "huber"
     delta: float = 1.35
 
+    def __post_init__(self) -> None:
+        _check("huber", self.delta)
+
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         r = f - y
         u = np.clip(r, -self.delta, self.delta)
@@ -124,6 +129,9 @@ class EpsilonInsensitive(Loss):
     kind = "epsilon_insensitive"
     kinked = True
     epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check("epsilon_insensitive", self.epsilon)
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         r = f - y
@@ -151,8 +159,7 @@ class Quantiles(Loss):
         inside = all(isinstance(one, float) and 0.0 < one < 1.0 for one in given)
         if not given or not inside or list(given) != sorted(set(given)):
             raise InputError(f"quantiles: wanted numbers between 0 and 1, in order, each once; got {list(given)}")
-        if not (np.isfinite(self.coupling) and self.coupling >= 0):
-            raise InputError(f"coupling: wanted 0 or a number above it, got {self.coupling!r}")
+        _check("coupling", self.coupling, zero=True)
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         tau = np.tile(self.quantiles, f.shape[1] // self.levels)
@@ -315,6 +322,16 @@ def _kinked(value: FloatArray, t: FloatArray, u: FloatArray, inside: FloatArray,
     return Terms(value, smooth, sign * u, inside / width if width > 0 else inside)
 
 
+def _number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check(name: str, value: Any, *, zero: bool = False) -> None:
+    """InputError for what is no finite number above 0, or 0 itself where that may be."""
+    if not _number(value) or not (0 < value <= MOST or (zero and value == 0)):
+        raise InputError(f"{name}: wanted {'0 or a number above it' if zero else 'a number above 0'}, got {value!r}")
+
+
 class HuberSpec(Part):
     """The residual, in the scaled targets' units, up to which it is squared."""
 
@@ -325,6 +342,13 @@ class EpsilonSpec(Part):
     """The residual, in the scaled targets' units, up to which it costs nothing."""
 
     epsilon_insensitive: Positive = 0.1
+
+
+def _quantiles(quantiles: Any, coupling: Any = 1.0) -> Quantiles:
+    several = isinstance(quantiles, list | tuple | np.ndarray)
+    if not several or not all(_number(one) and 0 < one < 1 for one in quantiles):
+        raise InputError(f"quantiles: wanted a list of numbers between 0 and 1, got {quantiles!r}")
+    return Quantiles(tuple(map(float, quantiles)), coupling)
 
 
 class QuantilesSpec(Part):
@@ -347,7 +371,7 @@ LOSSES.add(
     ),
     Entry(
         "quantiles",
-        lambda quantiles, coupling=1.0: Quantiles(tuple(map(float, quantiles)), coupling),
+        _quantiles,
         QuantilesSpec,
         source="Sangnier, Fercoq & d'Alche-Buc 2016",
         written="{quantiles: [0.1, 0.5, 0.9]}",

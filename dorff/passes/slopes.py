@@ -37,7 +37,8 @@ class Question:
     def of(cls, V: FloatArray, config: Mapping[str, Any]) -> Self:
         """From V and the rest; InputError, KeyError or TypeError where that is none."""
         given = {**config, "loss": as_loss(config["loss"]), "scale": tuple(config["scale"])}
-        if V.shape[1] % (len(given["scale"]) * given["loss"].levels):
+        c = len(given["scale"]) * given["loss"].levels
+        if c == 0 or V.shape[1] % c:
             raise InputError(f"{V.shape[1]} columns are no functions of {len(given['scale'])} targets")
         return cls(V, **given)
 
@@ -48,7 +49,8 @@ class Question:
 
 class SlopeAdder(moments.ProductAccumulator):
     """Adds [F | 1]^T G for slopes G (n, c) of rows, and of each column the numbers `BESIDE`, which stand in the place
-    of targets: files of products hold both. The witness is as that of products, of the slopes for Z V."""
+    of targets: files of products hold both. The witness is as that of products, of the slopes for Z V; the numbers of a
+    block are as rows more, in which Z is the identity."""
 
     def __init__(self, m: int, columns: int) -> None:
         width = m + 1 + BESIDE
@@ -56,14 +58,15 @@ class SlopeAdder(moments.ProductAccumulator):
 
     def add_slopes(self, F: FloatArray, slopes: FloatArray, beside: FloatArray) -> None:
         """Rows F (n, m + 1), their slopes (n, c), and sums (BESIDE, c) over them."""
-        ones = self.m + 1
-        v = F @ self.probe[:ones]
-        self.witness[0] += np.dot(v, v) + np.abs(beside).sum() ** 2
-        seen = v @ slopes + self.probe[ones:] @ beside
-        size = np.einsum("nc,nc->c", slopes, slopes) + np.sum(beside**2, axis=0)
-        self.witness[1:] += np.concatenate([seen, size])
-        self._sums[:, :ones] += slopes.T @ F
-        self._sums[:, ones:] += beside.T
+        ones, probe = self.m + 1, self.probe
+        with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
+            v = F @ probe[:ones]
+            self.witness[0] += np.dot(v, v) + np.dot(probe[ones:], probe[ones:])
+            seen = v @ slopes + probe[ones:] @ beside
+            size = np.einsum("nc,nc->c", slopes, slopes) + np.sum(beside**2, axis=0)
+            self.witness[1:] += np.concatenate([seen, size])
+            self._sums[:, :ones] += slopes.T @ F
+            self._sums[:, ones:] += beside.T
         self.n += len(F)
 
 

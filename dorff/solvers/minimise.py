@@ -26,6 +26,7 @@ FIRST_WIDTH: Final = 2.0  # of a loss with a kink, in scaled units
 NARROWER: Final = 4.0  # times, when a width is done
 MOST_EVALUATIONS: Final = 500
 HALVINGS: Final = 12  # of a Newton step
+ROUNDING: Final = 1e-8  # of the objective: what rounding may hide of a step's gain
 JITTER: Final = 1e-13  # of the largest diagonal entry of a Newton system
 
 
@@ -151,7 +152,7 @@ def newton(
 ) -> State:
     """The least objective by Newton's method, whose system is made of moments weighed by the curvature (iteratively
     reweighted least squares, Green 1984): two passes a step, or more where a step is halved (Armijo 1966). Of losses
-    that curve throughout, each value for itself."""
+    that curve throughout, each value for itself: where one does not, L-BFGS goes on."""
     problem = evaluator.problem
     (state,) = evaluator([(trial, *start)], 0.0)
     seen(state)
@@ -168,8 +169,10 @@ def newton(
             seen(tried)
             if tried.value <= state.value - 1e-4 * share * gain:
                 break
-        else:  # rounding leaves nothing to gain
-            return state
+        else:  # it hardly curves here, and the step was too long; or rounding leaves nothing to gain
+            if gain <= ROUNDING * abs(state.value):
+                return state
+            return lbfgs(evaluator, [trial], [(state.h, state.b)], tolerance, seen)[0]
         state = tried
     return state
 

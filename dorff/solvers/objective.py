@@ -25,6 +25,8 @@ from dorff.solvers.system import BorderedSums, PenaltyTerm, assembled
 Ask = Callable[[FloatArray, float], Mapping[int, FloatArray]]
 LEAST_CURVATURE: Final = 1e-3
 MOST_PASSES: Final = 1000
+#: Of a loss with a kink: a narrow one is where few rows are, and across them all that curves is the ridge.
+MOST_OF_KINKS: Final = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +151,8 @@ class Frame:
     @classmethod
     def at(cls, problem: LossProblem, state: "State") -> "Frame":
         """That of a state."""
-        return cls(problem, state.trial.ridge, max(state.curvature, LEAST_CURVATURE))
+        most = MOST_OF_KINKS if problem.loss.kinked else np.inf
+        return cls(problem, state.trial.ridge, min(max(state.curvature, LEAST_CURVATURE), most))
 
     @cached_property
     def _roots(self) -> FloatArray:
