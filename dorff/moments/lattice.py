@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dorff.loops.windows import fast_length, irfftn, rfftn
+from dorff.loops.exponentials import fast_length, irfftn, rfftn
 from dorff.moments.base import IntArray, Solvable
 from dorff.moments.blas import FloatArray
 from dorff.moments.exponentials import ComplexArray, Extents
