@@ -26,8 +26,7 @@ from dorff.model import Model
 from dorff.moments import FloatArray, Folds, LatticeMoments, Moments, Part, Sums, Toeplitz, check_patterns, merge_folds
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, block_rows
-from dorff.passes.blocks import TargetSums
-from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, tight
+from dorff.passes.blocks import LATTICE_ROWS, LatticeSums, TargetSums, tight
 from dorff.plan.sampled import FirstLook, linear_r2, sample_runs
 from dorff.solvers import Setting
 

@@ -18,10 +18,9 @@ from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
 from dorff.moments.exponentials import TensorExponentials, exponentials
-from dorff.moments.lattice import grid_of
-from dorff.moments.toeplitz import length_of
+from dorff.moments.toeplitz import grid_of, length_of
 from dorff.passes import Config, Configs, Leaf, Pass, PassSpec, PassSums, RowsName, Tree, frozen_hash, load_pass
-from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of
+from dorff.passes.blocks import LATTICE_ROWS, alone_of, axes_of, extents_of
 from dorff.plan.boxes import box_of, given_box, seen_box, told_box
 from dorff.spec.job import Job
 from dorff.storage.location import locate

@@ -11,7 +11,7 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
 from dorff.moments import LatticeMoments, ToeplitzAdder
-from dorff.passes.lattice import extents_of
+from dorff.passes.blocks import extents_of
 from dorff.solvers import Fit, Setting, heavy, stochastic, uncertainty
 from dorff.solvers.cg import iterate
 from dorff.solvers.setting import CG
