@@ -60,8 +60,8 @@ from dorff.passes.blocks import LATTICE_ROWS, LatticeSums, extents_of
 from dorff.plan import make_plan
 from dorff.solvers import Problem, solve, squared_error
 from dorff.solvers.cg import iterate
-from dorff.solvers.heavy import Heavy, heavy
 from dorff.solvers.matrixfree import make_system, of_moments
+from dorff.solvers.stochastic import Heavy, heavy
 from dorff.spec.job import Job
 from dorff.store import load_model
 
