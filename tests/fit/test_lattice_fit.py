@@ -28,7 +28,7 @@ from dorff.frequencies import lattice as lattice_rule
 from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
 from dorff.plan import lattice, make_plan
-from dorff.plan.boxes import seen_box, told_box
+from dorff.plan.lattice import seen_box, told_box
 from dorff.predict import score
 from dorff.solvers import stochastic
 from dorff.spec.job import Job
