@@ -10,8 +10,8 @@ from dorff.errors import InputError
 from dorff.features import modes_of
 from dorff.kernels import MultiView
 from dorff.moments import FloatArray, Moments, Solvable, pooled
-from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
+from dorff.solvers.outputs import untouched
 from dorff.solvers.ridge_path import path_errors
 from dorff.solvers.scores import FitScore, Ridge, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
