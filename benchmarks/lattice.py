@@ -56,12 +56,12 @@ from dorff.model.weights import operator_weights
 from dorff.moments import LatticeMoments, Solvable
 from dorff.moments.exponentials import GridExponentials, exponentials
 from dorff.passes import BlockSums
-from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, extents_of
+from dorff.passes.blocks import LATTICE_ROWS, LatticeSums, extents_of
 from dorff.plan import make_plan
 from dorff.solvers import Problem, solve, squared_error
 from dorff.solvers.cg import iterate
-from dorff.solvers.heavy import Heavy, heavy
 from dorff.solvers.matrixfree import make_system, of_moments
+from dorff.solvers.stochastic import Heavy, heavy
 from dorff.spec.job import Job
 from dorff.store import load_model
 

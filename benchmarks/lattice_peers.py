@@ -192,7 +192,7 @@ def lattice(data: Data, case: Case, how: Config) -> Predict:
     from dorff.model import Model
     from dorff.moments import LatticeMoments
     from dorff.moments.blas import pinned
-    from dorff.passes.lattice import LATTICE_ROWS, LatticeSums
+    from dorff.passes.blocks import LATTICE_ROWS, LatticeSums
     from dorff.solvers import Setting
 
     scalar = kernels.Gaussian(LENGTH) if case.nu is None else kernels.Matern(LENGTH, nu=case.nu)

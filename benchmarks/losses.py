@@ -51,7 +51,7 @@ from dorff.moments import pinned
 from dorff.passes import Question
 from dorff.solvers.by_loss import loss_problem
 from dorff.solvers.minimise import lbfgs
-from dorff.solvers.objective import Evaluator, Trial
+from dorff.solvers.objective import Attempt, Evaluator
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -255,13 +255,13 @@ def curl(count: int, rows: int) -> dict[str, Any]:
 
         with pinned():
             evaluator = Evaluator(problem, ask)
-            (state,) = lbfgs(evaluator, [Trial(ridge)], [nothing], 1e-13)
+            (state,) = lbfgs(evaluator, [Attempt(ridge)], [nothing], 1e-13)
             plain, passes = plainly(problem, ask, ridge, nothing)
         exact = fitted.fit.solution.h
         F = drawing.features.transform(Z)
         f, g = F @ fitted.fit.W, F @ problem.weights.combined(state.h)
         far = float(np.linalg.norm(g - f) / np.linalg.norm(f))
-        least = float(evaluator([(Trial(ridge), exact, problem.start[1])], 0.0)[0].value)
+        least = float(evaluator([(Attempt(ridge), exact, problem.start[1])], 0.0)[0].value)
         told.append({
             "ridge": ridge, "passes": evaluator.count - 1, "objective": state.value / least - 1.0, "values": far,
             "plain_passes": passes, "plain_objective": plain / least - 1.0,
@@ -279,7 +279,7 @@ def plainly(problem: Any, ask: Any, ridge: float, start: Any) -> tuple[float, in
     shape = start[0].shape
 
     def value(h: FloatArray) -> tuple[float, FloatArray]:
-        (state,) = evaluator([(Trial(ridge), h.reshape(shape), start[1])], 0.0)
+        (state,) = evaluator([(Attempt(ridge), h.reshape(shape), start[1])], 0.0)
         return state.value, state.gh.ravel()
 
     options = {"maxcor": 30, "maxfun": 500, "maxiter": 500, "ftol": 1e-15, "gtol": 1e-12}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dorff.data.array_files import FloatArray, row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
-from dorff.data.metadata import Attributes, columns_of
+from dorff.data.layout import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
 from dorff.errors import InputError
 from dorff.storage.location import locate

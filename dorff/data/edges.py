@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from dorff.data.layout import ArrayLayout, ShardWriter, write_metadata
-from dorff.data.metadata import Attributes, reported, staging
+from dorff.data.layout import ArrayLayout, Attributes, ShardWriter, reported, staging, write_metadata
 from dorff.data.nodes import check_seals, committed, group_attributes, node, open_array
 from dorff.data.readers import reading
 from dorff.errors import InputError

@@ -10,7 +10,7 @@ import numpy as np
 
 from dorff.data.array_files import FloatArray
 from dorff.data.labels import FILE, Run, label_of, text_of
-from dorff.data.metadata import Attributes
+from dorff.data.layout import Attributes
 from dorff.data.packing import FillValues
 from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock
 from dorff.errors import InputError

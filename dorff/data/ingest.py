@@ -13,8 +13,20 @@ import numpy as np
 
 from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_attributes
 from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
-from dorff.data.layout import ArrayLayout, ShardWriter, commit, shard_and_unit_rows, write_metadata
-from dorff.data.metadata import Attributes, columns_of, normal, read_json, reported, rewrite, staging
+from dorff.data.layout import (
+    ArrayLayout,
+    Attributes,
+    ShardWriter,
+    columns_of,
+    commit,
+    normal,
+    read_json,
+    reported,
+    rewrite,
+    shard_and_unit_rows,
+    staging,
+    write_metadata,
+)
 from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype, open_source

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import zarr
 
 from dorff.data.array_files import ArrayFiles, Fault, PlainShards, row_region
-from dorff.data.metadata import Attributes, columns_of, has_seal, lost_seal, read_json, transient
+from dorff.data.layout import Attributes, columns_of, has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.errors import InputError, MissingArrayError
 from dorff.spec.checks import nearest

@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from dorff.data.labels import Run
-from dorff.data.metadata import transient
+from dorff.data.layout import transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Array
 from dorff.errors import IncompleteError, InputError
 from dorff.spec.part import Part

@@ -14,8 +14,7 @@ import dorff.data.nodes as nodes
 from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.dataset import Column, Dataset
 from dorff.data.labels import CLASSES, Classes, Coding, distinct, placed, stored_labels, text_of
-from dorff.data.layout import commit
-from dorff.data.metadata import Attributes, columns_of, has_seal, lost_seal, reported, staging
+from dorff.data.layout import Attributes, columns_of, commit, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory

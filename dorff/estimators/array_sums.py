@@ -37,8 +37,7 @@ from dorff.moments import (
 )
 from dorff.moments.blas import pin, pinned
 from dorff.passes import BlockSums, FoldRule, Question, RowSums, block_rows
-from dorff.passes.blocks import product_rows
-from dorff.passes.lattice import LATTICE_ROWS, LatticeSums, tight
+from dorff.passes.blocks import LATTICE_ROWS, LatticeSums, product_rows, tight
 from dorff.plan.sampled import FirstLook, linear_r2, sample_runs
 from dorff.solvers import Setting
 

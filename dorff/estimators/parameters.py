@@ -22,7 +22,7 @@ from dorff.kernels import MultiView, OperatorKernel, Output, ScalarKernel, Sum, 
 from dorff.kernels.scalar import FloatArray, median_lengthscale
 from dorff.model import Density
 from dorff.moments import Kind, pinned
-from dorff.plan.lattice import shortfall
+from dorff.plan.choosing import shortfall
 from dorff.plan.sampled import held_out_multiple, left_out_runs, look, sample_runs
 from dorff.solvers import LeftOut, Setting
 from dorff.spec.checks import AUTO, nearest

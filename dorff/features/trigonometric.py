@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from dorff.frequencies.transforms import Modes
 from dorff.kernels.scalar import FloatArray, IntArray
-from dorff.loops.exponentials import gather
-from dorff.loops.windows import fast_length, irfftn, pieces_of, transform_of, width_of
+from dorff.loops.exponentials import fast_length, gather, irfftn, pieces_of, transform_of, width_of
 
 FAST_FROM: Final = (0, 16, 64, 512)  # modes, of 1, 2 or 3 inputs: with fewer, features and a product are as fast
 MOST_NUMBERS: Final = 2**26  # of a grid

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.frequencies.base import DenseSampler, Law, Sampler
-from dorff.frequencies.drawn import Cost, Frequencies
+from dorff.frequencies.base import Cost, DenseSampler, Frequencies, Law, Sampler
 from dorff.frequencies.lattice import Lattice
 from dorff.frequencies.paths import Paths
 from dorff.frequencies.quadrature import Quadrature

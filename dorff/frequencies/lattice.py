@@ -20,8 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Law, Sampler
-from dorff.frequencies.drawn import Cost, Frequencies
+from dorff.frequencies.base import Cost, Frequencies, Law, Sampler
 from dorff.frequencies.transforms import Modes
 from dorff.kernels import Isotropic, Measure, MultiView, OperatorKernel, Spectral, View, scalar_from_config
 from dorff.kernels.operator import VectorField

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.frequencies.base import Law, Sampler, apportion
-from dorff.frequencies.drawn import Cost, Frequencies, uniform
+from dorff.frequencies.base import Cost, Frequencies, Law, Sampler, apportion, uniform
 from dorff.frequencies.transforms import Dense, FormProducts, Sparse
 from dorff.kernels import ColumnBlock, Measure, MultiView, OperatorKernel, Spectral, Sphere
 from dorff.kernels.conjugates import dealt

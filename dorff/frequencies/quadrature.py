@@ -7,8 +7,7 @@ from typing import Annotated, Final
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Law, Sampler, isotropic, unbounded
-from dorff.frequencies.drawn import Frequencies
+from dorff.frequencies.base import Frequencies, Law, Sampler, isotropic, unbounded
 from dorff.frequencies.samplers import directions, frame, frame_numbers, orthogonal_directions, some_rows
 from dorff.frequencies.transforms import BUTTERFLY_FROM, ButterflyRules, Dense, Transform, settled
 from dorff.kernels import FloatArray, Isotropic, Measure, Spectral

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 
 from dorff.errors import InputError
-from dorff.frequencies.base import DenseSampler, Law, Sampler, isotropic, unbounded
-from dorff.frequencies.drawn import Frequencies, uniform
+from dorff.frequencies.base import DenseSampler, Frequencies, Law, Sampler, isotropic, unbounded, uniform
 from dorff.frequencies.lattice import Lattice, LatticeSpec
 from dorff.frequencies.paths import Paths, PathsSpec
 from dorff.frequencies.transforms import HADAMARD_FROM, Dense, HadamardChain, settled

@@ -24,9 +24,8 @@ from dorff.kernels.skeleton import (
     SphereSpec,
 )
 from dorff.kernels.spaces import Angle, Category, ColumnBlock, Sign, Sphere
-from dorff.kernels.spectral import SpectralDensity
+from dorff.kernels.spectral import SpectralDensity, Tabulated
 from dorff.kernels.stretched import Cauchy, Isotropic, Laplacian, Product
-from dorff.kernels.tabulated import Tabulated
 from dorff.spec.kernel import DecomposableSpec, MultiViewSpec, SumSpec, VectorFieldSpec
 from dorff.spec.part import LengthscaleSpec
 from dorff.spec.registry import KERNELS, SCALARS, SPACES, Entry, kind_of

@@ -112,7 +112,7 @@ class Simplex(Output):
 @dataclass(frozen=True)
 class Learned(Output):
     """A is learned from the moments, tr A = p ("trace") or |A|_F^2 = p ("frobenius"), together with the weights. Only
-    a fit does that (`dorff.solvers.learned`). Until then A has no values; features are those of the identity."""
+    a fit does that (`dorff.solvers.outputs`). Until then A has no values; features are those of the identity."""
 
     penalty: str = "trace"
     p: int | None = None

@@ -8,8 +8,20 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels.scalar import BoolArray, FloatArray, Measure, whole
-from dorff.kernels.spectral import MatrixFunction, OfFunction, evaluated, place, refuse_asymmetric, scaled_root
-from dorff.kernels.tabulated import Tabulated, fold, folded_nodes, fourier_sum, nodes, plane_waves
+from dorff.kernels.spectral import (
+    MatrixFunction,
+    OfFunction,
+    Tabulated,
+    evaluated,
+    fold,
+    folded_nodes,
+    fourier_sum,
+    nodes,
+    place,
+    plane_waves,
+    refuse_asymmetric,
+    scaled_root,
+)
 from dorff.spec.registry import lazily
 
 fftn = lazily("scipy.fft", "fftn")

@@ -21,5 +21,4 @@ from dorff.moments.base import (
 )
 from dorff.moments.blas import FloatArray, pinned, syr2k, syrk, tpqrt
 from dorff.moments.gram import Accumulator, Folds, Moments, ProductAccumulator, Products, Triangle, TriangleAccumulator
-from dorff.moments.lattice import LatticeMoments
-from dorff.moments.toeplitz import Toeplitz, ToeplitzAdder
+from dorff.moments.toeplitz import LatticeMoments, Toeplitz, ToeplitzAdder

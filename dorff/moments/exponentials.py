@@ -9,9 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.loops.exponentials import powers, spread, tiles
+from dorff.loops.exponentials import fast_length, pieces_of, powers, rfftn, spread, tiles, transform_of, width_of
 from dorff.loops.rowwise import trig_pairs
-from dorff.loops.windows import fast_length, pieces_of, rfftn, transform_of, width_of
 from dorff.moments.blas import FloatArray
 
 ComplexArray = npt.NDArray[np.complex128]

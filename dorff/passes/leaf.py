@@ -17,9 +17,8 @@ from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import stop_requested
 from dorff.loops import scan
 from dorff.moments import FloatArray, Kind, patterns_of
-from dorff.passes.blocks import BlockSums, Leaf, RowSums
+from dorff.passes.blocks import BlockSums, LatticeSums, Leaf, RowSums
 from dorff.passes.frozen import Pass, Place, frozen_hash, load_pass
-from dorff.passes.lattice import LatticeSums
 from dorff.storage.location import locate
 from dorff.store import Receipt, merge_moments, save_moments
 from dorff.store.receipts import Checkpoint

@@ -1,7 +1,10 @@
-"""`sampler: auto`: whether a lattice, and which, is closer to a job's kernels than random frequencies are."""
+"""`sampler: auto`: whether a lattice, and which, is closer to a job's kernels than random frequencies are; and how
+far features on a lattice are from a kernel."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from math import log
 from typing import Final
 
 import numpy as np
@@ -9,11 +12,11 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
-from dorff.kernels import Decomposable, FloatArray, OperatorKernel
+from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.kernels.stretched import Stretched
-from dorff.model.weights import operator_weights
-from dorff.plan.boxes import told_box
-from dorff.plan.lattice import summable, trace_of
+from dorff.model.weights import Density, operator_weights
+from dorff.moments import Kind
+from dorff.plan.lattice import own_recipes, summable, told_box
 from dorff.plan.lengthscale import lengthscale_words
 from dorff.plan.sampled import sample_runs
 from dorff.spec.job import Job
@@ -28,6 +31,9 @@ FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
 WIDE: Final = 20  # standard deviations, beyond which a box is that of a few rows far away
 LAGS: Final = 512
 FAR: Final = 0.1  # from the kernel: features that predict something else
+MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
+#: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
+COPIES, FURTHER = 4096, 2**14
 #: How refusals begin that a lattice is the reason of: no rule, or too few of its leaves, which are large.
 OF_LATTICES: Final = ("sampler: ", "solve.folds", "data.window")
 
@@ -99,7 +105,7 @@ def kernel_distance(each: Sequence[Recipe], box: FloatArray) -> float:
         drawn, lags, terms = recipe.draw(0), _lags(recipe.kernel, sides), recipe.kernel.terms()
         sizes = operator_weights(recipe.kernel, recipe.m, drawn.density).sizes
         made = drawn.phi.transform(lags) @ (drawn.phi.transform(zero)[0] * sizes)
-        away = made - sum(weight * trace_of(base, lags, recipe.p) for weight, base in terms)
+        away = made - sum(weight * _trace_of(base, lags, recipe.p) for weight, base in terms)
         distances.append(float(np.sqrt(np.mean(away**2))) / recipe.kernel.trace(recipe.d, recipe.p))
     return max(distances)
 
@@ -114,3 +120,84 @@ def _lags(kernel: OperatorKernel, sides: FloatArray) -> FloatArray:
         if isinstance(base.scalar, Stretched)
     ]
     return np.concatenate([anywhere, *near])
+
+
+def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
+    """How far features on a lattice may be from the kernel, whose output matrices are written out, on the box, over
+    k(x, x): what its copies are asked to come to, and the weight of all frequencies that are left out. That of zero is
+    none of these where a free intercept has its place. `of` is a recipe on that lattice, for scaled inputs."""
+    (omega, log_density, _), error = density, float(of.sampler.config()["error"])
+    weights = operator_weights(kernel, 2 * len(omega), density)
+    kept = float(weights.sizes[: len(omega)].sum())
+    if of.intercept:
+        zero = omega[:1] - (omega[:1] if omega.ndim == 2 else omega[:1].mean(axis=1, keepdims=True))
+        kept += float(operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None)).sizes[0])
+    return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
+
+
+def shortfall(
+    kernel: OperatorKernel, density: Density, of: Recipe, *, sums: Kind, auto: bool
+) -> tuple[float, list[str]]:
+    """The error as above, and a sentence where it is more than was wanted. Where the sampler was left to dorff (`auto`)
+    one that others have about as well is none to speak of. `of` is what all kernels share: the lattice, and features
+    of their own on it where `sums` are of exponentials, else the features."""
+    reached, error, m = kernel_error(kernel, density, of), of.sampler.config()["error"], 2 * len(density[0])
+    if reached <= max(2.0 * error, m**-0.5 * auto):
+        return reached, []
+    takes, needed = "", 2 * m
+    most = (MOST_WANTED >> of.d) // (1 if of.lattice is None else len(of.lattice.beside))
+    with suppress(InputError):  # a lattice for other kernels serves this one by chance
+        while needed <= most:
+            more = of.further(error, needed)
+            more = own_recipes(more, [kernel])[0] if sums is Kind.TOEPLITZ else more
+            law = more.draw(0).density
+            if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
+                takes = f", which takes about {more.m:,}" if more.m > m else ""
+                break
+            takes, needed = f", which takes more than {needed:,}", 2 * needed
+    few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}, {error:g} was wanted{takes}"
+    return reached, [f"{few}; raise features.count" + ", or set features.sampler: {type: orthogonal}" * auto]
+
+
+def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto: bool) -> list[str]:
+    """The sentence for the kernel that features are the furthest from, of those that there is one for."""
+    each = own_recipes(recipe, kernels) if sums is Kind.TOEPLITZ else [recipe] * len(kernels)
+    fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
+    laws = [one.draw(0).density for one in each]
+    pairs = [(kernel, law, at) for at, (kernel, law) in enumerate(zip(fixed, laws, strict=True)) if law is not None]
+    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe)):
+        if text := shortfall(kernel, law, recipe, sums=sums, auto=auto)[1]:
+            return [f"kernel[{at}]: {one}" if len(kernels) > 1 else one for one in text]
+    return []
+
+
+def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:
+    """tr K(x, x); of a kernel with periods it is the sum of its copies, and that of its spectrum over the lattice
+    (Poisson): the larger of two that end somewhere, as one is short where the other is long."""
+    periods = of.periods
+    lags = _copies(periods)
+    trace = sum(weight * float(_trace_of(base, lags, p).sum()) for weight, base in kernel.terms())
+    if np.isfinite(periods).any():
+        with suppress(InputError):  # that takes too much memory
+            recipe = replace(of, kernel=kernel, p=p).further(0.1 * of.sampler.config()["error"], 2 * FURTHER)
+            sizes = operator_weights(kernel, recipe.m, recipe.draw(0).density).sizes
+            trace = max(trace, float(sizes[: recipe.m // 2].sum()))
+    return trace
+
+
+def _copies(periods: FloatArray) -> FloatArray:
+    """Where copies of a kernel lie (n, d), along the inputs whose `periods` (d,) are finite."""
+    turns = np.flatnonzero(np.isfinite(periods))
+    far = int(COPIES ** (1.0 / max(len(turns), 1))) // 2
+    lags = np.zeros(((2 * far + 1) ** len(turns), len(periods)))
+    for axis, n in zip(turns, np.meshgrid(*[np.arange(-far, far + 1)] * len(turns)), strict=True):
+        lags[:, axis] = n.ravel() * periods[axis]
+    return lags
+
+
+def _trace_of(base: BaseKernel, lags: FloatArray, p: int) -> FloatArray:
+    """tr K(x, z) (n,) for differences x - z (n, d)."""
+    zero = np.zeros((1, lags.shape[1]))
+    if isinstance(base, Decomposable):
+        return np.asarray(base.scalar.gram(lags, zero)[:, 0] * base.trace(lags.shape[1], p))
+    return np.asarray(np.trace(base.gram(lags, zero)[:, 0], axis1=1, axis2=2))

@@ -17,9 +17,8 @@ from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of, pinned
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, frozen_hash
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows, freeze
-from dorff.plan.boxes import box_of
 from dorff.plan.costs import SAMPLE_BYTES
-from dorff.plan.lattice import named, same_sample
+from dorff.plan.lattice import box_of, named, same_sample
 from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
 from dorff.plan.sampled import FirstLook, distance, held_out_multiple, linear_r2, look, run_length, sample_runs

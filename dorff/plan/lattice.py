@@ -1,43 +1,107 @@
-"""Lattices of a job: the box that its inputs lie in; passes in its state whose sums serve it, of whatever kernel they
-were planned for; and the job's own features on the lattice of such a pass."""
+"""Lattices of a job: the box that its inputs lie in, as the job says, as the store says, or as the rows are; passes in
+its state whose sums serve it, of whatever kernel they were planned for; and the job's own features on the lattice of
+such a pass."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from math import ceil, log, prod
+from functools import lru_cache
+from math import ceil, prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from dorff.data import Dataset, RowBlock
+from dorff.data.nodes import group_attributes
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe, modes_of, periods_of, sampler_of
 from dorff.features.recipe import period_box
-from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
-from dorff.model.weights import Density, operator_weights
+from dorff.kernels import FloatArray, OperatorKernel
 from dorff.moments import Kind
 from dorff.moments.exponentials import TensorExponentials, exponentials
-from dorff.moments.lattice import grid_of
-from dorff.moments.toeplitz import length_of
+from dorff.moments.toeplitz import grid_of, length_of
 from dorff.passes import Config, Configs, Leaf, Pass, PassSpec, PassSums, RowsName, Tree, frozen_hash, load_pass
-from dorff.passes.lattice import LATTICE_ROWS, alone_of, axes_of, extents_of
-from dorff.plan.boxes import box_of, given_box, seen_box, told_box
+from dorff.passes.blocks import LATTICE_ROWS, alone_of, axes_of, extents_of
+from dorff.passes.frozen import with_slack
 from dorff.spec.job import Job
 from dorff.storage.location import locate
 
+_NOT_FINITE: Final = "has inputs that are not finite; give data.box, the least and the largest of each input"
 #: What two passes with the same sums may differ in: what features and kernels they were planned for.
 _FREE: Final = ("recipe", "sampler", "count", "words", "tuning")
 #: And what of a job they differ by, else.
 _KEYS = {"rows": "choice of arrays", "nan": "data.nan", "seed": "features.seed", "folds": "solve.select or folds"}
 ANEW: Final = "rows are summed anew"
-#: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
-COPIES, FURTHER = 4096, 2**14
-MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
 GROWTH: Final = 0.25  # of a side, that a box is larger by where it was too small
 #: Seconds of a usual core for a row: beside the sums, for a number of a product of powers, for windows by dimensions.
 BESIDE_SUMS, PRODUCT, WINDOW = 1.2e-7, 1e-10, (0.0, 8e-8, 2e-7, 1.5e-6)
 Made = Callable[[FloatArray, Configs | None], Recipe]  # of a box in scaled inputs, and kernels; None: the job's own
+
+
+def box_of(spec: PassSpec) -> FloatArray:
+    """The box (2, d) of a pass of a lattice, in the inputs' own units."""
+    return np.asarray(spec.recipe["box"], dtype=np.float64)
+
+
+def given_box(job: Job, dataset: Dataset) -> FloatArray | None:
+    """What the job says of it; all of it, where all inputs have a period."""
+    sampler = job.features.sampler
+    periods = periods_of({} if isinstance(sampler, str) else sampler.model_dump(), dataset.d)
+    if job.data.box is None:
+        return period_box(np.zeros((2, dataset.d)), periods) if np.isfinite(periods).all() else None
+    box = np.array(job.data.box, dtype=np.float64).T
+    if box.shape[1] != dataset.d:
+        wanted = f"the least and the largest of each of the {dataset.d} inputs ({', '.join(dataset.input_columns)})"
+        raise InputError(f"data.box: wanted {wanted}, got those of {box.shape[1]}; correct it")
+    for name, low, high in zip(dataset.input_columns, *box, strict=True):
+        if low > high:
+            raise InputError(f"data.box: of {name} {low:g} is more than {high:g}; turn them")
+    box = period_box(box, periods)
+    if (ends := told_box(dataset)) is not None:
+        _check_rows(job, dataset, box, period_box(ends, periods))
+    return box
+
+
+def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -> None:
+    """InputError for a box that rows leave, or that none lies in where such are dropped. All rows ever have `ends`."""
+    (low, high), (least, most), drops = with_slack(box), ends, job.data.outside == "drop"
+    outside = (least > high) | (most < low) if drops else (least < low) | (most > high)
+    remedy = "name the box that the rows lie in" if drops else "make it wider, or set data.outside: drop"
+    if outside.any() and (drops or not dataset.first):
+        at = int(np.argmax(outside))
+        sides = [f"from {low!r} to {high!r}" for low, high in (box[:, at].tolist(), ends[:, at].tolist())]
+        came = f"it is {sides[0]}, but {dataset.path} has values {sides[1]}"
+        raise InputError(f"data.box: of {dataset.input_columns[at]} {came}; {remedy}")
+
+
+def told_box(dataset: Dataset) -> FloatArray | None:
+    """What the store says of it, where `dorff ingest` has written it."""
+    if dataset.weights is not None:  # rows that weigh nothing may hold anything
+        return None
+    told = group_attributes(locate(dataset.path)).get("dorff", {}).get("ranges", {})
+    try:
+        box = np.concatenate([np.array(told[name], dtype=np.float64) for name in dataset.inputs], axis=1)
+    except (KeyError, TypeError, ValueError):  # another tool's, or of other arrays
+        return None
+    return box if box.shape == (2, dataset.d) and np.isfinite(box).all() else None
+
+
+@lru_cache(maxsize=8)
+def seen_box(dataset: Dataset, stamp: str) -> FloatArray:
+    """The least and the largest of each input: all inputs are read. `stamp` names the rows."""
+    low, high = np.full(dataset.d, np.inf), np.full(dataset.d, -np.inf)
+    for start, stop in dataset.runs():
+        X = dataset.block(start, stop).weighty().X
+        if np.isfinite(X).all():
+            low, high = np.minimum(low, X.min(axis=0, initial=np.inf)), np.maximum(high, X.max(axis=0, initial=-np.inf))
+        else:
+            some = np.where(np.isfinite(X), X, np.nan)[np.isfinite(X).any(axis=1)]
+            if len(some):
+                low, high = np.fmin(low, np.nanmin(some, axis=0)), np.fmax(high, np.nanmax(some, axis=0))
+    if not np.isfinite([low, high]).all():
+        raise InputError(f"{dataset.path}: {_NOT_FINITE}")
+    return np.array([low, high])
 
 
 def summed(spec: PassSpec, dataset: Dataset) -> PassSpec:
@@ -239,87 +303,6 @@ def scaled_recipe(frozen: Pass, sampler: Config, recipe: Recipe) -> Recipe:
     """A recipe with what a sampler's `config` is for the scaled inputs of a pass."""
     own = replace(recipe, sampler=sampler_of(sampler, recipe.kernel))
     return own.over(_scaled(box_of(frozen.spec), frozen.constants.features))
-
-
-def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
-    """How far features on a lattice may be from the kernel, whose output matrices are written out, on the box, over
-    k(x, x): what its copies are asked to come to, and the weight of all frequencies that are left out. That of zero is
-    none of these where a free intercept has its place. `of` is a recipe on that lattice, for scaled inputs."""
-    (omega, log_density, _), error = density, float(of.sampler.config()["error"])
-    weights = operator_weights(kernel, 2 * len(omega), density)
-    kept = float(weights.sizes[: len(omega)].sum())
-    if of.intercept:
-        zero = omega[:1] - (omega[:1] if omega.ndim == 2 else omega[:1].mean(axis=1, keepdims=True))
-        kept += float(operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None)).sizes[0])
-    return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
-
-
-def shortfall(
-    kernel: OperatorKernel, density: Density, of: Recipe, *, sums: Kind, auto: bool
-) -> tuple[float, list[str]]:
-    """The error as above, and a sentence where it is more than was wanted. Where the sampler was left to dorff (`auto`)
-    one that others have about as well is none to speak of. `of` is what all kernels share: the lattice, and features
-    of their own on it where `sums` are of exponentials, else the features."""
-    reached, error, m = kernel_error(kernel, density, of), of.sampler.config()["error"], 2 * len(density[0])
-    if reached <= max(2.0 * error, m**-0.5 * auto):
-        return reached, []
-    takes, needed = "", 2 * m
-    most = (MOST_WANTED >> of.d) // (1 if of.lattice is None else len(of.lattice.beside))
-    with suppress(InputError):  # a lattice for other kernels serves this one by chance
-        while needed <= most:
-            more = of.further(error, needed)
-            more = own_recipes(more, [kernel])[0] if sums is Kind.TOEPLITZ else more
-            law = more.draw(0).density
-            if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
-                takes = f", which takes about {more.m:,}" if more.m > m else ""
-                break
-            takes, needed = f", which takes more than {needed:,}", 2 * needed
-    few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}, {error:g} was wanted{takes}"
-    return reached, [f"{few}; raise features.count" + ", or set features.sampler: {type: orthogonal}" * auto]
-
-
-def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto: bool) -> list[str]:
-    """The sentence for the kernel that features are the furthest from, of those that there is one for."""
-    each = own_recipes(recipe, kernels) if sums is Kind.TOEPLITZ else [recipe] * len(kernels)
-    fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
-    laws = [one.draw(0).density for one in each]
-    pairs = [(kernel, law, at) for at, (kernel, law) in enumerate(zip(fixed, laws, strict=True)) if law is not None]
-    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe)):
-        if text := shortfall(kernel, law, recipe, sums=sums, auto=auto)[1]:
-            return [f"kernel[{at}]: {one}" if len(kernels) > 1 else one for one in text]
-    return []
-
-
-def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:
-    """tr K(x, x); of a kernel with periods it is the sum of its copies, and that of its spectrum over the lattice
-    (Poisson): the larger of two that end somewhere, as one is short where the other is long."""
-    periods = of.periods
-    lags = _copies(periods)
-    trace = sum(weight * float(trace_of(base, lags, p).sum()) for weight, base in kernel.terms())
-    if np.isfinite(periods).any():
-        with suppress(InputError):  # that takes too much memory
-            recipe = replace(of, kernel=kernel, p=p).further(0.1 * of.sampler.config()["error"], 2 * FURTHER)
-            sizes = operator_weights(kernel, recipe.m, recipe.draw(0).density).sizes
-            trace = max(trace, float(sizes[: recipe.m // 2].sum()))
-    return trace
-
-
-def _copies(periods: FloatArray) -> FloatArray:
-    """Where copies of a kernel lie (n, d), along the inputs whose `periods` (d,) are finite."""
-    turns = np.flatnonzero(np.isfinite(periods))
-    far = int(COPIES ** (1.0 / max(len(turns), 1))) // 2
-    lags = np.zeros(((2 * far + 1) ** len(turns), len(periods)))
-    for axis, n in zip(turns, np.meshgrid(*[np.arange(-far, far + 1)] * len(turns)), strict=True):
-        lags[:, axis] = n.ravel() * periods[axis]
-    return lags
-
-
-def trace_of(base: BaseKernel, lags: FloatArray, p: int) -> FloatArray:
-    """tr K(x, z) (n,) for differences x - z (n, d)."""
-    zero = np.zeros((1, lags.shape[1]))
-    if isinstance(base, Decomposable):
-        return np.asarray(base.scalar.gram(lags, zero)[:, 0] * base.trace(lags.shape[1], p))
-    return np.asarray(np.trace(base.gram(lags, zero)[:, 0], axis1=1, axis2=2))
 
 
 class LatticeCosts(NamedTuple):

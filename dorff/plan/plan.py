@@ -21,8 +21,8 @@ from dorff.moments import MOST_PATTERNS, FloatArray, Kind
 from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Tree, frozen_hash, load_pass
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
 from dorff.passes.frozen import Words
-from dorff.plan.boxes import box_of
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
+from dorff.plan.lattice import box_of
 from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.seconds import NOMINAL
@@ -229,13 +229,13 @@ class Plan(_Draft):
             return None, []
         recipe = make_recipe(self.sources(), self.dataset, self.job, self.observe)
         of = lattice.scaled_recipe(self.frozen(), self.own.sampler, recipe)
-        return lattice.shortfall(kernel, density, of, sums=self.spec.sums, auto=self.chose("features.sampler"))
+        return choosing.shortfall(kernel, density, of, sums=self.spec.sums, auto=self.chose("features.sampler"))
 
     def foreseen(self) -> list[str]:
         """The same for the kernel that it is worst for, where no row is needed to tell."""
         if not self.recipe.on_lattice or self.candidates[0].V > 1 or self.own.standardize or any(self.own.words):
             return []
-        return lattice.worst(self.recipe, self.candidates, sums=self.spec.sums, auto=self.chose("features.sampler"))
+        return choosing.worst(self.recipe, self.candidates, sums=self.spec.sums, auto=self.chose("features.sampler"))
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""

@@ -10,8 +10,8 @@ from dorff.data.nodes import has_array
 from dorff.data.stores import check_disjoint
 from dorff.errors import InputError
 from dorff.passes import Configs, FoldRule, FrozenConstants, Leaf
+from dorff.passes.blocks import alone_of
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
-from dorff.passes.lattice import alone_of
 from dorff.plan.lengthscale import all_lengthscales, lengthscales
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets

@@ -16,8 +16,7 @@ from dorff.plan.lattice import LatticeCosts
 from dorff.plan.seconds import BESIDE, CHOLESKY, EIGH, INVERSE, NOMINAL, Pace
 from dorff.plan.sharing import loss_of
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
-from dorff.solvers.heavy import HEAVY, heavy_bytes
-from dorff.solvers.stochastic import PROBES, SAMPLES, sample_bytes
+from dorff.solvers.stochastic import HEAVY, PROBES, SAMPLES, heavy_bytes, sample_bytes
 from dorff.spec.job import Job
 
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample

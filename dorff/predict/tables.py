@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.encoding import Encoding, from_attributes, units_of
-from dorff.data.metadata import reported, staging
+from dorff.data.layout import reported, staging
 from dorff.data.nodes import group_attributes
 from dorff.data.readers import ending, open_source
 from dorff.errors import InputError

@@ -14,11 +14,11 @@ from dorff.moments import FloatArray, Moments, Part, Solvable, by_fold, pooled
 from dorff.solvers.minimise import Curved, Start, lbfgs, newton
 from dorff.solvers.objective import (
     Ask,
+    Attempt,
     Evaluator,
     Frame,
     LossProblem,
     State,
-    Trial,
     feature_moments,
     fold_sizes,
     without_mean,
@@ -165,7 +165,7 @@ def _solved(
     evaluator: Evaluator, how: Descent, ridge: float, folds: Sequence[int], starts: Sequence[Start], shown: _Shown
 ) -> list[State]:
     """At one ridge, of all rows and without each of the folds."""
-    trials = [Trial(ridge), *(Trial(ridge, fold) for fold in folds)]
+    trials = [Attempt(ridge), *(Attempt(ridge, fold) for fold in folds)]
     return lbfgs(evaluator, trials, starts, how.tolerance, shown)
 
 

@@ -10,13 +10,13 @@ from dorff.errors import InputError
 from dorff.features import modes_of
 from dorff.kernels import MultiView
 from dorff.moments import FloatArray, Moments, Solvable, pooled
-from dorff.solvers.apart import untouched
 from dorff.solvers.few_labels import Common, few_label_errors
-from dorff.solvers.heavy import lattice_parts
+from dorff.solvers.outputs import untouched
 from dorff.solvers.ridge_path import path_errors
 from dorff.solvers.scores import FitScore, Ridge, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
+from dorff.solvers.stochastic import lattice_parts
 
 Folds = Sequence[Sequence[Solvable]]  # of each fold the moments of each pattern of targets
 Trial = tuple["Score", Fit | None]  # with the fit that it is of, where that is to all rows

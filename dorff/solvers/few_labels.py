@@ -15,7 +15,7 @@ from scipy.linalg import lapack
 
 from dorff.model.weights import OperatorWeights
 from dorff.moments import UNIT, FloatArray, Moments, pooled
-from dorff.solvers.apart import SplitProblem
+from dorff.solvers.outputs import SplitProblem
 from dorff.solvers.scores import digits_left
 from dorff.solvers.select import FoldErrors
 from dorff.solvers.setting import Setting, learned_term

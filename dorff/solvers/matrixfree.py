@@ -10,7 +10,7 @@ import numpy as np
 
 from dorff.model.weights import OperatorWeights
 from dorff.moments import UNIT, FloatArray, Moments, Solvable
-from dorff.solvers.apart import SplitProblem
+from dorff.solvers.outputs import SplitProblem
 from dorff.solvers.problem import Problem, Units, kept_shift
 from dorff.solvers.system import Block, IntArray, Rows, Size
 

@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Moments
-from dorff.solvers.objective import Evaluator, Frame, LossProblem, State, Trial
+from dorff.solvers.objective import Attempt, Evaluator, Frame, LossProblem, State
 from dorff.solvers.system import BorderedSums, IntArray, assembled
 from dorff.spec.registry import lazily
 
@@ -34,7 +34,7 @@ Seen = Callable[[State], None]
 
 
 def lbfgs(
-    evaluator: Evaluator, trials: Sequence[Trial], starts: Sequence[Start], tolerance: float,
+    evaluator: Evaluator, trials: Sequence[Attempt], starts: Sequence[Start], tolerance: float,
     seen: Seen = lambda _: None,
 ) -> list[State]:  # fmt: skip
     """Each trial's least objective, by SciPy's L-BFGS-B (Liu & Nocedal 1989), all of them in step: a pass evaluates
@@ -148,7 +148,7 @@ class _StoppedError(Exception):
 
 
 def newton(
-    evaluator: Evaluator, curved: Curved, trial: Trial, start: Start, tolerance: float, seen: Seen = lambda _: None
+    evaluator: Evaluator, curved: Curved, trial: Attempt, start: Start, tolerance: float, seen: Seen = lambda _: None
 ) -> State:
     """The least objective by Newton's method, whose system is made of moments weighed by the curvature (iteratively
     reweighted least squares, Green 1984): two passes a step, or more where a step is halved (Armijo 1966). Of losses

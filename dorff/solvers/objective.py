@@ -182,7 +182,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Attempt:
     """A fit to be found: at a ridge, to all rows or to those out of one fold."""
 
     ridge: float
@@ -195,7 +195,7 @@ class State(NamedTuple):
     features' mean, it bounds how far the objective is above the least for this level of f, by `gap` (inf at ridge 0).
     `held` are the sums of the rows that the trial leaves out, (1 + c,): of the loss, and of its slope by each value."""
 
-    trial: Trial
+    trial: Attempt
     h: FloatArray
     b: FloatArray
     value: float
@@ -215,7 +215,7 @@ class Evaluator:
     def __init__(self, problem: LossProblem, ask: Ask, most: int = MOST_PASSES) -> None:
         self.problem, self._ask, self.count, self.most = problem, ask, 0, most
 
-    def __call__(self, at: Sequence[tuple[Trial, FloatArray, FloatArray]], width: float) -> list[State]:
+    def __call__(self, at: Sequence[tuple[Attempt, FloatArray, FloatArray]], width: float) -> list[State]:
         """For (trial, h, b) each its state."""
         problem, c = self.problem, len(self.problem.C)
         V = np.hstack([problem.columns(h, b) for _, h, b in at])
@@ -227,7 +227,9 @@ class Evaluator:
             states.append(self._state(trial, h, b, own, width))
         return states
 
-    def _state(self, trial: Trial, h: FloatArray, b: FloatArray, own: Mapping[int, FloatArray], width: float) -> State:
+    def _state(
+        self, trial: Attempt, h: FloatArray, b: FloatArray, own: Mapping[int, FloatArray], width: float
+    ) -> State:
         problem, m = self.problem, len(h)
         sums = np.sum([one for fold, one in own.items() if fold != trial.without], axis=0)
         l = sum(size for fold, size in problem.sizes.items() if fold != trial.without)  # noqa: E741

@@ -11,7 +11,7 @@ import dorff.solvers.system as system
 from dorff.errors import InputError
 from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray, Solvable
-from dorff.solvers.apart import Pattern, SplitProblem
+from dorff.solvers.outputs import Pattern, SplitProblem
 from dorff.solvers.system import Penalty, PenaltyTerm
 
 

@@ -12,15 +12,13 @@ from dorff.features import FeatureMap
 from dorff.kernels import Covariance, Decomposable, Factor, FloatArray, Learned, OperatorKernel
 from dorff.model.posterior import Posterior
 from dorff.model.weights import Density, OperatorWeights, operator_weights
-from dorff.solvers.apart import output_directions, targets_apart
 from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import SpectralSolver, problem_of, solve
-from dorff.solvers.heavy import heavy, lattice_parts
-from dorff.solvers.learned import learn_output
 from dorff.solvers.matrixfree import make_system, of_moments
+from dorff.solvers.outputs import learn_output, output_directions, targets_apart
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
-from dorff.solvers.stochastic import Preconditioned, estimated
+from dorff.solvers.stochastic import Preconditioned, estimated, heavy, lattice_parts
 from dorff.solvers.system import Penalty
 from dorff.solvers.uncertainty import UNBOUNDED, LeftOut, left_out, posterior, sampled_posterior
 from dorff.spec.registry import lazily

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from scipy.io import netcdf_file
 
 from dorff.data import Classes, Label, class_counts, ingest, open_dataset, verify
-from dorff.data.metadata import sealed
+from dorff.data.layout import sealed
 from dorff.errors import InputError
 
 RNG = np.random.default_rng(3)

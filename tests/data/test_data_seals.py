@@ -13,7 +13,7 @@ import zarr
 
 from dorff.data import Classes, Dataset, ingest, open_dataset, trim, verify
 from dorff.data.array_files import Fault
-from dorff.data.metadata import has_seal, parse
+from dorff.data.layout import has_seal, parse
 from dorff.errors import InputError
 
 N, SHARD = 40, 16

@@ -28,9 +28,9 @@ from dorff.frequencies import lattice as lattice_rule
 from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf as leaves
 from dorff.plan import lattice, make_plan
-from dorff.plan.boxes import seen_box, told_box
+from dorff.plan.lattice import seen_box, told_box
 from dorff.predict import score
-from dorff.solvers import heavy, stochastic
+from dorff.solvers import stochastic
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -271,7 +271,7 @@ def test_route_cg_chooses_by_estimates(select: str, sea: Path, monkeypatch: pyte
     """As route direct does, to the standard errors that it tells; refused of sums without a lattice."""
     solve = {"ridge": [1e-5, 1.01e-5, 1e-2], "select": select}
     wanted = fitted(sea, "direct", solve=solve)
-    monkeypatch.setattr(heavy, "HEAVY", 60)
+    monkeypatch.setattr(stochastic, "HEAVY", 60)
     found = fitted(sea, "iterated", solve={**solve, "route": "cg"}, state="own")
     assert (found.route, wanted.route) == ("cg", "direct") and found.m == wanted.m
     for one, other in zip(found.table, wanted.table, strict=True):
@@ -304,7 +304,7 @@ def test_deviations_of_route_cg_are_those_of_samples(way: str, sea: Path, monkey
     parts = dict(UNSURE[way])
     solve = {"ridge": 1e-4, "conformal": True, "folds": {"by": "rows"}, **parts.pop("solve", {})}
     wanted = fitted(sea, "direct", solve=solve, **parts)
-    monkeypatch.setattr(heavy, "HEAVY", 90 if way == "field" else 60)
+    monkeypatch.setattr(stochastic, "HEAVY", 90 if way == "field" else 60)
     found = fitted(sea, "iterated", solve={**solve, "route": "cg"}, **parts)
     assert (found.route, wanted.route) == ("cg", "direct") and found.m == wanted.m > 60
     np.testing.assert_allclose(found.noise, wanted.noise, rtol=0.02)
@@ -347,7 +347,7 @@ def test_a_long_fit_says_what_it_is_at(
 
 def test_a_posterior_that_takes_too_many_steps_is_refused(sea: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stochastic, "MOST_STEPS", 3)
-    monkeypatch.setattr(heavy, "HEAVY", 20)
+    monkeypatch.setattr(stochastic, "HEAVY", 20)
     with pytest.raises(InputError, match=r"solve.posterior: deviations need more than 3 steps .* raise the ridge, set"):
         fitted(sea, solve={"route": "cg", "posterior": True}, kernel=EACH)
     assert not (sea / "model").exists()

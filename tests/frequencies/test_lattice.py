@@ -12,7 +12,7 @@ from dorff.features import Recipe
 from dorff.frequencies import lattice
 from dorff.kernels import Measure
 from dorff.model.weights import operator_weights
-from dorff.plan.lattice import kernel_error
+from dorff.plan.choosing import kernel_error
 
 GAUSS, ROUGH, SMOOTH = kernels.Gaussian(0.3), kernels.Matern(0.4, nu=1.5), kernels.Matern(0.4, nu=2.5)
 HEAVY = kernels.RationalQuadratic(0.4, alpha=3.0)

@@ -47,8 +47,7 @@ from dorff.manifold.build_spec import (
     read_parts,
     write_parts,
 )
-from dorff.manifold.build_stages import NEAREST
-from dorff.manifold.building import build
+from dorff.manifold.building import NEAREST, build
 from dorff.manifold.leaves import Shards, _degrees, _record
 from dorff.passes import Pass
 from dorff.plan import graph_sizes

@@ -16,7 +16,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe
 from dorff.moments import LatticeMoments, Toeplitz, ToeplitzAdder
 from dorff.moments.exponentials import GridExponentials, TensorExponentials, half_shape
-from dorff.passes.lattice import LATTICE_ROWS, LatticeSums
+from dorff.passes.blocks import LATTICE_ROWS, LatticeSums
 from dorff.plan.lattice import lattice_costs
 from dorff.store.moments import load_sums, merge_moments, save_moments
 

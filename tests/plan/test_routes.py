@@ -14,7 +14,7 @@ from dorff.plan.lattice import LatticeCosts
 from dorff.plan.routes import Means, Route, Shape, choose_route, product_rows, sample_rows
 from dorff.plan.seconds import CHOLESKY, EIGH, INVERSE, NOISE, NOMINAL, Pace, solve_work
 from dorff.solvers import Size
-from dorff.solvers.heavy import HEAVY
+from dorff.solvers.stochastic import HEAVY
 from dorff.spec.job import Job
 
 GiB = 2.0**30

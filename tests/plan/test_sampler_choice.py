@@ -23,7 +23,7 @@ from dorff.model import operator_weights
 from dorff.moments import Kind
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, choosing, lattice, make_plan
-from dorff.plan.boxes import box_of
+from dorff.plan.lattice import box_of
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -169,7 +169,7 @@ def test_kernels_that_share_their_features_are_judged_by_these(precision: str, t
         (text,) = made.foreseen() or [""]
         said.append(text)
         if precision == "mixed":
-            errors = [lattice.kernel_error(kernel.fix(2, 1), made.recipe.draw(0).density, made.recipe)
+            errors = [choosing.kernel_error(kernel.fix(2, 1), made.recipe.draw(0).density, made.recipe)
                       for kernel in made.candidates]  # fmt: skip
             assert (max(errors) > 2e-3) == (text != "") and (not text or f"by {max(errors):.1g}," in text)
             assert not text or text.startswith(f"kernel[{np.argmax(errors)}]: ")
@@ -189,7 +189,7 @@ def test_inputs_that_do_not_vary_take_little_memory_of_what_is_said() -> None:
     density = recipe.draw(0).density
     assert density is not None
     tracemalloc.start()
-    _, (text,) = lattice.shortfall(recipe.kernel, density, recipe, sums=Kind.TOEPLITZ, auto=False)
+    _, (text,) = choosing.shortfall(recipe.kernel, density, recipe, sums=Kind.TOEPLITZ, auto=False)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**28 and text.endswith("0.001 was wanted; raise features.count"), (peak, text)

@@ -19,7 +19,7 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments, TriangleAccumulator
 from dorff.solvers import LARGEST_DIRECT, LARGEST_EVD, Fit, Problem, Setting, select
-from dorff.solvers.apart import output_directions
+from dorff.solvers.outputs import output_directions
 
 N, D, RIDGE = 30, 7, 1e-2
 RNG = np.random.default_rng(5)

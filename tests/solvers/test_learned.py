@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dorff.errors import InputError
 from dorff.kernels import Learned
 from dorff.kernels.scalar import FloatArray
-from dorff.solvers.learned import FLOORS, NORMS, LearnedOutput, learn_output
+from dorff.solvers.outputs import FLOORS, NORMS, LearnedOutput, learn_output
 
 penalties = pytest.mark.parametrize("penalty", NORMS)
 

@@ -40,11 +40,11 @@ from dorff.passes.slopes import Question, SlopeSums
 from dorff.solvers import minimise, solve
 from dorff.solvers.minimise import lbfgs, newton, newton_step
 from dorff.solvers.objective import (
+    Attempt,
     Evaluator,
     Frame,
     LossProblem,
     State,
-    Trial,
     feature_moments,
     fold_sizes,
     without_mean,
@@ -127,7 +127,7 @@ class Task:
 
     def at(self, h: FloatArray, b: FloatArray, *, width: float = 0.0, ridge: float | None = None) -> State:
         ridge = self.one.ridge if ridge is None else ridge
-        return self.evaluator()([(Trial(ridge), h, b)], width)[0]
+        return self.evaluator()([(Attempt(ridge), h, b)], width)[0]
 
     def objective(self, h: FloatArray, b: FloatArray, *, width: float = 0.0, ridge: float | None = None) -> Any:
         """The objective and that with the smooth loss, each row and term written out."""
@@ -265,7 +265,7 @@ def test_states_say_what_they_are_of(name: str) -> None:
     f = (F @ this.one.weights.combined(h) + b) @ this.C.T
     W, terms = np.where(np.isnan(Y), 0.0, w[:, None]), this.loss.terms(f, np.nan_to_num(Y), 0.4)
     evaluator = this.evaluator()
-    trials = [Trial(0.1), Trial(0.2, 0), Trial(0.3, 2), Trial(0.0, 1)]
+    trials = [Attempt(0.1), Attempt(0.2, 0), Attempt(0.3, 2), Attempt(0.0, 1)]
     points = [this.point(seed) for seed in (3, 4, 3, 3)]
     states = evaluator([(trial, *at) for trial, at in zip(trials, points, strict=True)], 0.4)
     assert evaluator.count == 1
@@ -445,9 +445,9 @@ def test_the_least_of_squares_is_the_direct_solution(name: str, way: str) -> Non
     problem = one.problem()
     (solution,) = solve(problem, [one.ridge])
     if way == "newton":
-        state = newton(this.evaluator(), this.curved, Trial(one.ridge), this.point(), 1e-15)
+        state = newton(this.evaluator(), this.curved, Attempt(one.ridge), this.point(), 1e-15)
     else:
-        (state,) = lbfgs(this.evaluator(), [Trial(one.ridge)], [this.point()], 1e-13)
+        (state,) = lbfgs(this.evaluator(), [Attempt(one.ridge)], [this.point()], 1e-13)
     W = one.weights.combined(solution.h)
     b = problem.bias(W)
     least = this.objective(solution.h, b)[0]
@@ -463,7 +463,7 @@ def test_newton_and_lbfgs_find_the_same_and_no_point_nearby_is_less(name: str) -
     if this.loss.kinked:
         this = Task(replace(this.one, ridge=2e-2), this.loss)
     tolerance = 1e-5 if this.loss.kinked else 1e-7
-    trial = Trial(this.one.ridge)
+    trial = Attempt(this.one.ridge)
     (state,) = lbfgs(this.evaluator(), [trial], [this.problem.start], tolerance)
     assert state.value == pytest.approx(this.objective(state.h, state.b)[0], rel=1e-12)
     assert state.excess <= tolerance * state.value
@@ -487,7 +487,7 @@ def test_the_gap_is_never_less_than_what_there_is_to_gain(name: str) -> None:
     """Without an intercept, at points far and near, for a ridge that is not tiny; and it is small in the end."""
     own = task(name)
     this = Task(replace(own.one, intercept=False, ridge=3e-2), own.loss)
-    trial = Trial(3e-2)
+    trial = Attempt(3e-2)
     shown: list[State] = []
     (end,) = lbfgs(this.evaluator(), [trial], [this.problem.start], 1e-9, shown.append)
     gaps = []
@@ -531,7 +531,7 @@ FOLDS = ["identity", "curl with terms", "quantiles of fields", "views", "matrix 
 def test_fits_without_a_fold_are_those_of_the_other_rows(name: str) -> None:
     this = task(name, 3)
     ridge, tolerance = 1e-2, 1e-4 if this.loss.kinked else 1e-8
-    trials = [Trial(ridge), Trial(ridge, 0), Trial(ridge, 1), Trial(10 * ridge), Trial(ridge, 2)]
+    trials = [Attempt(ridge), Attempt(ridge, 0), Attempt(ridge, 1), Attempt(10 * ridge), Attempt(ridge, 2)]
     starts = [this.problem.start, *(this.point(seed) for seed in range(1, 5))]
     evaluator = this.evaluator()
     states = lbfgs(evaluator, trials, starts, tolerance)
@@ -542,7 +542,7 @@ def test_fits_without_a_fold_are_those_of_the_other_rows(name: str) -> None:
         Y_kept = this.one.Y.copy()
         Y_kept[np.flatnonzero(this.there)[~kept]] = np.nan
         alone = Task(replace(this.one, Y=Y_kept, ridge=trial.ridge), this.loss)
-        (other,) = lbfgs(alone.evaluator(), [Trial(trial.ridge)], [alone.problem.start], tolerance)
+        (other,) = lbfgs(alone.evaluator(), [Attempt(trial.ridge)], [alone.problem.start], tolerance)
         assert state.value == pytest.approx(other.value, rel=1e-3 if this.loss.kinked else 2e-7)
         assert state.value == pytest.approx(alone.objective(state.h, state.b)[0], rel=1e-11)
         f = (F @ this.one.weights.combined(state.h) + state.b) @ this.C.T
@@ -552,7 +552,7 @@ def test_fits_without_a_fold_are_those_of_the_other_rows(name: str) -> None:
     assert evaluator.count < sum(len(asked(this, trial, tolerance)) for trial in trials)  # passes serve several
 
 
-def asked(this: Task, trial: Trial, tolerance: float) -> list[State]:
+def asked(this: Task, trial: Attempt, tolerance: float) -> list[State]:
     """What a trial alone is shown, pass by pass."""
     shown: list[State] = []
     lbfgs(this.evaluator(), [trial], [this.problem.start], tolerance, shown.append)
@@ -563,7 +563,7 @@ def asked(this: Task, trial: Trial, tolerance: float) -> list[State]:
 def test_fits_in_step_have_the_same_bits_whatever_the_pace(name: str) -> None:
     """Threads that wait at random; and passes are the same: what they ask for, in the same order."""
     this = task(name, 2)
-    trials = [Trial(1e-1), Trial(1e-2, 0), Trial(1e-2, 1)]
+    trials = [Attempt(1e-1), Attempt(1e-2, 0), Attempt(1e-2, 1)]
     runs = []
     for seed in range(5):
         rng, passes = np.random.default_rng(seed), []
@@ -598,7 +598,7 @@ def test_an_error_in_a_pass_comes_out_and_leaves_no_thread(after: int) -> None:
         return this.ask(V, width)
 
     with pytest.raises(OSError, match="the disk is full"):
-        lbfgs(Evaluator(this.problem, fails), [Trial(1e-2), Trial(1e-3, 0)], [this.problem.start] * 2, 1e-6)
+        lbfgs(Evaluator(this.problem, fails), [Attempt(1e-2), Attempt(1e-3, 0)], [this.problem.start] * 2, 1e-6)
     assert calls == after + 1 and threading.enumerate() == before
 
 
@@ -613,14 +613,14 @@ def test_an_error_in_a_trials_own_thread_comes_out_too(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Frame, "slope", fails)
     with pytest.raises(MemoryError, match="no more"):
-        lbfgs(task("identity", 2).evaluator(), [Trial(1e-2), Trial(1e-3, 0)], [this.problem.start] * 2, 1e-6)
+        lbfgs(task("identity", 2).evaluator(), [Attempt(1e-2), Attempt(1e-3, 0)], [this.problem.start] * 2, 1e-6)
     assert threading.enumerate() == before
 
 
 def test_nothing_is_left_running_when_all_is_well() -> None:
     before = threading.enumerate()
     this = task("hinge", 2)
-    lbfgs(this.evaluator(), [Trial(1e-2), Trial(1e-2, 1)], [this.problem.start] * 2, 1e-5)
+    lbfgs(this.evaluator(), [Attempt(1e-2), Attempt(1e-2, 1)], [this.problem.start] * 2, 1e-5)
     assert threading.enumerate() == before
 
 
@@ -628,7 +628,7 @@ def test_nothing_is_left_running_when_all_is_well() -> None:
 def test_what_is_shown_is_the_first_trials_state_of_each_pass(name: str) -> None:
     this, shown = task(name, 2), list[State]()
     evaluator = this.evaluator()
-    trials = [Trial(1e-2), Trial(1e-3, 0)]
+    trials = [Attempt(1e-2), Attempt(1e-3, 0)]
     states = lbfgs(evaluator, trials, [this.problem.start] * 2, 1e-5, shown.append)
     assert len(shown) == evaluator.count and shown[0].h is this.problem.start[0]
     assert {state.trial for state in shown} <= set(trials) and shown[0].trial is trials[0]
@@ -645,7 +645,7 @@ def test_newton_shows_each_state_and_counts_both_kinds_of_pass() -> None:
         return this.curved(V)
 
     start = tuple(5.0 * one for one in this.point())  # so far that steps are halved
-    end = newton(evaluator, curved, Trial(1e-3), start, 1e-12, shown.append)
+    end = newton(evaluator, curved, Attempt(1e-3), start, 1e-12, shown.append)
     assert evaluator.count == times + len(shown) and len(shown) > times
     assert end is shown[-1] or end in shown
     accepted = [shown[0]]
@@ -661,7 +661,7 @@ def test_newton_goes_on_where_nothing_curves(loss: Loss) -> None:
     own = task("identity").one
     Y = own.Y if isinstance(loss, Huber) else np.where(np.isnan(own.Y), np.nan, (own.Y > 1.0).astype(float))
     this, (h, b) = Task(replace(own, Y=Y), loss), task("identity").problem.start
-    trial, start = Trial(own.ridge), (h, b + np.array([-9.0, 0.0]))
+    trial, start = Attempt(own.ridge), (h, b + np.array([-9.0, 0.0]))
     if isinstance(loss, SquaredHinge):
         this = Task(replace(own, Y=np.where(np.isnan(Y), np.nan, np.column_stack([Y[:, 0], np.ones(len(Y))]))), loss)
         start = (h, b + np.array([0.0, 30.0]))
@@ -672,7 +672,7 @@ def test_newton_goes_on_where_nothing_curves(loss: Loss) -> None:
 
 def test_a_start_at_the_least_takes_one_pass() -> None:
     this = task("multinomial")
-    trial = Trial(this.one.ridge)
+    trial = Attempt(this.one.ridge)
     (state,) = lbfgs(this.evaluator(), [trial], [this.problem.start], 1e-10)
     evaluator = this.evaluator()
     (again,) = lbfgs(evaluator, [trial], [(state.h, state.b)], 1e-4)
@@ -683,11 +683,11 @@ def test_passes_end_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(minimise, "MOST_EVALUATIONS", 6)
     this = task("quantiles")
     evaluator = this.evaluator()
-    (state,) = lbfgs(evaluator, [Trial(1e-4)], [this.problem.start], 1e-9)
+    (state,) = lbfgs(evaluator, [Attempt(1e-4)], [this.problem.start], 1e-9)
     assert evaluator.count <= 8 and state.value < this.at(*this.problem.start).value
     this = task("matrix alone")
     evaluator = this.evaluator()
-    newton(evaluator, this.curved, Trial(1e-4), tuple(5.0 * one for one in this.point()), 1e-15)
+    newton(evaluator, this.curved, Attempt(1e-4), tuple(5.0 * one for one in this.point()), 1e-15)
     assert 6 <= evaluator.count <= 8 + minimise.HALVINGS
 
 
@@ -695,7 +695,7 @@ def test_tolerance_is_what_is_left_to_gain() -> None:
     """Over a range of tolerances, of a loss without a kink and one with, that far from the least or nearer."""
     for name in ("multinomial", "hinge"):
         this = task(name)
-        trial, counts = Trial(1e-2), []
+        trial, counts = Attempt(1e-2), []
         (best,) = lbfgs(this.evaluator(), [trial], [this.problem.start], 1e-7)
         for tolerance in (1e-2, 1e-3, 1e-5):
             evaluator = this.evaluator()
@@ -728,7 +728,7 @@ def plain(n: int, m: int, takes: str, q: int = 1, seed: int = 0, intercept: bool
 
 def least(this: Task) -> State:
     tolerance = 1e-6 if this.loss.kinked else 1e-7
-    (state,) = lbfgs(this.evaluator(), [Trial(this.one.ridge)], [this.problem.start], tolerance)
+    (state,) = lbfgs(this.evaluator(), [Attempt(this.one.ridge)], [this.problem.start], tolerance)
     return state
 
 
@@ -738,7 +738,7 @@ def near(this: Task, W: FloatArray, b: Any) -> float:
     values = [least(this).value]
     if not this.loss.kinked and not this.loss.coupled:
         start = this.problem.start
-        values.append(newton(this.evaluator(), this.curved, Trial(this.one.ridge), start, 1e-12).value)
+        values.append(newton(this.evaluator(), this.curved, Attempt(this.one.ridge), start, 1e-12).value)
     apart = max((value / theirs - 1 for value in values), key=abs)
     print(f"differs by {apart:.2e}")
     assert abs(apart) <= 1e-5
@@ -892,7 +892,7 @@ def test_by_sums_over_blocks_of_rows_it_is_the_same() -> None:
         def ask(V: FloatArray, width: float) -> dict[int, FloatArray]:
             return {part[0]: adder.moments().values for part, adder in sums(V, width, False).sums.items()}
 
-        trials, starts = [Trial(1e-2), Trial(1e-2, 1)], [this.problem.start] * 2
+        trials, starts = [Attempt(1e-2), Attempt(1e-2, 1)], [this.problem.start] * 2
         dense, summed = (lbfgs(Evaluator(this.problem, way), trials, starts, 1e-6) for way in (this.ask, ask))
         for a, b in zip(dense, summed, strict=True):
             assert a.value == pytest.approx(b.value, rel=1e-8)

@@ -11,8 +11,8 @@ from dorff import frequencies, kernels
 from dorff.errors import InputError
 from dorff.kernels import OperatorKernel
 from dorff.moments import LatticeMoments, ToeplitzAdder
-from dorff.passes.lattice import extents_of
-from dorff.solvers import Fit, Setting, heavy, stochastic, uncertainty
+from dorff.passes.blocks import extents_of
+from dorff.solvers import Fit, Setting, stochastic, uncertainty
 from dorff.solvers.cg import iterate
 from dorff.solvers.setting import CG
 
@@ -80,7 +80,7 @@ def test_it_is_the_evidence(name: str, way: str, ridge: float, monkeypatch: pyte
     """Within its standard errors where the factored block is a part of the system, and with the same noise."""
     parts, setting = case(KERNELS[name], way)
     unknowns = setting.m * (2 if name == "helmholtz" else 1)
-    monkeypatch.setattr(heavy, "HEAVY", int((0.5 if ridge > 1e-4 else 0.9) * unknowns))
+    monkeypatch.setattr(stochastic, "HEAVY", int((0.5 if ridge > 1e-4 else 0.9) * unknowns))
     found, wanted = twins(parts, setting, ridge)
     error = found.solution.error
     assert 1e-3 < error < 1e-3 * N
@@ -98,13 +98,13 @@ def test_it_is_exact_where_all_is_factored_and_the_same_every_time(monkeypatch: 
     assert found.solution.error < 1e-8
     assert abs(found.log_evidence - wanted.log_evidence) < 0.05
     assert abs(found.solution.gcv - wanted.solution.gcv) < 1e-8 and found.solution.gcv_error < 1e-8
-    monkeypatch.setattr(heavy, "HEAVY", 100)
+    monkeypatch.setattr(stochastic, "HEAVY", 100)
     first, again = (setting.solve(parts, [1e-2], scores=True)[0] for _ in range(2))
     assert first.log_evidence == again.log_evidence and first.solution.error > 0
 
 
 def test_the_error_falls_with_more_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heavy, "HEAVY", 32)
+    monkeypatch.setattr(stochastic, "HEAVY", 32)
     parts, setting = case(KERNELS["identity"], "plain")
     few, many = [], []
     for errors, probes in ((few, 8), (many, 128)):
@@ -116,7 +116,7 @@ def test_the_error_falls_with_more_vectors(monkeypatch: pytest.MonkeyPatch) -> N
 def test_scores_are_as_far_from_what_is_exact_as_their_standard_errors_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root mean square over estimates of their own vectors each is within a third of 1, where its own standard
     error is a seventh."""
-    monkeypatch.setattr(heavy, "HEAVY", 8)
+    monkeypatch.setattr(stochastic, "HEAVY", 8)
     parts, setting = case(KERNELS["identity"], "plain")
     exact, of, apart = twins(parts, setting, 1e-3)[1].solution.gcv, prepared(parts, setting, []), []
     for probes in range(12, 36):  # another number of them is another draw
@@ -127,7 +127,7 @@ def test_scores_are_as_far_from_what_is_exact_as_their_standard_errors_say(monke
 
 
 def test_what_does_not_converge_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heavy, "HEAVY", 2)
+    monkeypatch.setattr(stochastic, "HEAVY", 2)
     monkeypatch.setattr(stochastic, "MOST_STEPS", 5)
     parts, setting = case(KERNELS["identity"], "plain")
     (fit,) = setting.solve(parts, [1e-6], scores=True)
@@ -137,7 +137,7 @@ def test_what_does_not_converge_is_no_evidence(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", ["identity", "divergence-free"])
 def test_each_vector_gives_what_the_matrices_written_out_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heavy, "HEAVY", 16)
+    monkeypatch.setattr(stochastic, "HEAVY", 16)
     parts, setting = case(KERNELS[name], "weights")
     of = setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2))
     k, a, shift = of.system.size, float(of.system.a[0]), 1e-3 * of.system.problem.l
@@ -167,12 +167,12 @@ def test_what_is_factored_follows_from_the_ridges(name: str, error: float, monke
     """More for smaller ridges, and all in the end; and as much as may be where steps would be too many else."""
     parts, setting = case(KERNELS[name], "plain", error=error)
     m, every = setting.m, [1.0, 1e-2, 1e-12]
-    monkeypatch.setattr(heavy, "HEAVY", 2 * m)
+    monkeypatch.setattr(stochastic, "HEAVY", 2 * m)
     sizes = [len(prepared(parts, setting, [ridge]).inverse._at) for ridge in every]
     assert sizes[0] < sizes[1] <= sizes[2] == m and sizes[0] < m // 4
     assert sizes[0] <= len(prepared(parts, setting, every).inverse._at) <= m
     assert len(prepared(parts, setting, []).inverse._at) == m
-    monkeypatch.setattr(heavy, "HEAVY", m // 4)
+    monkeypatch.setattr(stochastic, "HEAVY", m // 4)
     sizes = [len(prepared(parts, setting, [ridge]).inverse._at) for ridge in every]
     assert sizes[0] <= sizes[1] <= sizes[2] and abs(sizes[2] - m // 4) <= 2
     system, inverse = prepared(parts, setting, every[1:2])
@@ -184,7 +184,7 @@ def test_what_is_factored_follows_from_the_ridges(name: str, error: float, monke
 @pytest.mark.parametrize(("ridge", "factored"), [(1e-2, 32), (1e-4, 32), *slow((1e-8, 256))])
 def test_it_stops_where_rounding_hides_the_rest(ridge: float, factored: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the digits that more steps would say, and nearer to the solution than these, and than 1e-6."""
-    monkeypatch.setattr(heavy, "HEAVY", factored)
+    monkeypatch.setattr(stochastic, "HEAVY", factored)
     parts, setting = case(KERNELS["identity"], "plain", error=2e-3)
     system, inverse = prepared(parts, setting, [])
     early, late = (iterate(system, ridge, inverse, tolerance=tolerance) for tolerance in (None, 1e-13))
@@ -235,7 +235,7 @@ def test_the_posterior_is_that_of_its_samples(
     tied = name != "identity" or way in ("observe", "one", "two of one")
     together = np.count_nonzero(np.any(np.broadcast_to(fit.weights.root, fit.weights.shape) != 0, axis=2))
     together = together if tied else setting.m
-    monkeypatch.setattr(heavy, "HEAVY", int((0.5 if ridge > 1e-4 else 0.9) * together))
+    monkeypatch.setattr(stochastic, "HEAVY", int((0.5 if ridge > 1e-4 else 0.9) * together))
     monkeypatch.setattr(np.random, "default_rng", Columns)
     for module, number in ((stochastic, "SAMPLES"), (stochastic, "PROBES"), (uncertainty, "SAMPLES")):
         monkeypatch.setattr(module, number, together)
@@ -250,7 +250,7 @@ def test_the_posterior_is_that_of_its_samples(
 @pytest.mark.parametrize("noise", [-1.0, -0.2])
 def test_samples_of_what_is_not_positive_are_refused(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """As rounding may leave a system; seen at the first step, and at the third."""
-    monkeypatch.setattr(heavy, "HEAVY", 20)
+    monkeypatch.setattr(stochastic, "HEAVY", 20)
     parts, setting = case(KERNELS["divergence-free"], "plain")
     of = setting._preconditioned(setting.weights(setting.fixed(parts)), parts, np.ones(2))
     with pytest.raises(InputError, match=r"deviations need more than 1000 steps .* at the ridge 0.01; raise"):

@@ -16,7 +16,7 @@ from memory_storage import MemoryLocation, forget_all
 from test_store import small_model, some_moments
 
 from dorff.data import ingest, verify
-from dorff.data.metadata import staging
+from dorff.data.layout import staging
 from dorff.engine import SerialEngine
 from dorff.errors import InputError, LeaseError
 from dorff.fit import fit
