@@ -16,7 +16,7 @@ from distributed import get_worker
 from dorff import __version__
 from dorff.data import RowBlock
 from dorff.errors import InputError
-from dorff.estimators.arrays import Deal, Numbers, Rows, StoredRows, check_inside, chunks, finite, matrix, runs_of
+from dorff.estimators.arrays import Deal, Rows, StoredRows, check_inside, chunks, finite, matrix, runs_of
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.features import FeatureMap, Recipe, endless, modes_of, periods_of
 from dorff.features.recipe import period_box
@@ -36,14 +36,13 @@ from dorff.moments import (
     merge_folds,
 )
 from dorff.moments.blas import pin, pinned
-from dorff.passes import BlockSums, FoldRule, Question, RowSums, block_rows
+from dorff.passes import BlockSums, Question, RowSums, block_rows
 from dorff.passes.blocks import LATTICE_ROWS, LatticeSums, product_rows, tight
 from dorff.plan.sampled import FirstLook, linear_r2, sample_runs
 from dorff.solvers import Setting
 
 SAMPLE_RUNS, RUN_ROWS = 16, 64
 FOLDS: Final = 5  # of which one is held out, where no `cv` says otherwise
-WINDOWS: Final = 256  # runs of rows looked through where there are more than enough
 PART_ROWS = 2**14  # that one thread sums, of arrays in memory and in Zarr
 FEW_ROWS: Final = 2**11  # for which a Gram matrix takes hardly longer than exponentials, and has more digits
 BLOCK_NUMBERS: Final = 2**21  # of features that are made at a time for Gram matrices
@@ -358,50 +357,3 @@ def lattice_box(sampler: Lattice, X: Rows, weights: FloatArray | None = None) ->
         raise InputError(f"sampler: lattice: box: wanted the ends of {d} inputs, not of {len(sampler.box)}; correct it")
     box = ends_of(X, weights) if sampler.box is None else np.array(sampler.box).T
     return period_box(box, periods_of(sampler.config(), d))
-
-
-def held_fold(deal: FoldRule) -> int:
-    """The fold that row 0 is in: it always has a row."""
-    return int(deal.of_rows(np.zeros(1, dtype=np.int64))[0])
-
-
-@dataclass(frozen=True, eq=False)
-class HeldRows:
-    """Decision values by `model` of held-out rows, which it was not fitted to. Small fits see all of them, others
-    those of WINDOWS runs of rows spread evenly: `most` at most."""
-
-    model: Model
-    deal: FoldRule
-    n: int
-    most: int
-
-    @property
-    def windows(self) -> list[tuple[int, int]]:
-        return sample_runs(0, self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
-
-    def read(self, X: Rows, Y: Targets) -> tuple[FloatArray, Numbers, Numbers]:
-        """f (k, K), classes (k,) and numbers (k,) of the held-out rows; X (n, d) are inputs, Y (n, K) one-hot rows."""
-        if isinstance(X, da.Array):
-            assert isinstance(Y, da.Array)
-            shared, task, windows = delayed(self), delayed(HeldRows.of_chunk), self.windows
-            seen = (one for one in chunks(X, Y) if any(a < one[0] + one[1] and b > one[0] for a, b in windows))
-            parts = compute(*(task(shared, first, x, y) for first, _, x, y in seen))
-        else:
-            assert not isinstance(Y, da.Array)
-            inputs, targets = ArrayReader(X, "X"), ArrayReader(Y, "y")
-            read = runs(X, Y) if len(self.windows) == 1 else self.windows
-            parts = [self.of_run(start, inputs.read(start, stop), targets.read(start, stop)) for start, stop in read]
-        f, codes, numbers = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
-        return f, codes, numbers
-
-    def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Numbers, Numbers]:
-        rows = np.arange(first, first + len(X))
-        starts, stops = np.array(self.windows).T
-        inside = rows < stops[np.searchsorted(starts, rows, side="right") - 1]  # the first window starts at row 0
-        kept = inside & (self.deal.of_rows(rows) == held_fold(self.deal))
-        return self.model.predict(X[kept]), Y[kept].argmax(axis=1), rows[kept]
-
-    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, Numbers, Numbers]:
-        """Of the chunk whose first row is number `first`; a Dask task."""
-        pin_worker()
-        return self.of_run(first, matrix(X, "X", first), matrix(Y, "y", first))

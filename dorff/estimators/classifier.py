@@ -4,11 +4,13 @@ import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
+from dask.base import compute
+from dask.delayed import delayed
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils import check_array, column_or_1d
@@ -30,7 +32,9 @@ from dorff.kernels import Decomposable, FloatArray, OperatorKernel, ScalarKernel
 from dorff.model import Calibration, Model, Views, most_rows
 from dorff.model.losses import Loss, as_loss
 from dorff.passes import FoldRule
+from dorff.plan.sampled import sample_runs
 
+WINDOWS: Final = 256  # runs of rows looked through where there are more than enough
 CODINGS = {"simplex": "simplex", "one_vs_all": "identity"}  # and their output matrices
 
 
@@ -282,8 +286,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         choosing these alone. Folds in memory are held out in turn, others once. And how good it is on these rows."""
         deal, looked = stream.summing.folds, stream.drawing.looked
         if isinstance(deal, FoldRule):
-            model = _without(array_sums.held_fold(deal), stream.drawing, fitted)
-            f, codes, rows = array_sums.HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
+            model = _without(held_fold(deal), stream.drawing, fitted)
+            f, codes, rows = HeldRows(model, deal, X.shape[0], most_rows(model.p)).read(X, Y)
         else:
             assert isinstance(Y, class_labels.OneHot) and not isinstance(X, da.Array)
             f, codes, rows = np.empty(Y.shape), _codes(Y), np.arange(Y.shape[0])
@@ -297,6 +301,53 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         quality = quality_of_classes(f, codes, counted, names, by, None if looked is None else looked[0])
         folds = deal.count if isinstance(deal, GivenFolds) else 1
         return Calibration.fit(f, codes, self.class_weight_[codes] * counted), replace(quality, folds=folds)
+
+
+def held_fold(deal: FoldRule) -> int:
+    """The fold that row 0 is in: it always has a row."""
+    return int(deal.of_rows(np.zeros(1, dtype=np.int64))[0])
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """Decision values by `model` of held-out rows, which it was not fitted to. Small fits see all of them, others
+    those of WINDOWS runs of rows spread evenly: `most` at most."""
+
+    model: Model
+    deal: FoldRule
+    n: int
+    most: int
+
+    @property
+    def windows(self) -> list[tuple[int, int]]:
+        return sample_runs(0, self.n, WINDOWS, -(-self.most * (self.deal.held or self.deal.count) // WINDOWS))
+
+    def read(self, X: Rows, Y: array_sums.Targets) -> tuple[FloatArray, arrays.Numbers, arrays.Numbers]:
+        """f (k, K), classes (k,) and numbers (k,) of the held-out rows; X (n, d) are inputs, Y (n, K) one-hot rows."""
+        if isinstance(X, da.Array):
+            assert isinstance(Y, da.Array)
+            shared, task, windows = delayed(self), delayed(HeldRows.of_chunk), self.windows
+            seen = (one for one in arrays.chunks(X, Y) if any(a < one[0] + one[1] and b > one[0] for a, b in windows))
+            parts = compute(*(task(shared, first, x, y) for first, _, x, y in seen))
+        else:
+            assert not isinstance(Y, da.Array)
+            inputs, targets = array_sums.ArrayReader(X, "X"), array_sums.ArrayReader(Y, "y")
+            read = array_sums.runs(X, Y) if len(self.windows) == 1 else self.windows
+            parts = [self.of_run(start, inputs.read(start, stop), targets.read(start, stop)) for start, stop in read]
+        f, codes, numbers = (np.concatenate(each)[: self.most] for each in zip(*parts, strict=True))
+        return f, codes, numbers
+
+    def of_run(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, arrays.Numbers, arrays.Numbers]:
+        rows = np.arange(first, first + len(X))
+        starts, stops = np.array(self.windows).T
+        inside = rows < stops[np.searchsorted(starts, rows, side="right") - 1]  # the first window starts at row 0
+        kept = inside & (self.deal.of_rows(rows) == held_fold(self.deal))
+        return self.model.predict(X[kept]), Y[kept].argmax(axis=1), rows[kept]
+
+    def of_chunk(self, first: int, X: FloatArray, Y: FloatArray) -> tuple[FloatArray, arrays.Numbers, arrays.Numbers]:
+        """Of the chunk whose first row is number `first`; a Dask task."""
+        array_sums.pin_worker()
+        return self.of_run(first, arrays.matrix(X, "X", first), arrays.matrix(Y, "y", first))
 
 
 def _without(held: int, drawing: array_sums.Drawing, fitted: Fitted) -> Model:

@@ -24,7 +24,7 @@ Summed = tuple[Rows, Targets, FloatArray | None, int]  # what `Stream.added` tak
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _OfArrays:
     """What `descend` asks of rows that are in memory, in Zarr or in Dask."""
 
     summing: ArraySums
@@ -57,14 +57,14 @@ def descended(stream: Stream, rows: Summed, fitted: Fitted, how: Descent) -> tup
         raise InputError("loss: needs folds that each row is in once; give cv a number, or splits that are a partition")
     setting = fitted.settings[fitted.choice.candidate]
     parts = pooled(by_fold(fitted.sums))
-    asked = _Asked(stream.summing, rows, loss, tuple(setting.scaling(parts).tolist()))
-    done = descend(setting, fitted.sums, fitted.fit, asked, asked.curved, how)
+    of_rows = _OfArrays(stream.summing, rows, loss, tuple(setting.scaling(parts).tolist()))
+    done = descend(setting, fitted.sums, fitted.fit, of_rows, how)
     settings = list(fitted.settings)
     settings[fitted.choice.candidate] = seen_as(setting, done.fit, loss, parts[0].q)
     choice = replace(fitted.choice, fit=done.fit, table=())
     sure = None
     if loss.likelihood and not loss.coupled and done.fit.solution.ridge > 0:
-        sure = laplace(setting, done, asked.curved(done.problem.columns(done.state.h, done.state.b)))
+        sure = laplace(setting, done, of_rows.curved(done.problem.columns(done.state.h, done.state.b)))
     return replace(fitted, settings=settings, choice=choice, others=dict(done.others)), done, sure
 
 
@@ -72,8 +72,8 @@ def loss_of(value: Any, *, classes: bool) -> Loss:
     """The loss of a classifier or a regressor; InputError where it is for other targets."""
     loss = as_loss(value)
     if classes and loss.takes in ("numbers", "counts") and loss.kind != "squared":
-        known = "multinomial, logistic, hinge, squared_hinge or simplex"
-        raise InputError(f"loss: {loss.kind} is for numbers, and y are classes; take {known}")
+        others = "multinomial, logistic, hinge, squared_hinge or simplex"
+        raise InputError(f"loss: {loss.kind} is for numbers, and y are classes; take {others}")
     if not classes and loss.takes == "classes":
         raise InputError(f"loss: {loss.kind} is for classes; use ORFFClassifier, or take another loss")
     return loss

@@ -12,7 +12,7 @@ from dorff.data import open_dataset
 from dorff.engine import Engine
 from dorff.errors import InputError
 from dorff.fit.passes import Fitted, PassResult, Told
-from dorff.fit.streaming import Pace
+from dorff.fit.streaming import RowsDone
 from dorff.model import Posterior
 from dorff.model.losses import Loss, Quantiles
 from dorff.moments import FloatArray, IntArray, Moments, by_fold, pinned, pooled
@@ -36,7 +36,7 @@ class Minimised:
     passed: PassResult
 
 
-class _Asked:
+class _OfSweeps:
     """What `descend` asks of the rows, by sweeps: with the first `at` of the pass's features, each times `factor`."""
 
     def __init__(self, sweeper: Sweeper, loss: Loss, scale: FloatArray, at: IntArray, factor: float, m: int) -> None:
@@ -78,7 +78,7 @@ def minimise(plan: Plan, fitted: Fitted, passed: PassResult, engine: Engine, pro
     sums = dict(zip(keys, each, strict=True))
     parts = pooled(by_fold(sums))
     how = _how(plan, loss, fitted)
-    pace = Pace(plan.dataset.rows, progress)
+    pace = RowsDone(plan.dataset.rows, progress)
     expected = loss_passes(plan.job, kinked=loss.kinked)
     pace.passes(1, 1 + expected)
     words = plan.job.model_dump(mode="json", include={"kernel", "features", "solve", "manifold"})
@@ -87,14 +87,14 @@ def minimise(plan: Plan, fitted: Fitted, passed: PassResult, engine: Engine, pro
     sweeper = Sweeper(frozen, solve, plan.dataset, plan.leaves, engine, pace.rows)
     first, D = choice.m // 2, m // 2
     at = np.arange(m) if choice.m == m else np.concatenate([np.arange(first), np.arange(D, D + first)])
-    asked = _Asked(sweeper, loss, setting.scaling(parts), at, float(np.sqrt(m / len(at))), m)
+    rows = _OfSweeps(sweeper, loss, setting.scaling(parts), at, float(np.sqrt(m / len(at))), m)
 
     def seen(_: object, count: int) -> None:
         pace.passes(1 + count, 1 + max(expected, count + 1))
 
     with pinned():
-        done = descend(setting, sums, choice.fit, asked, asked.curved, how, seen)
-        sure = _posterior(plan, setting, done, asked)
+        done = descend(setting, sums, choice.fit, rows, how, seen)
+        sure = _posterior(plan, setting, done, rows)
     sweeper.tidy()
     seconds, q = time.perf_counter() - began, parts[0].q
     settings, of_model = list(fitted.settings), seen_as(setting, done.fit, loss, q)
@@ -114,10 +114,10 @@ def _how(plan: Plan, loss: Loss, fitted: Fitted) -> Descent:
     return Descent(loss, solve.solver, solve.tolerance, ridges, held)
 
 
-def _posterior(plan: Plan, setting: Setting, done: Descended, asked: _Asked) -> Posterior | None:
+def _posterior(plan: Plan, setting: Setting, done: Descended, rows: _OfSweeps) -> Posterior | None:
     if plan.job.solve.posterior is not True:
         return None
-    return laplace(setting, done, asked.curved(done.problem.columns(done.state.h, done.state.b)))
+    return laplace(setting, done, rows.curved(done.problem.columns(done.state.h, done.state.b)))
 
 
 def _summary(plan: Plan, loss: Loss, done: Descended, passes: int) -> dict[str, Any]:
@@ -146,11 +146,11 @@ def check_targets(plan: Plan) -> None:
     wanted = {"counts": "counts of 0 or more", "labels": "targets of 0 and 1, or classes"}.get(loss.takes)
     if wanted is None or dataset.labels is not None:
         return
-    rows = open_dataset(str(dataset.path), inputs=dataset.targets, targets=None)
-    for start, stop in rows.cuts(max(rows.unit_rows, 2**16)):
+    targets = open_dataset(str(dataset.path), inputs=dataset.targets, targets=None)
+    for start, stop in targets.cuts(max(targets.unit_rows, 2**16)):
         if stop <= dataset.first:
             continue
-        block = rows.block(start, stop)
+        block = targets.block(start, stop)
         bad = (block.X < 0) if loss.takes == "counts" else ~np.isin(block.X, (0.0, 1.0)) & ~np.isnan(block.X)
         if bad.any():
             row, column = np.argwhere(bad)[0]

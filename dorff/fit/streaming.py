@@ -62,7 +62,7 @@ def fit_streaming(
     began, n = time.perf_counter(), plan.dataset.rows
     frozen = freeze_constants(plan)
     (ridge,) = plan.job.solve.ridges
-    pace = Pace(n, progress)
+    pace = RowsDone(n, progress)
     words = plan.job.model_dump(mode="json", include={"kernel", "features", "solve"})
     solve = hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
     sweeper = Sweeper(frozen, solve, plan.dataset, plan.leaves, engine, pace.rows)
@@ -112,7 +112,7 @@ def _squares(fit: Fit, setting: Setting, sweeper: Sweeper, corners: Sequence[Mom
     return np.asarray(squares / setting.scaling(corners) ** 2)
 
 
-class Pace:
+class RowsDone:
     """Tells how many rows are done, of as many as all passes together seem to need."""
 
     def __init__(self, n: int, progress: Told) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from dorff.model.posterior import Posterior
 from dorff.moments import FloatArray, Moments, Part, Solvable, by_fold, pooled
 from dorff.solvers.minimise import Curved, Start, lbfgs, newton
 from dorff.solvers.objective import (
-    Ask,
     Attempt,
     Evaluator,
     Frame,
@@ -97,6 +96,18 @@ class Descended:
 Seen = Callable[[State, int], None]
 
 
+class Evaluated(Protocol):
+    """Rows, by what is summed over them: `objective.Ask`, and `minimise.Curved`."""
+
+    def __call__(self, V: FloatArray, width: float) -> Mapping[int, FloatArray]: ...
+
+    def curved(self, V: FloatArray) -> Mapping[int, Moments]: ...
+
+
+def _unseen(state: State, passes: int) -> None:
+    """Nobody is told."""
+
+
 def check_loss(loss: Loss, kernel: OperatorKernel) -> None:
     """InputError for a kernel whose outputs do not go with the loss."""
     outputs = [base.output for _, base in kernel.terms() if isinstance(base, Decomposable)]
@@ -122,13 +133,12 @@ def levelled(kernel: OperatorKernel, loss: Loss) -> OperatorKernel:
 
 
 def descend(
-    setting: Setting, sums: Mapping[Part, Solvable], fit: Fit, ask: Ask, curved: Curved, how: Descent,
-    seen: Seen = lambda *_: None,
-) -> Descended:  # fmt: skip
+    setting: Setting, sums: Mapping[Part, Solvable], fit: Fit, rows: Evaluated, how: Descent, seen: Seen = _unseen
+) -> Descended:
     """Minimise the loss from least squares' `fit` to the same rows, whose moments are `sums`. InputError where the
     loss and the targets, or the kernel's outputs, do not go together."""
     problem = loss_problem(setting, sums, fit, how.loss)
-    evaluator = Evaluator(problem, ask)
+    evaluator = Evaluator(problem, rows)
     shown = _Shown(evaluator, seen)
     several = how.ridges is None or len(how.ridges) > 1
     folds = sorted(problem.sizes) if several else [fold for fold in how.held if fold in problem.sizes]
@@ -144,7 +154,7 @@ def descend(
         table, states = _path(evaluator, rough, fit.solution.ridge, folds, shown)
     state, *left = states
     slopes = _held(problem, states)[1:] if folds else None
-    state = _polished(evaluator, curved, how, state, shown)
+    state = _polished(evaluator, rows.curved, how, state, shown)
     converged = evaluator.count < evaluator.most
     others = {fold: _fit(setting, problem, one, how, fit) for fold, one in zip(folds, left, strict=True)}
     final = _fit(setting, problem, state, how, fit, converged=converged)

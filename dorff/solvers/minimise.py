@@ -34,9 +34,12 @@ Seen = Callable[[State], None]
 
 
 def lbfgs(
-    evaluator: Evaluator, trials: Sequence[Attempt], starts: Sequence[Start], tolerance: float,
+    evaluator: Evaluator,
+    trials: Sequence[Attempt],
+    starts: Sequence[Start],
+    tolerance: float,
     seen: Seen = lambda _: None,
-) -> list[State]:  # fmt: skip
+) -> list[State]:
     """Each trial's least objective, by SciPy's L-BFGS-B (Liu & Nocedal 1989), all of them in step: a pass evaluates
     every trial that is not over. It is over where half the squared slope by z, which is about what is left to gain, is
     below `tolerance` of the objective; losses with a kink go on with a narrower width until that costs no more

@@ -106,7 +106,10 @@ def _no_secret(text: str) -> None:
 
 def _real(value: object) -> float:
     """A number; NaN for what is none."""
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number beyond any
+        return math.inf
 
 
 def number(value: object, *, above: float | None = None, least: float = -math.inf) -> float:

@@ -24,8 +24,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.errors import InputError
-from dorff.estimators.array_sums import FOLDS, HeldRows
+from dorff.estimators.array_sums import FOLDS
 from dorff.estimators.class_labels import MOST_CLASSES, OneHot, _counted, find_classes, one_hot
+from dorff.estimators.classifier import HeldRows
 from dorff.model.calibration import Calibration, log_loss
 from dorff.passes import FoldRule
 from dorff.store import save_model
