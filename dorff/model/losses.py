@@ -395,7 +395,6 @@ def as_loss(value: Any) -> Loss:
     if entry is None or (not options and not entry.alone) or set(options) - set(entry.options.model_fields):
         names = ", ".join(one.name if one.alone else one.written for one in LOSSES.entries())
         raise InputError(f"loss must be one of {names}, or a Loss; not {value!r}")
-    loss = entry.build(**options)
-    if not isinstance(loss, Loss):
+    if not isinstance(loss := entry.build(**options), Loss):
         raise InputError(f"loss: {entry.name} of another package builds no Loss")
     return loss

@@ -204,9 +204,9 @@ def _with_loss(way: Way, shape: Shape, means: Means) -> Way:
     seconds += EIGH * float(system) ** 3 / means.pace.square
     flops = way.flops + shape.evaluations * shape.n * (shape.map_flops + 4.0 * width * values)
     disk = way.disk_bytes + 8 * (width + 8) * values * (shape.evaluations + 2 * shape.leaves)
-    held = max(way.worker_bytes, worker), max(way.driver_bytes, driver + shape.beside_bytes), disk
-    more = {"flops": flops, "passes": way.passes + shape.evaluations, "seconds": way.seconds + seconds}
-    return replace(way, worker_bytes=held[0], driver_bytes=held[1], disk_bytes=held[2], **more)
+    worker, driver = max(way.worker_bytes, worker), max(way.driver_bytes, driver + shape.beside_bytes)
+    way = replace(way, worker_bytes=worker, driver_bytes=driver, disk_bytes=disk, flops=flops)
+    return replace(way, passes=way.passes + shape.evaluations, seconds=way.seconds + seconds)
 
 
 def loss_passes(job: Job, *, kinked: bool) -> int:

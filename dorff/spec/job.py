@@ -364,7 +364,8 @@ def _check_loss(job: "Job") -> None:
         return
     several = len(solve.ridges) > 1 or solve.ridge == checks.AUTO
     problems = {
-        "select": solve.select not in (checks.AUTO, "kfold") and several and "scores squares; set kfold, or one ridge",
+        "select": (solve.select == "loo" or (several and solve.select not in (checks.AUTO, "kfold")))
+        and "scores squares; set kfold, or leave it out",
         "route": solve.route in _ITERATIVE and f"is {solve.route}, which keeps no sums to begin with; set it to auto",
         "ridge_per_output": solve.ridge_per_output and "goes with squares alone; leave it out",
         "conformal": solve.conformal and "goes with squares alone; take quantiles for bands",

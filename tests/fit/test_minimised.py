@@ -382,7 +382,10 @@ def test_a_loss_that_does_not_fit_is_refused_before_the_pass(
         ({"loss": "hubert"}, "solve.loss must be one of: squared, huber.*did you mean 'huber'"),
         ({"loss": {"quantile": [0.5]}}, "solve.loss.quantile is not a known key; did you mean 'quantiles'"),
         ({"loss": "huber", "route": "cg"}, "solve.route is cg, which keeps no sums to begin with; set it to auto"),
-        ({"loss": "huber", "select": "gcv", "ridge": [1, 2]}, "solve.select scores squares; set kfold, or one ridge"),
+        (
+            {"loss": "huber", "select": "gcv", "ridge": [1, 2]},
+            "solve.select scores squares; set kfold, or leave it out",
+        ),
         ({"loss": "huber", "conformal": True}, "solve.conformal goes with squares alone; take quantiles"),
         ({"loss": "huber", "ridge_per_output": True}, "solve.ridge_per_output goes with squares alone; leave it out"),
         ({"solver": "lbfgs"}, "solve.solver has no effect: loss is squared"),
