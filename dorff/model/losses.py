@@ -26,7 +26,6 @@ xlogy = lazily("scipy.special", "xlogy")
 log_softmax = lazily("scipy.special", "log_softmax")
 ndtri = lazily("scipy.special", "ndtri")
 
-MOST: Final = float(np.finfo(np.float64).max)
 STEEPEST: Final = 30.0  # log rates above it go on as a parabola: exp of more has no use, and overflows
 
 
@@ -156,8 +155,7 @@ class Quantiles(Loss):
 
     def __post_init__(self) -> None:
         given = self.quantiles
-        inside = all(isinstance(one, float) and 0.0 < one < 1.0 for one in given)
-        if not given or not inside or list(given) != sorted(set(given)):
+        if not given or not all(0.0 < one < 1.0 for one in given) or list(given) != sorted(set(given)):
             raise InputError(f"quantiles: wanted numbers between 0 and 1, in order, each once; got {list(given)}")
         _check("coupling", self.coupling, zero=True)
 
@@ -322,13 +320,10 @@ def _kinked(value: FloatArray, t: FloatArray, u: FloatArray, inside: FloatArray,
     return Terms(value, smooth, sign * u, inside / width if width > 0 else inside)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _check(name: str, value: Any, *, zero: bool = False) -> None:
     """InputError for what is no finite number above 0, or 0 itself where that may be."""
-    if not _number(value) or not (0 < value <= MOST or (zero and value == 0)):
+    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else -1
+    if not (0 < number <= 1e300 or (zero and number == 0)):
         raise InputError(f"{name}: wanted {'0 or a number above it' if zero else 'a number above 0'}, got {value!r}")
 
 
@@ -345,10 +340,10 @@ class EpsilonSpec(Part):
 
 
 def _quantiles(quantiles: Any, coupling: Any = 1.0) -> Quantiles:
-    several = isinstance(quantiles, list | tuple | np.ndarray)
-    if not several or not all(_number(one) and 0 < one < 1 for one in quantiles):
+    given: list[Any] = list(quantiles) if isinstance(quantiles, list | tuple | np.ndarray) else [None]
+    if not all(isinstance(one, float | int | np.floating) and 0 < one < 1 for one in given):
         raise InputError(f"quantiles: wanted a list of numbers between 0 and 1, got {quantiles!r}")
-    return Quantiles(tuple(map(float, quantiles)), coupling)
+    return Quantiles(tuple(map(float, given)), coupling)
 
 
 class QuantilesSpec(Part):

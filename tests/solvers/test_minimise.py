@@ -659,6 +659,14 @@ def test_newton_shows_each_state_and_counts_both_kinds_of_pass() -> None:
     assert end.value == accepted[-1].value
 
 
+@pytest.mark.parametrize("ridges", [(1e-2, 10.0), (10.0, 1e-2)])
+@pytest.mark.parametrize("name", ["div", "quantiles of fields"])
+def test_the_width_is_narrow_enough_for_every_trial(name: str, ridges: tuple[float, float]) -> None:
+    this, trials = task(name), [Trial(ridge) for ridge in ridges]
+    for state in lbfgs(this.evaluator(), trials, [this.problem.start] * 2, 3e-4):
+        assert state.excess <= 3e-4 * state.value
+
+
 @pytest.mark.parametrize("loss", [Huber(0.3), SquaredHinge()])
 def test_newton_goes_on_where_nothing_curves(loss: Loss) -> None:
     """All rows of a target are far beyond `delta`, or all their hinges are satisfied: its step is without bounds."""
