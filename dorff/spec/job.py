@@ -181,6 +181,13 @@ def _unscored(publish: "Publish", job: "Job") -> str:
     return "" if scored else "no rows are held out to score (name publish.holdout, or set solve.select: kfold)"
 
 
+def _undigited(publish: "Publish", job: "Job") -> str:
+    return (
+        "another loss than the square is minimised by steps, of which solve.tolerance says how far"
+        * job.solve.other_loss
+    )
+
+
 def _unkept(publish: "Publish", job: "Job") -> str:
     kept = job.deals and job.classes is None and (job.solve.route not in _ITERATIVE or job.posteriors > 0)
     return "" if kept else "no model of this job keeps rows"
@@ -196,7 +203,7 @@ class Publish(Part):
     versions but that many of the last. `sample: false` leaves out the rows, held out, that a model keeps for its
     report."""
 
-    digits: NotNegative = 3.0
+    digits: Annotated[NotNegative, Idle(_undigited)] = 3.0
     margin: Annotated[NotNegative | None, Idle(_unscored, refused=True)] = None
     holdout: FilePath | None = None
     keep: Annotated[int, Field(ge=1)] | None = None

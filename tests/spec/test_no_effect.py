@@ -222,7 +222,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "polynomial": {**scalar("polynomial", degree=2)},
     "halton": sampler("qmc", sequence="halton", scramble=False),
     "one target": {"data": {"targets": "one"}},
-    "huber": {"solve": {"loss": "huber"}},
+    "huber": {"solve": {"loss": {"huber": 0.1}}},
     "hinge": {"data": CLASSES, "solve": {"loss": "hinge"}},
 }
 #: What each key is set to in all of them: the value of EFFECTS, or these, beside what.
