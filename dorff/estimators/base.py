@@ -93,7 +93,7 @@ class ORFFEstimator(Nested, ABC):
     n_jobs: int | None = None
     loss: Any = "squared"
     solver: str = "auto"
-    tol: float = 1e-4
+    tol: float = 1e-3
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -120,7 +120,7 @@ class ORFFEstimator(Nested, ABC):
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Parameters that are not left at their defaults and change nothing, and why; `idle` says so of the draw's."""
         if self._loss.kind == "squared":
-            changed = [name for name, usual in (("solver", "auto"), ("tol", 1e-4)) if getattr(self, name) != usual]
+            changed = [name for name, usual in (("solver", "auto"), ("tol", 1e-3)) if getattr(self, name) != usual]
             yield from ((name, "loss is squared, whose least comes from one pass") for name in changed)
         if self.sampler is not None and "sampler" in idle:
             yield "sampler", idle["sampler"]

@@ -31,7 +31,7 @@ from dorff.solvers.uncertainty import posterior
 
 STEP: Final = 10.0  # from ridge to ridge, where they are left to the rows
 MOST_RIDGES: Final = 7  # of these
-ROUGH: Final = 10.0  # times the tolerance, of fits that only choose
+ROUGH: Final = 3.0  # times the tolerance, of fits that only choose
 SOLVERS: Final = ("auto", "lbfgs", "newton")
 
 
@@ -43,7 +43,7 @@ class Descent:
 
     loss: Loss
     solver: str = "auto"
-    tolerance: float = 1e-4
+    tolerance: float = 1e-3
     ridges: tuple[float, ...] | None = None
     held: tuple[int, ...] = ()
 

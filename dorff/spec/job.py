@@ -161,7 +161,7 @@ class Solve(Part):
     calibrate: Annotated[bool, Idle(_numbers)] = True
     loss: Annotated[str | Part, Keyed(LOSSES)] = "squared"
     solver: Annotated[str, OneOf("auto", "lbfgs", "newton"), Idle(_of_squares)] = "auto"
-    tolerance: Annotated[Positive, Idle(_of_squares)] = 1e-4
+    tolerance: Annotated[Positive, Idle(_of_squares)] = 1e-3
 
     @property
     def other_loss(self) -> bool:

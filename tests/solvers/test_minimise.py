@@ -662,7 +662,7 @@ def test_newton_shows_each_state_and_counts_both_kinds_of_pass() -> None:
 @pytest.mark.parametrize("ridges", [(1e-2, 10.0), (10.0, 1e-2)])
 @pytest.mark.parametrize("name", ["div", "quantiles of fields"])
 def test_the_width_is_narrow_enough_for_every_trial(name: str, ridges: tuple[float, float]) -> None:
-    this, trials = task(name), [Trial(ridge) for ridge in ridges]
+    this, trials = task(name), [Attempt(ridge) for ridge in ridges]
     for state in lbfgs(this.evaluator(), trials, [this.problem.start] * 2, 3e-4):
         assert state.excess <= 3e-4 * state.value
 
