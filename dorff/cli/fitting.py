@@ -207,7 +207,8 @@ def fit(
     summary = sentences.fit_text(report, [term.weights for term in described.manifold], classes=classes)
     if as_json:
         say(summary)
-    rows = sentences.quality_text(report.quality) | sentences.choices_text(report.choices)
+    rows = sentences.loss_text(report.loss) | sentences.quality_text(report.quality)
+    rows |= sentences.choices_text(report.choices)
     table = options.rows_of({} if report.outcome == "unchanged" else rows)
     options.show(asdict(report), f"{summary}\n{table}" if table else summary, as_json=as_json)
 

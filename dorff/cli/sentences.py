@@ -205,6 +205,7 @@ def score_text(scores: "Scores") -> str:
     outputs = {name: f"r2 {_number(one['r2'])}  rmse {one['rmse']:.6g}" for name, one in each}
     if scores.accuracy is not None:
         loss = "" if scores.log_loss is None else f"  log loss {scores.log_loss:.4f}"
+        loss += "" if scores.loss is None else f"  loss {scores.loss:.4f}"
         return f"{scores.rows:,} rows{dropped}: accuracy {scores.accuracy:.4f}{loss}"
     bands = {
         f"inside {100 * float(level):g}% ({kind})": f"{100 * shares[kind]:.1f}%  "
@@ -215,7 +216,27 @@ def score_text(scores: "Scores") -> str:
     }
     of = f" ({scores.r2_of})" if len(outputs) > 1 else ""
     together = f"r2 {_number(scores.r2)}{of}  rmse {scores.rmse:.6g}"
-    return rows_of({f"all ({scores.rows:,} rows{dropped})": together, **outputs, **bands})
+    together += "" if scores.loss is None else f"  loss {scores.loss:.6g}"
+    below = {f"below the quantiles of {name}": shares_text(each) for name, each in (scores.below or {}).items()}
+    return rows_of({f"all ({scores.rows:,} rows{dropped})": together, **outputs, **bands, **below})
+
+
+def shares_text(shares: Mapping[str, float]) -> str:
+    """Of quantiles, the share of targets below each."""
+    return "  ".join(f"{quantile}: {100 * share:.1f}%" for quantile, share in shares.items())
+
+
+def loss_text(loss: Mapping[str, Any] | None) -> dict[str, str]:
+    """What a fit by another loss than the square came to."""
+    if loss is None:
+        return {}
+    held = "" if loss["held_out_loss"] is None else f", of rows held out {loss['held_out_loss']:.4g}"
+    share = loss["left"] / abs(loss["objective"] or 1.0)
+    text = f"{loss['mean_loss']:.4g} a row{held}; {loss['passes']:,} passes ({loss['solver']}), "
+    text += f"about {share:.1g} of the objective left to gain"
+    below = loss.get("below") or {}
+    named = below.items() if isinstance(below, Mapping) else enumerate(below)
+    return {"loss": text} | {f"held out, below the quantiles of {name}": shares_text(each) for name, each in named}
 
 
 def _number(value: float | None, form: str = "f") -> str:

@@ -153,7 +153,7 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         | {"python": platform.python_version()},
     }
     if plan.job.solve.other_loss:
-        info["loss"] = loss.config()
+        info["loss"], info["data"]["fitted"] = loss.config(), list(dataset.target_columns)
     if dataset.encoding:
         info["data"]["encoding"] = dataset.encoding
     if dataset.missing:

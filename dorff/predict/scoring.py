@@ -13,7 +13,8 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.engine import Engine, Task
 from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Calibration, Model
+from dorff.model import Calibration, Model, Views
+from dorff.model.losses import Quantiles
 from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import content, load_model, resolve_model
@@ -37,7 +38,9 @@ class Scores:
     `accuracy` is the share of rows whose likeliest class is the true one, `log_loss` the mean of -log of the true
     class's probability; None for other models. In all of these rows count by the column `weights`, once where it is
     None. `coverage` has an entry for each level that was asked for, by the level as text, and counts rows.
-    `rows_dropped` weigh nothing, or were left out by `data.nan`; `rows_repeating` lie beyond the model's `ends`."""
+    Of a model fitted by another loss than the square `loss` is its mean over the rows, in the scaled units of the fit,
+    and of quantiles `below` the share of each target that lies below each of its. `rows_dropped` weigh nothing, or were
+    left out by `data.nan`; `rows_repeating` lie beyond the model's `ends`."""
 
     rows: int
     r2: float
@@ -50,19 +53,23 @@ class Scores:
     coverage: dict[str, Coverage] | None = None
     rows_dropped: int = 0
     rows_repeating: int = 0
+    loss: float | None = None
+    below: dict[str, dict[str, float]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
     """Of a run of rows: how many, and how many lie beyond the model's `ends`; of each target `sums` (5, q) as in
     `row_sums`; of a classifier `hits`, by the rows' weights: [those whose likeliest class is the true one, -log of its
-    probability, all]; `inside` (2, L, q), how often it is within the plain and the conformal band of each level."""
+    probability, all]; `inside` (2, L, q), how often it is within the plain and the conformal band of each level;
+    `losses` (3, c), of each value the loss and how often the target is below it, by weights, and the weights."""
 
     rows: int
     repeating: int
     sums: FloatArray
     hits: FloatArray
     inside: FloatArray
+    losses: FloatArray
 
 
 def score(
@@ -165,7 +172,23 @@ def score_rows(
     inside = np.zeros((2, len(levels), Y.shape[1]))
     if levels:
         inside = _inside(fitted, levels, sight, np.abs(Y - values), fitted.std(X, noise=True, views=views))
-    return ScoreSums(len(Y), fitted.repeating(X), row_sums(Y, values, weights), hits, inside)
+    sums = row_sums(Y, values, weights), hits, inside, _losses(fitted, X, Y, weights, views)
+    return ScoreSums(len(Y), fitted.repeating(X), *sums)
+
+
+def _losses(model: Model, X: FloatArray, Y: FloatArray, weights: FloatArray, views: Views) -> FloatArray:
+    """`ScoreSums.losses` of rows; none of a model of least squares."""
+    if (loss := model.loss).kind == "squared":
+        return np.zeros((3, 0))
+    f, scale, C = model.predict(X, views=views), model.target_scale, model.observe
+    if C is not None and not model.views:
+        C = C.reshape(len(C), -1, loss.levels).sum(axis=2)  # of several quantiles it has one
+        if not np.array_equal(C, np.eye(*C.shape)):  # one scale is all targets'
+            f, scale = f @ np.kron(C, np.eye(loss.levels)).T, np.full(len(C) * loss.levels, scale[0])
+    y = loss.spread(Y / scale[: f.shape[1] : loss.levels])
+    there = np.isfinite(y)
+    w, y, f = np.where(there, weights[:, None], 0.0), np.where(there, y, 0.0), f / scale[: f.shape[1]]
+    return np.array([np.sum(w * one, axis=0) for one in (loss.terms(f, y).value, y <= f, there)])
 
 
 def _inside(
@@ -205,6 +228,10 @@ def _merged(
     }
     rmse, by = float(np.sqrt(error.sum() / weight.sum())), None if dataset.weights is None else dataset.weights.name
     scores = Scores(rows, float(r2_of.score(error, spread)), rmse, per_output, r2_of, by)
+    losses = np.sum([part.losses for part in parts], axis=0)
+    if losses.size:
+        mean = float(losses[0].sum() / hits[2])
+        scores = replace(scores, loss=mean, below=_below(model, names, losses[1] / np.maximum(losses[2], 1e-300)))
     if levels:
         inside = np.sum([part.inside for part in parts], axis=0)
         covered = {
@@ -216,6 +243,14 @@ def _merged(
         return scores
     loss = hits[1] / hits[2] if "calibration" in model.info else None
     return replace(scores, accuracy=hits[0] / hits[2], log_loss=loss)
+
+
+def _below(model: Model, names: Sequence[str], shares: FloatArray) -> dict[str, dict[str, float]] | None:
+    """Of quantiles, the share of each target below each."""
+    if not isinstance(loss := model.loss, Quantiles):
+        return None
+    each = zip(names, shares.reshape(-1, loss.levels), strict=True)
+    return {name: dict(zip(map(str, loss.quantiles), row.tolist(), strict=True)) for name, row in each}
 
 
 def _coverage(names: Sequence[str], inside: FloatArray, counts: FloatArray, *, corrected: bool) -> Coverage:

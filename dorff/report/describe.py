@@ -138,7 +138,7 @@ class Subject:
                 place += f" (row {model.held.numbers[nearest]:,} of the data)"
         fitted = targets
         if model.observe is not None and not model.views:  # targets are no values of f
-            rows, fitted = observations, _columns(None, len(model.observe), "target ")
+            rows, fitted = observations, _columns(data.get("fitted"), len(model.observe), "target ")
         return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted)
 
     @cached_property

@@ -74,6 +74,8 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         whole=observations is not None,
         quality=Quality.of(model, subject),
         coverage=_coverage(model),
+        loss=mapping(report.get("loss")),
+        quantiles=_quantiles(model, subject),
         levels=LEVELS,
         judged=[Figure(name, plot(model.held, subject.fitted)) for name, plot in _OF_HELD if model.held is not None],
         figures=list(_figures(subject, observations is not None, moved)),
@@ -87,6 +89,13 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         frequencies=describe.frequencies_text(model),
         most={"inputs": figures.MOST_INPUTS, "outputs": figures.MOST_OUTPUTS, "lines": figures.MOST_LINES},
     )
+
+
+def _quantiles(model: Model, subject: Subject) -> Figure | None:
+    """A picture of the quantiles, of a model that was fitted to several."""
+    if model.held is None or model.loss.levels == 1 or model.p % model.loss.levels:
+        return None
+    return Figure("quantiles", figures.quantile_plots(model.held, subject.fitted, model))
 
 
 @cache
