@@ -214,6 +214,7 @@ def test_what_is_imported_first_is_light_and_solvers_see_no_model() -> None:
     assert ends("dorff.errors.stopping", "dorff.errors.secrets") == {"dorff.errors"}
     solvers = [module for module, _ in modules(PACKAGE) if module.startswith("dorff.solvers")]
     assert {name for name in ends(*solvers) if name.startswith("dorff.model")} == {
+        "dorff.model.losses",
         "dorff.model.weights",
         "dorff.model.posterior",
     }
