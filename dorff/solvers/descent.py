@@ -9,7 +9,7 @@ which has features of its own: `Expansion`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -31,6 +31,7 @@ TINY: Final = 1e-8  # Adam's epsilon
 STRIDE: Final = 2.0  # how far the values may move in Adam's first step, in the targets' deviations, at most
 PROBE: Final = 3.0  # deviation of the values at which a loss's curvature is tried
 MOST_ROWS: Final = 1024  # times values, that rates are made from
+KEPT: Final = 2**25  # numbers of features' frequencies and weights that an `Expansion` holds, besides coefficients
 FEW: Final = 8  # rows at least for each direction that is told steep
 
 
@@ -287,13 +288,14 @@ class Descent:
 @dataclass(frozen=True, eq=False)
 class Expansion:
     """f(x) = b + sum over steps t of F_t(x) psi_t^T alpha_t, of coefficients `alpha` (T, m, r) and `b` (P,) and a seed:
-    the features F_t and weights psi_t of a step are drawn again from (seed, t) whenever they are needed, so that
-    nothing but these is kept. `recipe` is of the m features of one step."""
+    the features F_t and weights psi_t of a step are drawn from (seed, t), again whenever they are not `kept`: the first
+    ones are, of KEPT numbers at most, but not in a file. `recipe` is of the m features of one step."""
 
     recipe: Recipe
     seed: int
     alpha: FloatArray
     b: FloatArray
+    kept: dict[int, tuple[ScalarMap, OperatorWeights]] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, recipe: Recipe, seed: int, b: FloatArray) -> Self:
@@ -306,8 +308,13 @@ class Expansion:
 
     def block(self, t: int) -> tuple[ScalarMap, OperatorWeights]:
         """The features and weights of step t."""
+        if t in self.kept:
+            return self.kept[t]
         drawn = self.recipe.draw(int(generator(self.seed, t).integers(2**62)))
-        return drawn.phi, operator_weights(self.recipe.kernel, drawn.phi.m, drawn.density)
+        block = drawn.phi, operator_weights(self.recipe.kernel, drawn.phi.m, drawn.density)
+        if (len(self.kept) + 1) * (block[0].d * block[0].m + block[1].root.size) <= KEPT:
+            self.kept[t] = block
+        return block
 
     def values(self, x: FloatArray) -> FloatArray:
         """f (n, P) at scaled inputs x (n, d). One step's features after the other."""
@@ -316,6 +323,9 @@ class Expansion:
             phi, weights = self.block(t)
             f += phi.transform(x) @ weights.combined(alpha)
         return f
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "kept": {}}
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """As arrays, by name; with the recipe they are the whole function."""
