@@ -40,7 +40,6 @@ from dorff.solvers.descent import (
 from dorff.solvers.setting import learned_term, spread
 from dorff.spec.checks import AUTO
 
-STEPS = 1000  # that `epochs` "auto" takes at least
 IntArray = npt.NDArray[np.int64]
 
 
@@ -90,7 +89,7 @@ class Stochastic(ORFFEstimator, ABC):
     graph: ClassVar[Any] = None  # type: ignore[misc]
     n_jobs: ClassVar[Any] = None  # type: ignore[misc]
     takes: ClassVar[tuple[str, ...]]
-    passes: ClassVar[int] = 10  # that `epochs` "auto" makes at least
+    least: ClassVar[tuple[int, int]] = (10, 1000)  # passes and steps that `epochs` "auto" makes
 
     @abstractmethod
     def _begin(self, drawing: Drawing, kernel: OperatorKernel, X: FloatArray, y: FloatArray, size: float) -> Any:
@@ -146,8 +145,8 @@ class Stochastic(ORFFEstimator, ABC):
             course = self._first(X, Y, weights, class_weight) if course is None else course
             if Y.shape[1] != len(course.shift):
                 raise InputError(f"y has {Y.shape[1]} targets, but partial_fit began with {len(course.shift)}")
-            auto = max(self.passes, math.ceil(STEPS * self.batch_size / n)) if is_auto(self.epochs) else self.epochs
-            for _ in range(int(auto) if whole else 1):
+            epochs = self._passes(n) if whole else 1
+            for _ in range(epochs):
                 for x, y, rows in batches(X, Y, (course.drawing.seed, course.passes), self.batch_size):
                     w = np.ones(len(rows)) if weights is None else weights[rows]
                     self._check_targets(y, rows)
@@ -160,6 +159,11 @@ class Stochastic(ORFFEstimator, ABC):
             raise InputError(
                 f"rate: the descent did not stay finite at rate {self.rate!r}; lower it, or leave it 'auto'"
             )
+
+    def _passes(self, n: int) -> int:
+        """Of `fit`, over n rows."""
+        passes, steps = self.least
+        return max(passes, math.ceil(steps * self.batch_size / n)) if is_auto(self.epochs) else int(self.epochs)
 
     def _first(self, X: Rows, Y: Targets, weights: FloatArray | None, class_weight: FloatArray | None) -> Course:
         """What a sample of rows tells: features, the targets' shift and scale, rates."""

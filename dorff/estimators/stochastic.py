@@ -108,8 +108,8 @@ class SeededModel:
 class Doubly(Stochastic, ABC):
     """New features at every step."""
 
-    n_features: int = 64
-    passes: ClassVar[int] = 1
+    n_features: int | str = 64
+    least: ClassVar[tuple[int, int]] = (1, 200)
 
     def _begin(
         self, drawing: Drawing, kernel: OperatorKernel, X: FloatArray, y: FloatArray, size: float
@@ -195,7 +195,7 @@ class DoublyStochasticRegressor(Doubly, OfNumbers):  # type: ignore[misc]
     """Regression by doubly stochastic descent (Dai et al. 2014): each step draws a batch of rows and `n_features` new
     features. T steps have T n_features of these and cost O(T^2), a prediction O(T); only coefficients and the seed are
     kept. The kernel needs a spectrum, and no views. `schedule` None is `InverseTime()`; `epochs` "auto" is one pass, or
-    as many as make 1000 steps. All else is as of `StochasticORFFRegressor`, but that `model_` is a `SeededModel`."""
+    as many as make 200 steps. All else is as of `StochasticORFFRegressor`, but that `model_` is a `SeededModel`."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
