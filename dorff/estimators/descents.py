@@ -163,7 +163,9 @@ class Stochastic(ORFFEstimator, ABC):
     def _passes(self, n: int) -> int:
         """Of `fit`, over n rows."""
         passes, steps = self.least
-        return max(passes, math.ceil(steps * self.batch_size / n)) if is_auto(self.epochs) else int(self.epochs)
+        return (
+            max(passes, math.ceil(steps / math.ceil(n / self.batch_size))) if is_auto(self.epochs) else int(self.epochs)
+        )
 
     def _first(self, X: Rows, Y: Targets, weights: FloatArray | None, class_weight: FloatArray | None) -> Course:
         """What a sample of rows tells: features, the targets' shift and scale, rates."""

@@ -117,12 +117,13 @@ class Doubly(Stochastic, ABC):
         if isinstance(kernel, MultiView):
             raise InputError("kernel: doubly stochastic descent has no views; use StochasticORFFRegressor")
         recipe, loss = replace(drawing.recipe, kernel=kernel), self._loss
+        start = Expansion.empty(recipe, drawing.seed, self._offset(y, recipe.p))
         x, C = (X - drawing.features.center) / drawing.features.scale, np.eye(recipe.p)
         rate, constant = DoublyStochastic.rates(loss, C, recipe, x, y, self.batch_size)
         rate = rate if is_auto(self.rate) else float(self.rate)
-        schedule = self.schedule or InverseTime()
+        schedule = self.schedule or InverseTime(1000.0)
         how = DoublyStochastic(loss, C, self.ridge, rate, constant, size, schedule, bool(self.intercept))
-        return how, Expansion.empty(recipe, drawing.seed, self._offset(y, recipe.p))
+        return how, start
 
     def _made(self, course: Course) -> SeededModel:
         assert isinstance(course.at, Expansion)
@@ -194,8 +195,8 @@ class StochasticORFFClassifier(Descending, OfClasses):  # type: ignore[misc]
 class DoublyStochasticRegressor(Doubly, OfNumbers):  # type: ignore[misc]
     """Regression by doubly stochastic descent (Dai et al. 2014): each step draws a batch of rows and `n_features` new
     features. T steps have T n_features of these and cost O(T^2), a prediction O(T); only coefficients and the seed are
-    kept. The kernel needs a spectrum, and no views. `schedule` None is `InverseTime()`; `epochs` "auto" is one pass, or
-    as many as make 200 steps. All else is as of `StochasticORFFRegressor`, but that `model_` is a `SeededModel`."""
+    kept. The kernel needs a spectrum, and no views. `schedule` None is `InverseTime(1000)`; `epochs` "auto" is one
+    pass, or as many as make 200 steps. All else is as of `StochasticORFFRegressor`, but that `model_` is a `SeededModel`."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
