@@ -8,7 +8,7 @@ the objective above the least that any method of the run came to; and the test e
 the mean square over the targets' variance. Descent makes features anew in each pass; L-BFGS has them all in memory, and
 their making is in its seconds. `sgd_flat` is SGD whose rates do not differ by direction. `equal_time`: the test error
 of doubly stochastic descent after one pass, 128 features a step, and of SGD as soon as it has taken as long. `growth`
-is e where the seconds of step t go as t^e: a line through medians of windows, from step 100 on. Seconds are of one
+is e where the seconds of step t go as t^e: a line through medians of windows, from step 50 on. Seconds are of one
 machine: read ratios within a run. Of several runs, each with its own seed, medians and the worst.
 """
 
@@ -38,7 +38,7 @@ from dorff.solvers.minimise import lbfgs
 from dorff.solvers.objective import Evaluator, Trial
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
-RIDGE, PASSES, DRAWN, BATCH, LONG = 1e-6, 10, 128, 64, 800
+RIDGE, PASSES, DRAWN, BATCH, LONG = 1e-6, 10, 128, 64, 300
 
 
 class Task(NamedTuple):
@@ -156,9 +156,13 @@ def methods(task: Task, seed: int) -> dict[str, Callable[[], Any]]:
 
 def run(task: Task, seed: int) -> dict[str, Any]:
     task.of(task.kernel, task.m, epochs=1).fit(task.X[:200], task.y[:200])  # compiles
-    curves = {name: by_passes(task, make(), PASSES) for name, make in methods(task, seed).items()}
+    curves = dict[str, list[list[float]]]()
+    for name, make in methods(task, seed).items():
+        curves[name] = by_passes(task, make(), PASSES)
+        print(name, curves[name][-1], flush=True)
     one = methods(task, seed)["sgd"]().partial_fit(task.X[:2000], task.y[:2000], **task.more)
     curves["lbfgs"] = by_lbfgs(task, one._stream.how.problem, one.model_.feature_map, one._stream.shift)
+    print("lbfgs", curves["lbfgs"][-1], flush=True)
     best = min(point[1] for curve in curves.values() for point in curve)
     for curve in curves.values():
         for point in curve:
@@ -187,7 +191,7 @@ def growth(task: Task, estimator: Any) -> dict[str, float]:
         began = time.perf_counter()
         at = course.how.step(at, x[i], y[i], np.ones(BATCH))
         seconds.append(time.perf_counter() - began)
-    windows = np.arange(100, LONG, 50)
+    windows = np.arange(50, LONG, 50)
     medians = [float(np.median(seconds[a : a + 50])) for a in windows]
     e, _ = np.polyfit(np.log(windows + 25.0), np.log(medians), 1)
     return {"exponent": float(e), "last_over_first": medians[-1] / medians[0], "steps": LONG}

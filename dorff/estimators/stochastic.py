@@ -196,7 +196,7 @@ class DoublyStochasticRegressor(Doubly, OfNumbers):  # type: ignore[misc]
     """Regression by doubly stochastic descent (Dai et al. 2014): each step draws a batch of rows and `n_features` new
     features. T steps have T n_features of these and cost O(T^2), a prediction O(T); only coefficients and the seed are
     kept. The kernel needs a spectrum, and no views. `schedule` None is `InverseTime(1000)`; `epochs` "auto" is one
-    pass, or as many as make 200 steps. All else is as of `StochasticORFFRegressor`, but that `model_` is a `SeededModel`."""
+    pass, or as many as make 200 steps. `model_` is a `SeededModel`; all else is as of `StochasticORFFRegressor`."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
