@@ -9,14 +9,26 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dorff import frequencies, graphs, kernels
-    from dorff.estimators import ORFFClassifier, ORFFRegressor, RandomFeatures
+    from dorff.estimators import (
+        DoublyStochasticClassifier,
+        DoublyStochasticRegressor,
+        ORFFClassifier,
+        ORFFRegressor,
+        RandomFeatures,
+        StochasticORFFClassifier,
+        StochasticORFFRegressor,
+    )
     from dorff.features.lengthscale_search import tune_lengthscales
     from dorff.store.models import load_model
 
 __all__ = [
+    "DoublyStochasticClassifier",
+    "DoublyStochasticRegressor",
     "ORFFClassifier",
     "ORFFRegressor",
     "RandomFeatures",
+    "StochasticORFFClassifier",
+    "StochasticORFFRegressor",
     "__version__",
     "frequencies",
     "graphs",
@@ -26,7 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {  # of the names that are not rooms
-    **dict.fromkeys(("ORFFClassifier", "ORFFRegressor", "RandomFeatures"), "dorff.estimators"),
+    **{name: "dorff.estimators" for name in __all__ if name[0].isupper()},
     "load_model": "dorff.store",
     "tune_lengthscales": "dorff.features.lengthscale_search",
 }

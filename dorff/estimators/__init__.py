@@ -3,3 +3,9 @@
 from dorff.estimators.classifier import ORFFClassifier
 from dorff.estimators.random_features import RandomFeatures
 from dorff.estimators.regressor import ORFFRegressor
+from dorff.estimators.stochastic import (
+    DoublyStochasticClassifier,
+    DoublyStochasticRegressor,
+    StochasticORFFClassifier,
+    StochasticORFFRegressor,
+)

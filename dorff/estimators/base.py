@@ -230,7 +230,7 @@ class ORFFEstimator(Nested, ABC):
             if box is not None:
                 sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=not self.intercept)
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
-            check_memory(recipe.m, Y.shape[1])
+            self._check_memory(recipe.m, Y.shape[1])
             return (kernel, looked, deal), recipe
 
         tied = (given.tied(d) if isinstance(given, OperatorKernel) else ()) if self._scales else None
@@ -243,6 +243,10 @@ class ORFFEstimator(Nested, ABC):
             warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
         setting = setting_of(kernel, features.m, drawn.density)
         return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked, box)
+
+    def _check_memory(self, m: int, q: int) -> None:
+        """DoesNotFitError where the sums of m features and q targets are beyond all memory."""
+        check_memory(m, q)
 
     def _given(self, X: FloatArray | None = None, weights: FloatArray | None = None) -> OperatorKernel | ScalarKernel:
         """The kernel; of a name the one for scaled inputs X (n, d) and their weights, of length-scale 1 without X."""

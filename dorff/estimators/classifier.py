@@ -255,7 +255,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])
         stream, fitted, model = self._solve(stream, (X, Y, weights, jobs), penalties)
-        info = {**model.info, "labels": [_plain(label) for label in self.classes_]}
+        info = {**model.info, "labels": [plain(label) for label in self.classes_]}
         self.__dict__.pop("calibration_", None)  # of an earlier fit
         quality = None
         if self.calibrate:
@@ -379,6 +379,7 @@ def _difference(values: FloatArray) -> FloatArray:
     return values[:, 1] - values[:, 0]
 
 
-def _plain(label: Any) -> Any:
-    plain = label.item() if isinstance(label, np.number | np.bool | np.str_) else label
-    return plain if isinstance(plain, str | bool | int | float) else str(plain)
+def plain(label: Any) -> Any:
+    """A label as JSON has it."""
+    value = label.item() if isinstance(label, np.number | np.bool | np.str_) else label
+    return value if isinstance(value, str | bool | int | float) else str(value)

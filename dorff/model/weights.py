@@ -59,6 +59,13 @@ class OperatorWeights:
         W: FloatArray = weighted @ self.root[0] if one else np.einsum("arp,ar->ap", self.root, weighted)
         return W if self.views is None else self._placed(W)
 
+    def pulled(self, G: FloatArray) -> FloatArray:
+        """(m, r): slopes G (m, p) by W, as they are by h; the transpose of `combined`."""
+        if self.separable:
+            return np.asarray(self.gain[:, None] * (G @ self.root[0].T))
+        psi = np.broadcast_to(self.psi, (len(G), *self.shape[1:]))
+        return np.asarray(np.einsum("arp,ap->ar", psi, G))
+
     def _placed(self, inside: FloatArray) -> FloatArray:
         """(m, ..., count p): of each feature's values (m, ..., p) for its own view, and zeros for the others."""
         out = np.zeros((*inside.shape[:-1], self.count, inside.shape[-1]))

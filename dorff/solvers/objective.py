@@ -55,8 +55,7 @@ class LossProblem:
 
     def pulled(self, G: FloatArray) -> FloatArray:
         """(m, r): what slopes G (m, P) by W are by h."""
-        psi = np.broadcast_to(self.weights.psi, (len(G), *self.weights.shape[1:]))
-        return np.asarray(np.einsum("arp,ap->ar", psi, G))
+        return self.weights.pulled(G)
 
     def quadratic(self, h: FloatArray, b: FloatArray, ridge: float) -> tuple[float, FloatArray, FloatArray]:
         """Ridge and manifold terms, and their slopes by h and b."""
