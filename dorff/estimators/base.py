@@ -40,7 +40,7 @@ from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
 from dorff.plan.sampled import distance, run_length
 from dorff.solvers import Choice, LeftOut, Setting, choose
-from dorff.solvers.by_loss import Descent
+from dorff.solvers.by_loss import Minimisation
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
 from dorff.spec.registry import HELD_OUT
@@ -113,7 +113,7 @@ class ORFFEstimator(Nested, ABC):
         if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
             raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
         self._ridges()  # which refuses what is none
-        Descent(self._loss, self.solver)
+        Minimisation(self._loss, self.solver)
         if isinstance(self.tol, bool) or not isinstance(self.tol, numbers.Real) or not 0 < self.tol < 1:
             raise InputError(f"tol must be a number between 0 and 1, not {self.tol!r}")
 
@@ -309,7 +309,7 @@ class ORFFEstimator(Nested, ABC):
         folds = sorted({fold for (fold, _), sums in fitted.sums.items() if sums.n})
         held = tuple(folds) if len(folds) > 1 else ()
         ridges = None if is_auto(self.ridge) else tuple(self._ridges())
-        how = Descent(self._loss, self.solver, float(self.tol), ridges, held)
+        how = Minimisation(self._loss, self.solver, float(self.tol), ridges, held)
         fitted, done, self._sure = descended(stream, rows, fitted, how)
         state = done.state
         self.ridge_, self.rung_, self.n_passes_ = state.trial.ridge, fitted.fit.solution.rung, done.passes

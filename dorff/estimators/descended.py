@@ -18,7 +18,7 @@ from dorff.model import Posterior
 from dorff.model.losses import Loss, as_loss
 from dorff.moments import Moments, by_fold, pooled
 from dorff.passes import Question
-from dorff.solvers.by_loss import Descended, Descent, check_loss, descend, laplace, seen_as
+from dorff.solvers.by_loss import Descended, Minimisation, check_loss, descend, laplace, seen_as
 
 Summed = tuple[Rows, Targets, FloatArray | None, int]  # what `Stream.added` takes
 
@@ -45,7 +45,9 @@ class _OfArrays:
         return replace(self.summing, question=question, tolerance=None).of(X, Y, weights, jobs=jobs)
 
 
-def descended(stream: Stream, rows: Summed, fitted: Fitted, how: Descent) -> tuple[Fitted, Descended, Posterior | None]:
+def descended(
+    stream: Stream, rows: Summed, fitted: Fitted, how: Minimisation
+) -> tuple[Fitted, Descended, Posterior | None]:
     """The fit by `how.loss` to the rows, which least squares have `fitted`; and how far its coefficients may lie from
     it, where the loss is minus the logarithm of a density that each value has for itself. InputError for features on a
     lattice, folds that overlap, and a kernel whose outputs do not go with the loss."""

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+import dorff.estimators.arrays as arrays
 from dorff import __version__
 from dorff.errors import InputError
-from dorff.estimators import arrays
 from dorff.estimators.array_sums import Drawing, RowsRead, Targets, one_thread, runs, sample, sampled_runs, weights_of
 from dorff.estimators.arrays import Rows, StoredRows, enough_memory, together, unwrap, with_rows
 from dorff.estimators.base import ORFFEstimator

@@ -4,7 +4,6 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,10 @@ from dorff.plan import Plan
 from dorff.plan.routes import loss_passes
 from dorff.plan.sharing import loss_of
 from dorff.solvers import of_first
-from dorff.solvers.by_loss import Descended, Descent, descend, laplace, seen_as
+from dorff.solvers.by_loss import Descended, Minimisation, descend, laplace, seen_as
 from dorff.solvers.setting import Setting
 from dorff.spec.checks import AUTO
+from dorff.spec.registry import Config
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Minimised:
     """The fit by the loss, what is said of it, its posterior where it was asked for, and its passes."""
 
     fitted: Fitted
-    summary: dict[str, Any]
+    summary: Config
     posterior: Posterior | None
     passed: PassResult
 
@@ -106,12 +106,12 @@ def minimise(plan: Plan, fitted: Fitted, passed: PassResult, engine: Engine, pro
     return Minimised(of_loss, _summary(plan, loss, done, sweeper.count), sure, result)
 
 
-def _how(plan: Plan, loss: Loss, fitted: Fitted) -> Descent:
+def _how(plan: Plan, loss: Loss, fitted: Fitted) -> Minimisation:
     solve = plan.job.solve
     ridges = None if solve.ridge == AUTO else tuple(solve.ridges)
     folds = sorted({fold for (fold, _), sums in fitted.sums.items() if sums.n})
     held = tuple(folds[:1]) if len(folds) > 1 else ()
-    return Descent(loss, solve.solver, solve.tolerance, ridges, held)
+    return Minimisation(loss, solve.solver, solve.tolerance, ridges, held)
 
 
 def _posterior(plan: Plan, setting: Setting, done: Descended, rows: _OfSweeps) -> Posterior | None:
@@ -120,7 +120,7 @@ def _posterior(plan: Plan, setting: Setting, done: Descended, rows: _OfSweeps) -
     return laplace(setting, done, rows.curved(done.problem.columns(done.state.h, done.state.b)))
 
 
-def _summary(plan: Plan, loss: Loss, done: Descended, passes: int) -> dict[str, Any]:
+def _summary(plan: Plan, loss: Loss, done: Descended, passes: int) -> Config:
     """What a report says of the loss: see `FitReport`."""
     state = done.state
     slope = float(np.sqrt(np.sum(state.gh**2) + np.sum(state.gb**2)))

@@ -16,7 +16,7 @@ from dorff.model.weights import Density, covered, effective_sample_size
 from dorff.passes import Configs
 from dorff.plan.lengthscale import read_matrix
 from dorff.solvers import check_apart, check_output, learned_term
-from dorff.solvers.by_loss import Descent, check_loss
+from dorff.solvers.by_loss import Minimisation, check_loss
 from dorff.spec.job import Job
 
 Kernels = Sequence[OperatorKernel]
@@ -76,7 +76,7 @@ def _check_loss(job: Job, dataset: Dataset, candidates: Kernels) -> None:
     if job.solve.posterior is True and not (loss.likelihood and not loss.coupled):
         problem = f"loss {loss.kind} is minus the logarithm of no density that each value has for itself"
         raise InputError(f"solve.posterior: {problem}; leave it out, or take poisson or logistic")
-    Descent(loss, job.solve.solver)
+    Minimisation(loss, job.solve.solver)
     for kernel in candidates:
         check_loss(loss, kernel)
 

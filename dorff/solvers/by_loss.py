@@ -36,7 +36,7 @@ SOLVERS: Final = ("auto", "lbfgs", "newton")
 
 
 @dataclass(frozen=True)
-class Descent:
+class Minimisation:
     """How a loss is minimised: by `solver` "lbfgs" or "newton", until the objective is within about `tolerance` of its
     least, as a share of it. Of `ridges` the best on held-out rows is taken; None tries powers of ten about least
     squares' own. `held` are folds that fits without are wanted of, besides."""
@@ -133,7 +133,7 @@ def levelled(kernel: OperatorKernel, loss: Loss) -> OperatorKernel:
 
 
 def descend(
-    setting: Setting, sums: Mapping[Part, Solvable], fit: Fit, rows: Evaluated, how: Descent, seen: Seen = _unseen
+    setting: Setting, sums: Mapping[Part, Solvable], fit: Fit, rows: Evaluated, how: Minimisation, seen: Seen = _unseen
 ) -> Descended:
     """Minimise the loss from least squares' `fit` to the same rows, whose moments are `sums`. InputError where the
     loss and the targets, or the kernel's outputs, do not go together."""
@@ -172,7 +172,7 @@ class _Shown:
 
 
 def _solved(
-    evaluator: Evaluator, how: Descent, ridge: float, folds: Sequence[int], starts: Sequence[Start], shown: _Shown
+    evaluator: Evaluator, how: Minimisation, ridge: float, folds: Sequence[int], starts: Sequence[Start], shown: _Shown
 ) -> list[State]:
     """At one ridge, of all rows and without each of the folds."""
     trials = [Attempt(ridge), *(Attempt(ridge, fold) for fold in folds)]
@@ -180,7 +180,7 @@ def _solved(
 
 
 def _path(
-    evaluator: Evaluator, how: Descent, first: float, folds: Sequence[int], shown: _Shown
+    evaluator: Evaluator, how: Minimisation, first: float, folds: Sequence[int], shown: _Shown
 ) -> tuple[list[LossScore], list[State]]:
     """Ridge by ridge, from the largest, each from the one before: the table, and the states of the best, with all
     rows and without each fold. Ridges that are left to the rows go on from `first`, least squares' own, to either side
@@ -223,7 +223,7 @@ def _held(problem: LossProblem, states: Sequence[State]) -> FloatArray:
     return np.asarray(total / sum(size for _, size in held))
 
 
-def _polished(evaluator: Evaluator, curved: Curved, how: Descent, state: State, shown: _Shown) -> State:
+def _polished(evaluator: Evaluator, curved: Curved, how: Minimisation, state: State, shown: _Shown) -> State:
     start = state.h, state.b
     if how.solver == "newton":
         return newton(evaluator, curved, state.trial, start, how.tolerance, shown)
@@ -278,7 +278,7 @@ def _start(setting: Setting, parts: Sequence[Solvable], fit: Fit, loss: Loss) ->
 
 
 def _fit(
-    setting: Setting, problem: LossProblem, state: State, how: Descent, first: Fit, *, converged: bool = True
+    setting: Setting, problem: LossProblem, state: State, how: Minimisation, first: Fit, *, converged: bool = True
 ) -> Fit:
     """The fit of a state, in the targets' units."""
     scale = np.repeat(first.scale, how.loss.levels)
