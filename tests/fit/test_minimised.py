@@ -31,6 +31,7 @@ from dorff.model.losses import as_loss
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan
 from dorff.predict import predict, score
+from dorff.report import write_report
 from dorff.spec.job import Job
 from dorff.store import load_model
 
@@ -397,3 +398,48 @@ def test_words_that_do_not_fit_are_refused(solve: dict[str, Any], sentence: str,
     result = call("plan", str(path))
     assert re.search(sentence, result.stderr), result.stderr
     assert result.exit_code == (0 if "no effect" in sentence else 3)
+
+
+def test_a_score_says_the_loss_and_the_shares_below_quantiles(store: Path, tmp_path: Path) -> None:
+    """Of the rows of the fit it is what the fit says of them."""
+    for kind, loss, data, more in (
+        ("quantiles", QUANTILES, {}, {"solve": {"standardize": True}}),
+        ("observed", {"huber": 0.5}, {}, {"solve": {"observe": [[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]]}}),
+        ("several", QUANTILES, {}, {"solve": {"observe": [[1.0, 0.5], [0.0, 1.0]]}}),
+        ("gaps", "huber", {"targets": "gaps", "nan": "partial", "weights": "weight"}, {}),
+        ("hinge", "hinge", CLASSES, {}),
+    ):
+        report, model = fitted(job(store, tmp_path / kind, loss, data=data, **more))
+        targets = None if "targets" not in data or data == CLASSES else data["targets"]
+        told = score(Path(report.model), store, engine=SerialEngine(), targets=targets)
+        assert report.loss is not None and told.loss == pytest.approx(report.loss["mean_loss"], rel=1e-9)
+        if kind == "quantiles":
+            f, Y = model.predict(rows_of(store, "x")).reshape(ROWS, 2, 3), rows_of(store, "y")
+            assert told.below == {
+                name: {str(level): float(np.mean(Y[:, q] <= f[:, q, k])) for k, level in enumerate((0.2, 0.5, 0.8))}
+                for q, name in enumerate(("y0", "y1"))
+            }
+        else:
+            assert (told.below is None) == (kind != "several")
+    assert score(Path(report.model), store, engine=SerialEngine()).accuracy is not None
+
+
+def test_a_report_tells_of_the_loss(store: Path, tmp_path: Path) -> None:
+    solve = {"ridge": [1e-3, 1e-1], "select": "kfold", "folds": {"by": "rows", "count": 3}, "tolerance": 1e-3}
+    report, model = fitted(job(store, tmp_path, QUANTILES, solve=solve))
+    page = write_report(Path(report.model), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert (
+        "<h2>Loss</h2>" in page and "Quantiles of rows held out" in page and "Held-out y0 below its quantiles" in page
+    )
+    assert model.info["data"]["fitted"] == ["y0", "y1"]
+    report, _ = fitted(job(store, tmp_path / "hinge", "hinge", data=CLASSES, solve={"calibrate": True}))
+    page = write_report(Path(report.model), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "minimised by lbfgs" in page and "Quantiles of rows held out" not in page
+    shown = call("fit", _written(tmp_path / "job", job(store, tmp_path / "again", "huber")))
+    assert re.search(r"loss .* a row; \d+ passes \(lbfgs\), about .* of the objective left to gain", shown.stdout)
+
+
+def _written(folder: Path, made: Job) -> Path:
+    folder.mkdir()
+    (folder / "job.yaml").write_text(json.dumps(made.model_dump(mode="json", exclude_unset=True)))
+    return folder / "job.yaml"
