@@ -1,5 +1,5 @@
-"""Write figures of README, docs/evidence.md, lattice.md, skeletons.md from the files in benchmarks/results; `--check`
-says if they agree.
+"""Write figures of README, docs/evidence.md, lattice.md, losses.md, skeletons.md from the files in benchmarks/results;
+`--check` says if they agree.
 
 python benchmarks/readme.py [--check]
 """
@@ -927,10 +927,62 @@ def image_lines(made: dict[str, Any]) -> list[str]:
     return lines
 
 
+def loss_tables() -> list[str]:
+    """Of docs/losses.md: quantiles, few labels, digits, the field, many rows."""
+    made, lines = _read("losses.json") or {}, list[str]()
+    if part := made.get("beijing"):
+        lines += beijing_lines(part)
+    if part := made.get("usps"):
+        each = [[kind, f"{part['mean'][kind]:.3f}", ", ".join(f"{one:.3f}" for one in runs)]
+                for kind, runs in part["accuracy"].items()]  # fmt: skip
+        lines += ["USPS, ten labels a class: accuracy on the 2,007 test rows, one split after the other.", "",
+                  *_table(["loss", "mean", "splits"], *each), ""]  # fmt: skip
+    if part := made.get("digits"):
+        each = [[row["loss"], f"{row['accuracy']:.4f}", f"{row['times']:.1f}", row["passes"]] for row in part["rows"]]
+        head = ["loss", "accuracy", "seconds over those of squares", "passes"]
+        lines += [f"MNIST, m = {part['m']:,}, 10,000 test rows (standard error .002), ridge by three folds.", "",
+                  *_table(head, *each), ""]  # fmt: skip
+    if part := made.get("field"):
+        each = [[f"{row['ridge']:g}", row["passes"], f"{row['values']:.0e}", row["plain_passes"],
+                 f"{row['plain_objective']:.0e}"] for row in part["rows"]]  # fmt: skip
+        head = ["ridge", "passes", "values off by", "passes without coordinates", "objective above the least then"]
+        lines += ["The curl-free field in five dimensions (Brault 2016): L-BFGS of squares from zero against the "
+                  "closed form.", "", *_table(head, *each), ""]  # fmt: skip
+    if part := made.get("rows"):
+        peak, planned = (part[key] / 2**20 for key in ("peak", "planned_peak"))
+        lines += [f"{part['rows']:,} rows, three quantiles of two targets: peak memory {peak:,.0f} MiB, planned "
+                  f"{planned:,.0f}; passes {part['passes']}, planned {part['planned_passes']}.", ""]  # fmt: skip
+    return [*lines, "All by `benchmarks/losses.py`."]
+
+
+def beijing_lines(part: dict[str, Any]) -> list[str]:
+    """Pinball losses and coverage in the last year."""
+    each = []
+    for kind, row in part["rows"].items():
+        shares = [[row["below"][q][k] for q in range(len(row["below"]))] for k in range(3)]
+        cells = [f"{statistics.mean(one):.3f} ({min(one):.3f} to {max(one):.3f})" for one in shares]
+        each.append([kind, *(f"{one:.4f}" for one in row["pinball"]), *cells, f"{row['crossed']:.2%}"])
+    peak, planned = (part["fit"][key] / 2**20 for key in ("peak_bytes", "plan_peak_bytes"))
+    fit, head = part["fit"], ["bands by", *(f"loss at {tau}" for tau in (0.1, 0.5, 0.9))]
+    head += [*(f"below {tau}" for tau in (0.1, 0.5, 0.9)), "crossed"]
+    return [
+        f"Beijing, six stations, six pollutants, {part['scored']:,} hours of the last year (fit: {fit['rows_used']:,} "
+        f"hours before, m = {fit['m']:,}): pinball losses over each pollutant's deviation, mean of the six, and the "
+        "share below each quantile, the mean, least and most of the six.",
+        "",
+        *_table(head, *each),
+        "",
+        f"{fit['passes']} passes (planned {fit['planned_passes']}), {fit['seconds_over_squares']:.0f} times the "
+        f"seconds of least squares; peak memory {peak:,.0f} MiB of {planned:,.0f} planned.",
+        "",
+    ]
+
+
 PAGES = {
     "README.md": headline,
     "docs/evidence.md": figures,
     "docs/lattice.md": lattice_tables,
+    "docs/losses.md": loss_tables,
     "docs/skeletons.md": skeleton_tables,
 }
 
