@@ -3,7 +3,7 @@
     python benchmarks/losses.py --data DIR [--only beijing,usps,digits,field,rows] [--rows 10000000]
                                 [--out benchmarks/results]
 
-Beijing: six stations, six pollutants by the hour, from the weather, the hour, the month and the year; the first three
+Beijing: six stations, six pollutants by the hour, from the weather, the hour and the month; the first three
 years (from March 2013) fit, the last year is scored. By `dorff ingest`, `fit` and `predict`: quantiles 0.1, 0.5, 0.9 of
 all pollutants together. Beside them: bands of 80% of least squares (`posterior`, the noise's normal law), and the
 quantiles of the training rows whatever the inputs. Pinball losses are over each pollutant's deviation. The picture is
@@ -56,7 +56,7 @@ from dorff.solvers.objective import Attempt, Evaluator
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-TAKEN = ("year", "month", "hour", "TEMP", "PRES", "DEWP", "RAIN", "WSPM")
+TAKEN = ("month", "hour", "TEMP", "PRES", "DEWP", "RAIN", "WSPM")
 POLLUTANTS = ("PM2.5", "PM10", "SO2", "NO2", "CO", "O3")
 LEVELS = (0.1, 0.5, 0.9)
 WEIGHTS = (1.0, 10.0, 100.0, 1000.0)
@@ -115,7 +115,11 @@ def beijing(data: Path, out: Path, count: int) -> dict[str, Any]:
             "data": {"store": str(path / "train.zarr"), "nan": "partial"}, "features": {"count": count},
             "cluster": {"type": "local", "workers": 2, "memory": "6GiB"},
         }  # fmt: skip
-        made = {"quantiles": {"loss": {"quantiles": list(LEVELS)}}, "squared": {"posterior": True}}
+        made = {
+            "quantiles": {"loss": {"quantiles": list(LEVELS)}},
+            "quantiles, coupling 0.1": {"loss": {"quantiles": list(LEVELS), "coupling": 0.1}},
+            "squared": {"posterior": True},
+        }
         models, reports = {}, {}
         for kind, solve in made.items():
             file = job(path, kind, {**common, "solve": solve, "state": "one"})
@@ -127,7 +131,7 @@ def beijing(data: Path, out: Path, count: int) -> dict[str, Any]:
         good = np.isfinite(X).all(axis=1)
         X, Y = X[good], Y[good]
         past = np.asarray(zarr.open_group(str(path / "train.zarr"), mode="r")["y"][:])
-        f = {"quantiles": models["quantiles"].predict(X).reshape(len(X), len(POLLUTANTS), 3)}
+        f = {kind: models[kind].predict(X).reshape(len(X), len(POLLUTANTS), 3) for kind in models if kind != "squared"}
         low, high = models["squared"].band(X, 0.8)
         f["squared"] = np.stack([low, models["squared"].predict(X), high], axis=2)
         f["whatever the inputs"] = np.broadcast_to(np.nanquantile(past, LEVELS, axis=0).T, f["squared"].shape)
