@@ -23,7 +23,7 @@ LEVELS = {"quantiles": [0.1, 0.5, 0.9]}
 CASES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "many features": (4096, 1, 1024, {"solve": {"loss": "huber"}}),
     "many targets": (4096, 24, 64, {"solve": {"loss": LEVELS}}),
-    "folds": (4096, 8, 512, {"solve": {"loss": LEVELS, **KFOLD}}),
+    "folds": (4096, 4, 1024, {"solve": {"loss": LEVELS, **KFOLD}}),
     "coupled": (4096, 3, 256, {"kernel": {"type": "divergence_free", "scalar": GAUSSIAN}, "solve": {"loss": "huber"}}),
     "newton": (4096, 4, 512, {"solve": {"loss": {"huber": 0.5}, "solver": "newton"}}),
     "newton, coupled": (
