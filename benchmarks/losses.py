@@ -116,8 +116,7 @@ def beijing(data: Path, out: Path, count: int) -> dict[str, Any]:
             "cluster": {"type": "local", "workers": 2, "memory": "6GiB"},
         }  # fmt: skip
         made = {
-            "quantiles": {"loss": {"quantiles": list(LEVELS)}},
-            "quantiles, coupling 0.1": {"loss": {"quantiles": list(LEVELS), "coupling": 0.1}},
+            "quantiles": {"loss": {"quantiles": list(LEVELS)}, "ridge": [1e-8, 1e-6, 1e-4]},
             "squared": {"posterior": True},
         }
         models, reports = {}, {}

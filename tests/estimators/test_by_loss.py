@@ -1,0 +1,237 @@
+"""Estimators with a loss that is not the square: the least objective of their features, for every kind of array."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dorff import ORFFClassifier, ORFFRegressor, frequencies, kernels
+from dorff.errors import InputError
+from dorff.kernels.scalar import FloatArray
+from dorff.model.losses import Huber, as_loss
+
+N, K = 900, kernels.Gaussian(1.5)
+X = np.random.default_rng(0).standard_normal((N, 2))
+NOISE = np.random.default_rng(1).standard_normal((N, 2))
+Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] ** 2]) + 0.3 * NOISE * (1.0 + np.abs(X[:, :1]))
+LABELS = np.array(["a", "b", "c"])[np.argmax(np.column_stack([X, -X.sum(axis=1)]) + 0.3 * NOISE[:, :1] * [1, 2, 3], 1)]
+COUNTS = np.random.default_rng(2).poisson(np.exp(np.sin(X))).astype(np.float64)
+LOSSES: tuple[tuple[Any, FloatArray], ...] = (
+    ("huber", Y), ({"huber": 0.3}, Y[:, 0]), ({"epsilon_insensitive": 0.2}, Y), ({"quantiles": [0.1, 0.9]}, Y),
+    ({"quantiles": [0.25, 0.5, 0.75], "coupling": 0.2}, Y[:, 0]), ("poisson", COUNTS), ("logistic", (Y > 0.2) * 1.0),
+    ("hinge", (Y[:, 0] > 0.2) * 1.0),
+)  # fmt: skip
+
+
+def regressor(loss: Any, **more: Any) -> ORFFRegressor:
+    return ORFFRegressor(K, 40, **{"loss": loss, "ridge": 1e-3, "tol": 1e-7, "standardize": False, **more})
+
+
+def objective(one: Any, loss: Any, targets: FloatArray, weights: FloatArray | None = None) -> float:
+    """Written out: the mean loss of the rows and ridge |h|^2."""
+    w, of, model = np.ones(N) if weights is None else weights, as_loss(loss), one.model_
+    f = model.predict(X)
+    value = of.terms(f, of.spread(targets.reshape(N, -1))).value
+    return float(w @ value.sum(axis=1) / w.sum() + one.ridge_ * np.sum(model.coefficients**2))
+
+
+@pytest.mark.parametrize(
+    ("loss", "y"), LOSSES, ids=lambda value: str(value)[:40] if not isinstance(value, np.ndarray) else ""
+)
+def test_the_objective_is_that_of_the_model(loss: Any, y: FloatArray) -> None:
+    weights = np.random.default_rng(3).uniform(0.0, 2.0, N)
+    tol = 1e-5 if as_loss(loss).kinked else 1e-7
+    one = regressor(loss, tol=tol).fit(X, y, sample_weight=weights)
+    assert one.objective_ == pytest.approx(objective(one, loss, y, weights), rel=1e-9)
+    assert one.n_passes_ > 2 and one.rung_ == "lbfgs" and one.duality_gap_ >= 0 and one.gradient_norm_ < 1.0
+    rng = np.random.default_rng(0)
+    for size in (1e-1, 1e-2):
+        for _ in range(4):
+            model = one.model_
+            step = size * rng.standard_normal(model.coefficients.shape) / np.sqrt(model.coefficients.size)
+            moved = type(model)(**{**vars_of(model), "coefficients": model.coefficients + step})
+            other = type("Other", (), {"model_": moved, "ridge_": one.ridge_})
+            assert objective(other, loss, y, weights) > one.objective_ * (1 - 10 * tol)
+    shape = one.predict(X[:7]).shape
+    levels, flat = as_loss(loss).levels, y.ndim == 1
+    assert shape == ((7,) if flat and levels == 1 else (7, levels * (1 if flat else 2)))
+
+
+def vars_of(model: Any) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in model.__dataclass_fields__}
+
+
+def test_every_kind_of_array_gives_the_same(tmp_path: Path) -> None:
+    """Threads and schedulers change no bit; other chunks change rounding, which the tolerance is far above."""
+    loss, tol = {"quantiles": [0.2, 0.8]}, 1e-5
+    plain = regressor(loss, tol=tol).fit(X, Y)
+    assert np.array_equal(regressor(loss, tol=tol, n_jobs=2).fit(X, Y).model_.coefficients, plain.model_.coefficients)
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    for name, values in {"x": X, "y": Y}.items():
+        group.create_array(name, data=values, chunks=(128, 2))
+    for x, y in ((group["x"], group["y"]), (da.from_array(X, chunks=(200, 2)), da.from_array(Y, chunks=(200, 2)))):
+        other = regressor(loss, tol=tol).fit(x, y)
+        assert other.objective_ == pytest.approx(plain.objective_, rel=2 * tol)
+        np.testing.assert_allclose(np.asarray(other.predict(X)), plain.predict(X), atol=0.02)
+
+
+def test_what_is_predicted_and_scored() -> None:
+    one = regressor("poisson").fit(X, COUNTS)
+    np.testing.assert_allclose(one.predict(X), np.exp(one.model_.predict(X)))
+    assert 0.1 < one.score(X, COUNTS) < 1.0
+    mean, std = one.predict(X[:5], return_std=True)
+    assert mean.shape == std.shape == (5, 2) and np.all(std > 0)
+    median = regressor({"quantiles": [0.1, 0.45, 0.9]}, tol=1e-4).fit(X, Y)
+    values = median.predict(X).reshape(N, 2, 3)
+    np.testing.assert_allclose(median.model_.observed(median.model_.predict(X)), values[:, :, 1])
+    assert 0.5 < median.score(X, Y) < 1.0
+    np.testing.assert_allclose((Y[:, :, None] <= values).mean(axis=0), [[0.1, 0.45, 0.9]] * 2, atol=0.03)
+    with pytest.raises(AttributeError, match="a fit by loss quantiles has no noise, evidence or posterior"):
+        _ = median.posterior_model_
+    assert not hasattr(median, "log_evidence_")
+
+
+def test_missing_targets_count_for_nothing() -> None:
+    gaps = Y.copy()
+    gaps[::3, 0] = np.nan
+    one = regressor("huber", missing="partial").fit(X, gaps)
+    apart = regressor("huber").fit(X[np.isfinite(gaps[:, 0])], gaps[np.isfinite(gaps[:, 0]), 0])
+    # Its share of the objective is over all rows: so many times the ridge is that of these rows alone.
+    share = float(np.mean(np.isfinite(gaps[:, 0])))
+    again = regressor("huber", ridge=1e-3 / share).fit(X[np.isfinite(gaps[:, 0])], gaps[np.isfinite(gaps[:, 0]), 0])
+    far = [float(np.abs(one.predict(X)[:, 0] - other.predict(X)).max()) for other in (again, apart)]
+    assert far[0] < 1e-2 and far[0] < far[1]
+
+
+def test_the_ridge_is_chosen_by_the_loss_of_rows_held_out() -> None:
+    one = regressor({"quantiles": [0.1, 0.9]}, ridge=[1e-6, 1e-3, 10.0], cv=3, tol=1e-4).fit(X, Y)
+    ridges, losses = one.cv_losses_.T
+    assert list(ridges) == [1e-6, 1e-3, 10.0] and one.ridge_ == ridges[np.argmin(losses)] < 10.0
+    auto = regressor("huber", ridge="auto", tol=1e-3).fit(X, Y)
+    ridges, losses = auto.cv_losses_.T
+    at = int(np.argmin(losses))
+    assert auto.ridge_ == ridges[at] and 0 < at < len(ridges) - 1  # its neighbours were tried
+    with pytest.raises(
+        InputError, match="several ridges are compared by the loss of rows held out, and none are; deal"
+    ):
+        regressor("huber", ridge=[1e-3, 1.0], cv=None).fit(X, Y)
+
+
+def test_classes_by_likelihood_are_those_of_scikit_learn() -> None:
+    one = ORFFClassifier(K, 40, loss="multinomial", coding="one_vs_all", ridge=1e-3, calibrate=False, tol=1e-9)
+    one.fit(X, LABELS)
+    F = one.model_.feature_map.transform(X)
+    peer = LogisticRegression(C=1.0 / (2 * N * 1e-3), tol=1e-10, max_iter=10_000).fit(F, LABELS)
+    np.testing.assert_allclose(one.predict_proba(X), peer.predict_proba(F), atol=2e-4)
+    np.testing.assert_allclose(one.predict_log_proba(X), np.log(one.predict_proba(X)))
+    assert list(one.classes_) == ["a", "b", "c"] and np.mean(one.predict(X) == peer.predict(F)) > 0.995
+
+
+@pytest.mark.parametrize("loss", ["multinomial", "logistic", "hinge", "squared_hinge", "simplex"])
+def test_classes_by_every_loss(loss: str) -> None:
+    plain = ORFFClassifier(K, 40, ridge=1e-3).fit(X, LABELS)
+    one = ORFFClassifier(K, 40, ridge=1e-3, loss=loss, class_weight="balanced").fit(X, LABELS)
+    assert one.score(X, LABELS) > plain.score(X, LABELS) - 0.03
+    p = one.predict_proba(X)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    assert np.mean(p.argmax(axis=1) == np.searchsorted(one.classes_, LABELS)) > plain.score(X, LABELS) - 0.03
+    assert one.quality_.accuracy > 0.6
+    bare = ORFFClassifier(K, 40, ridge=1e-3, loss=loss, calibrate=False).fit(X, LABELS)
+    assert hasattr(bare, "predict_proba") == (loss in ("multinomial", "logistic"))
+
+
+def test_few_labels_and_a_manifold() -> None:
+    """Unlabelled rows pull f together along the graph; without the term they are nothing."""
+    y = np.array(LABELS, dtype=object)
+    y[np.random.default_rng(4).permutation(N)[30:]] = -1
+    options: dict[str, Any] = {"ridge": 1e-4, "loss": "simplex", "calibrate": False, "tol": 1e-2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        one = ORFFClassifier(K, 40, manifold=1e-2, **options).fit(X, y)
+        alone = ORFFClassifier(K, 40, **options).fit(X[y != -1], y[y != -1].astype(str))
+    roughness = [
+        float(np.square(np.diff(m.model_.predict(X[np.argsort(X[:, 0])]), axis=0)).mean()) for m in (one, alone)
+    ]
+    assert roughness[0] < 0.8 * roughness[1]
+    assert np.mean(one.transduction_ == LABELS) > 0.6
+
+
+def test_views_and_observations() -> None:
+    kernel = kernels.MultiView([([0], K), ([1], K)])
+    one = ORFFRegressor(kernel, 40, loss={"huber": 0.5}, ridge=1e-3, standardize=False, tol=1e-6).fit(X, Y[:, 0])
+    assert one.predict(X).shape == (N,) and one.predict(X, views=[0]).shape == (N,) and one.score(X, Y[:, 0]) > 0.3
+    C = [[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]]
+    seen = regressor("huber", observe=C).fit(X, Y)
+    assert seen.predict(X).shape == (N, 3) and seen.score(X, Y) > 0.3
+
+
+def test_newton_comes_to_the_same() -> None:
+    one, other = (regressor("poisson", solver=solver, tol=1e-9).fit(X, COUNTS) for solver in ("lbfgs", "newton"))
+    assert other.rung_ == "newton" and other.objective_ == pytest.approx(one.objective_, rel=1e-8)
+
+
+def test_too_few_passes_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dorff.solvers import objective as of_loss
+
+    monkeypatch.setattr(of_loss.Evaluator.__init__, "__defaults__", (5,))
+    with pytest.warns(ConvergenceWarning, match="passes were not enough to come within tol=1e-09"):
+        regressor({"quantiles": [0.1, 0.9]}, tol=1e-9).fit(X, Y)
+
+
+def test_a_search_over_losses() -> None:
+    search = GridSearchCV(regressor("huber", tol=1e-3), {"loss": ["squared", Huber(0.5), "huber"]}, cv=2).fit(X, Y)
+    assert len(search.cv_results_["params"]) == 3 and search.best_score_ > 0.5
+    assert not hasattr(regressor("huber"), "partial_fit") and hasattr(regressor("squared"), "partial_fit")
+
+
+@pytest.mark.parametrize(
+    ("loss", "y", "sentence"),
+    [
+        ("poisson", Y, "loss: poisson is for counts of 0 or more, but y, row 1, column 1 has -"),
+        ("logistic", COUNTS, "loss: logistic is for targets of 0 and 1, but y, row "),
+        ("multinomial", Y, "loss: multinomial is for classes; use ORFFClassifier, or take another loss"),
+        ({"quantiles": [1.5]}, Y, "quantiles: wanted a list of numbers between 0 and 1, got"),
+        ("nosuch", Y, "loss must be one of squared, huber"),
+    ],
+)  # fmt: skip
+def test_a_loss_that_does_not_fit_is_refused(loss: Any, y: FloatArray, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=sentence):
+        regressor(loss).fit(X, y)
+    if sentence.startswith("loss: ") and "classes" not in sentence:
+        with pytest.raises(InputError, match=sentence[:30]):
+            regressor(loss).fit(da.from_array(X, chunks=(300, 2)), da.from_array(y, chunks=(300, 2)))
+
+
+def test_what_else_is_refused() -> None:
+    for one, sentence in (
+        (ORFFClassifier(K, 40, loss="huber"), "loss: huber is for numbers, and y are classes; take"),
+        (ORFFClassifier(K, 40, loss="simplex", coding="one_vs_all"), "simplex needs values along the codes"),
+        (ORFFClassifier(K, 40, loss="hinge", solver="newton"), "newton does not go with loss hinge"),
+        (ORFFClassifier(K, 40, loss="hinge", tol=0.0), "tol must be a number between 0 and 1, not 0.0"),
+        (
+            ORFFClassifier(K, loss="hinge", sampler=frequencies.Lattice(1e-2)),
+            "loss: features on a lattice are for squares",
+        ),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            one.fit(X, LABELS)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [ORFFRegressor(loss="huber", n_features=32), ORFFClassifier(loss="multinomial", n_features=32)]
+)
+def test_it_is_an_estimator(estimator: Any, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
