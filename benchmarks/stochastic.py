@@ -63,15 +63,28 @@ def tasks(folder: Path, rows: int) -> dict[str, Task]:
     u, digits = (u - u.mean()) / u.std(), folder / "mnist"
     return {
         "mnist": Task(
-            images(digits, "train")[:rows], labels(digits, "train")[:rows].astype(int), images(digits, "t10k")[:5000],
-            labels(digits, "t10k")[:5000].astype(int), 1024, kernels.Gaussian(7.0), StochasticORFFClassifier,
-            DoublyStochasticClassifier, {"classes": list(range(10))},
+            images(digits, "train")[:rows],
+            labels(digits, "train")[:rows].astype(int),
+            images(digits, "t10k")[:5000],
+            labels(digits, "t10k")[:5000].astype(int),
+            1024,
+            kernels.Gaussian(7.0),
+            StochasticORFFClassifier,
+            DoublyStochasticClassifier,
+            {"classes": list(range(10))},
         ),
         "powerplant": Task(
-            V[:7500], u[:7500], V[7500:], u[7500:], 512, kernels.Gaussian(1.0), StochasticORFFRegressor,
-            DoublyStochasticRegressor, {},
+            V[:7500],
+            u[:7500],
+            V[7500:],
+            u[7500:],
+            512,
+            kernels.Gaussian(1.0),
+            StochasticORFFRegressor,
+            DoublyStochasticRegressor,
+            {},
         ),
-    }  # fmt: skip
+    }
 
 
 def targets(task: Task) -> Any:
@@ -175,10 +188,18 @@ def run(task: Task, seed: int) -> dict[str, Any]:
     equal = by_passes(task, methods(task, seed)["sgd"](), 1000, seconds)
     mine = test_error(task, double.decision_function(task.Z) if task.more else double.predict(task.Z)[:, None])
     return {
-        "curves": curves, "best": best, "growth": growth(task, double),
-        "equal_time": {"doubly": mine, "doubly_steps": double.steps_, "sgd": equal[-1][2], "sgd_passes": len(equal),
-                       "sgd_first_pass": equal[0][2], "sgd_first_pass_share_of_time": equal[0][0] / seconds},
-    }  # fmt: skip
+        "curves": curves,
+        "best": best,
+        "growth": growth(task, double),
+        "equal_time": {
+            "doubly": mine,
+            "doubly_steps": double.steps_,
+            "sgd": equal[-1][2],
+            "sgd_passes": len(equal),
+            "sgd_first_pass": equal[0][2],
+            "sgd_first_pass_share_of_time": equal[0][0] / seconds,
+        },
+    }
 
 
 def growth(task: Task, estimator: Any) -> dict[str, float]:
@@ -206,12 +227,14 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         ends = np.array([one["curves"][name][-1] for one in runs])
         share = [one["curves"][name][-1][0] / one["curves"]["lbfgs"][-1][0] for one in runs]
         out[name] = {
-            "excess": float(np.median(ends[:, 1])), "worst_excess": float(ends[:, 1].max()),
-            "error": float(np.median(ends[:, 2])), "worst_error": float(ends[:, 2].max()),
+            "excess": float(np.median(ends[:, 1])),
+            "worst_excess": float(ends[:, 1].max()),
+            "error": float(np.median(ends[:, 2])),
+            "worst_error": float(ends[:, 2].max()),
             "first_pass_error": float(np.median([one["curves"][name][0][2] for one in runs])),
             "passes": int(np.median([len(one["curves"][name]) for one in runs])),
             "seconds_over_lbfgs": float(np.median(share)),
-        }  # fmt: skip
+        }
     for key in ("equal_time", "growth"):
         out[key] = {name: float(np.median([one[key][name] for one in runs])) for name in runs[0][key]}
         out[key] |= {f"{name}_worst": max(one[key][name] for one in runs) for name in runs[0][key]}

@@ -55,10 +55,15 @@ class Descending(Stochastic, ABC):
         problem = LossProblem(loss, weights, C, (), bool(self.intercept), mean, np.empty((0, 0)), {}, start)
         rates = Rates.of(problem, F, y, ridge=self.ridge, batch=self.batch_size)
         how = Descent(
-            problem, self.ridge, rates, size, self.schedule or (InverseTime(30.0, 0.5) if loss.kinked else Constant()),
-            self.average if isinstance(self.average, Average) else LATER, self.solver == "adam",
+            problem,
+            self.ridge,
+            rates,
+            size,
+            self.schedule or (InverseTime(30.0, 0.5) if loss.kinked else Constant()),
+            self.average if isinstance(self.average, Average) else LATER,
+            self.solver == "adam",
             None if is_auto(self.rate) else float(self.rate),
-        )  # fmt: skip
+        )
         return how, how.start()
 
     def _made(self, course: Course) -> Model:
@@ -67,9 +72,17 @@ class Descending(Stochastic, ABC):
         h, b = course.how.coefficients(at.theta if self.average is False else at.mean)
         scale = np.full(len(b), course.scale[0]) if drawing.setting.observe is not None else course.scale
         return Model(
-            drawing.features, problem.weights, h, b * scale + np.linalg.pinv(problem.C) @ course.shift, scale,
-            course.kernel, drawing.recipe.sampler.config(), drawing.seed, self._info(course), drawing.setting.observe,
-        )  # fmt: skip
+            drawing.features,
+            problem.weights,
+            h,
+            b * scale + np.linalg.pinv(problem.C) @ course.shift,
+            scale,
+            course.kernel,
+            drawing.recipe.sampler.config(),
+            drawing.seed,
+            self._info(course),
+            drawing.setting.observe,
+        )
 
 
 @dataclass(frozen=True, eq=False)
