@@ -260,7 +260,7 @@ def test_a_last_step_is_not_a_mean_of_steps():
         (lambda: StochasticORFFRegressor(GAUSSIAN, 32, loss="poisson"), "y, row .*: loss poisson wants counts"),
         (lambda: DoublyStochasticRegressor(kernels.Polynomial(2), n_features=6), "Orthogonal gives every step"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused(make, message):
     X, Y = field(60)
     y = (Y[:, 0] > 0).astype(int) if isinstance(make(), ORFFClassifier) else Y - Y.mean()

@@ -102,9 +102,16 @@ def descended(descent, F, y, epochs, batch, point=None):
 
 
 LOSSES = [
-    Squared(), Huber(0.5), EpsilonInsensitive(0.1), Poisson(), Logistic(), Multinomial(), Hinge(), SimplexHinge(),
+    Squared(),
+    Huber(0.5),
+    EpsilonInsensitive(0.1),
+    Poisson(),
+    Logistic(),
+    Multinomial(),
+    Hinge(),
+    SimplexHinge(),
     Quantiles((0.3,)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.kind)
