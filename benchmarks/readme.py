@@ -952,7 +952,37 @@ def loss_tables() -> list[str]:
         peak, planned = (part[key] / 2**20 for key in ("peak", "planned_peak"))
         lines += [f"{part['rows']:,} rows, three quantiles of two targets: peak memory {peak:,.0f} MiB, planned "
                   f"{planned:,.0f}; passes {part['passes']}, planned {part['planned_passes']}.", ""]  # fmt: skip
-    return [*lines, "All by `benchmarks/losses.py`."]
+    lines += ["All of this by `benchmarks/losses.py`.", ""] * bool(made)
+    return lines + descent_lines(_read("stochastic.json") or {})
+
+
+def descent_lines(made: dict[str, Any]) -> list[str]:
+    """Descent by batches against L-BFGS, and features drawn at each step against one set of them."""
+    lines = list[str]()
+    for name, title, what in (
+        ("mnist", "MNIST, multinomial", "test error"),
+        ("powerplant", "Powerplant", "test error"),
+    ):
+        if not (part := made.get(name)):
+            continue
+        summary = part["summary"]
+        methods = {key: one for key, one in summary.items() if "excess" in one}
+        each = [
+            [key.replace("_", " "), f"{one['excess']:.4f} ({one['worst_excess']:.4f})",
+             f"{one['error']:.4f} ({one['worst_error']:.4f})", f"{one['first_pass_error']:.4f}", one["passes"],
+             f"{one['seconds_over_lbfgs']:.2f}"] for key, one in methods.items()
+        ]  # fmt: skip
+        head = ["by", "objective above the best (worst)", f"{what} (worst)", "after one pass", "passes"]
+        equal, growth = summary["equal_time"], summary["growth"]
+        lines += [
+            f"{title}, {made['rows']:,} rows at most, batches of {made['batch']}, medians of {made['runs']} seeds:", "",
+            *_table([*head, "seconds over those of L-BFGS"], *each), "",
+            f"Doubly stochastic after {equal['doubly_steps']:.0f} steps of {made['drawn']} features "
+            f"{equal['doubly']:.4f} ({equal['doubly_worst']:.4f}), SGD on one set of features in the same time {equal['sgd']:.4f} "
+            f"({equal['sgd_worst']:.4f}). The time of its step number t grows as t^{growth['exponent']:.2f} "
+            f"({growth['exponent_worst']:.2f}) over {growth['steps']:.0f} steps, so that T steps cost about T^2.", "",
+        ]  # fmt: skip
+    return [*lines, "Descent by `benchmarks/stochastic.py`."] if lines else lines
 
 
 def beijing_lines(part: dict[str, Any]) -> list[str]:
