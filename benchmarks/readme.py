@@ -978,9 +978,10 @@ def descent_lines(made: dict[str, Any]) -> list[str]:
             f"{title}, {made['rows']:,} rows at most, batches of {made['batch']}, medians of {made['runs']} seeds:", "",
             *_table([*head, "seconds over those of L-BFGS"], *each), "",
             f"Doubly stochastic after {equal['doubly_steps']:.0f} steps of {made['drawn']} features "
-            f"{equal['doubly']:.4f} ({equal['doubly_worst']:.4f}), SGD on one set of features in the same time {equal['sgd']:.4f} "
-            f"({equal['sgd_worst']:.4f}). The time of its step number t grows as t^{growth['exponent']:.2f} "
-            f"({growth['exponent_worst']:.2f}) over {growth['steps']:.0f} steps, so that T steps cost about T^2.", "",
+            f"{equal['doubly']:.4f} ({equal['doubly_worst']:.4f}), SGD on one set of features in the same time "
+            f"{equal['sgd']:.4f} ({equal['sgd_worst']:.4f}). The time of its step number t grows as "
+            f"t^{growth['exponent']:.2f} ({growth['exponent_worst']:.2f}) over {growth['steps']:.0f} steps, so that T "
+            "steps cost about T^2.", "",
         ]  # fmt: skip
     return [*lines, "Descent by `benchmarks/stochastic.py`."] if lines else lines
 
