@@ -215,11 +215,8 @@ def begin(plan: Plan, setting: Setting, engine: Engine, progress: Told = None) -
         corners = [border.corner for border in borders]
         for target in unseen([corners]):
             raise InputError(no_target(plan, target))
-        kernel, scale, loss = (
-            levelled(setting.fixed(corners), loss_of(plan.job)),
-            setting.scaling(corners),
-            loss_of(plan.job),
-        )
+        scale, loss = setting.scaling(corners), loss_of(plan.job)
+        kernel = levelled(setting.fixed(corners), loss)
         problem, shift = _problem(setting, borders, kernel, loss)
     rows, weight = sum(one.n for one in corners), sum(float(one.corner[0, 0]) for one in corners)
     state = frozen.directory / "sweeps" / solve / f"{stamp}.steps"
@@ -233,7 +230,7 @@ def _problem(
     """What is made least of which h and b on, and what targets are less by, (q,)."""
     corners, m = [border.corner for border in borders], borders[0].m
     weights, scale, q, J = setting.weights(kernel), setting.scaling(corners), corners[0].q, loss.levels
-    P, ones = weights.shape[2], sum(border.columns[: m + 1, 0] for border in borders)
+    P, ones = weights.shape[2], np.sum([border.columns[: m + 1, 0] for border in borders], axis=0)
     observe = np.eye(q) if setting.observe is None else setting.observe
     n = np.maximum(sum(one.corner[0, 0] * one.mask for one in corners), 1e-300)
     mean = corners[0].y0 + sum(one.corner[0, 1:] * one.mask for one in corners) / n
@@ -245,7 +242,7 @@ def _problem(
     elif setting.intercept and isinstance(loss, Poisson):
         b = np.linalg.pinv(observe) @ np.log(np.maximum(mean, 1e-6))
     about = ones[:m] / ones[m] if setting.intercept else np.zeros(m)
-    start, C = (np.zeros(weights.shape[:2]), b), np.kron(observe, np.eye(J))
+    start, C = (np.zeros(weights.shape[:2]), b), np.asarray(np.kron(observe, np.eye(J)))
     return LossProblem(loss, weights, C, (), setting.intercept, about, np.empty((0, 0)), {}, start), shift
 
 
@@ -369,6 +366,7 @@ class _Steps:
         begun, dataset = self._begun, self._begun.plan.dataset
         order = descent.shuffled(self._seed, at.epoch, self._shards)
         done = sum(stop - start for start, stop, _ in islice(order, at.shards))
+        self._pace.rows(done)
         order, runs = tee(order)
         blocks = read_ahead(dataset, ((start, stop) for start, stop, _ in runs))
         for (start, stop, rows), block in zip(order, blocks, strict=True):

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dorff.data import Dataset
+from dorff.data.dataset import OPENING_BYTES
 from dorff.errors import DoesNotFitError, InputError
 from dorff.model import evaluation_bytes
 from dorff.passes.blocks import product_rows
@@ -85,14 +86,14 @@ class Shape:
 
 
 class Steps(NamedTuple):
-    """Of a descent: its passes, the rows of a batch, the values of a row, the vectors of coefficients that a point is,
-    the longest run of rows that is read at a time, and what reading it takes."""
+    """Of a descent: its passes, the rows of a batch, the values of a target, the vectors of coefficients that a point
+    is, the columns of a row, and what reading a shard of them takes."""
 
     epochs: int
     batch: int
     levels: int
     vectors: int
-    run_rows: int
+    columns: int
     run_bytes: int
 
 
@@ -312,7 +313,7 @@ def _stepping(shape: Shape, means: Means) -> Way:
     tied = size.r * steps.levels if size.coupled else 1  # a direction is of all coefficients, or of those of a column
     directions = min(rows, few // FEW + 1)
     moving = 8 * (rows * (3 * m + VALUE_COPIES * values) + k * (3 * steps.vectors + 8) + 6 * m * values)
-    sampled = 8 * few * (4 * m * tied + 2 * m + few + VALUE_COPIES * values)
+    sampled = 8 * few * (m + 5 * m * tied // 2 + few + 3 * steps.columns + VALUE_COPIES * values)
     sums = 8 * size.patterns * size.width * (1 + size.q)
     driver = max(moving + steps.run_bytes, sampled) + 8 * directions * m * tied + 4 * sums + shape.beside_bytes
     disk = sums * (2 + 2 * shape.leaves) + 2 * 8 * steps.vectors * k
@@ -327,9 +328,10 @@ def steps_of(job: Job, dataset: Dataset) -> Steps | None:
     solve = job.solve
     if not solve.descends:
         return None
-    rows = run_rows(dataset)
-    held = 8 * 2 * rows * (dataset.d + dataset.q + 3) + max(1, rows // dataset.unit_rows) * dataset.unit_bytes()
-    return Steps(solve.epochs, solve.batch, loss_of(job).levels, 4 if solve.solver == "adam" else 2, rows, held)
+    rows, columns = run_rows(dataset), dataset.d + dataset.q + 3  # and numbers, weights, groups
+    held = 8 * 2 * rows * columns  # in use, as they came and in their order
+    held += OPENING_BYTES + rows // dataset.unit_rows * (dataset.unit_bytes() - OPENING_BYTES)  # and the next
+    return Steps(solve.epochs, solve.batch, loss_of(job).levels, 4 if solve.solver == "adam" else 2, columns, held)
 
 
 def run_rows(dataset: Dataset) -> int:

@@ -36,7 +36,7 @@ from dorff.solvers.descent import (
     steepest,
 )
 from dorff.solvers.minimise import lbfgs
-from dorff.solvers.objective import Evaluator, LossProblem, Attempt
+from dorff.solvers.objective import Attempt, Evaluator, LossProblem
 
 GAUSSIAN = Gaussian(1.5)
 FIELD = 0.4 * CurlFree(GAUSSIAN) + 0.6 * DivergenceFree(GAUSSIAN)

@@ -94,6 +94,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "Solve.loss": ({}, "solve.loss", "huber"),
     "Solve.solver": ({"solve": {"loss": {"huber": 0.1}}}, "solve.solver", "newton"),
     "Solve.tolerance": ({"solve": {"loss": {"huber": 0.1}}}, "solve.tolerance", 1e-2),
+    "Solve.epochs": ({"solve": {"solver": "sgd"}}, "solve.epochs", 2),
+    "Solve.batch": ({"solve": {"solver": "adam"}}, "solve.batch", 16),
     "HuberSpec.huber": ({"solve": {"loss": {"huber": 1.0}}}, "solve.loss.huber", 0.5),
     "EpsilonSpec.epsilon_insensitive": ({"solve": {"loss": {"epsilon_insensitive": 0.1}}},
                                         "solve.loss.epsilon_insensitive", 0.3),
@@ -224,6 +226,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "one target": {"data": {"targets": "one"}},
     "huber": {"solve": {"loss": {"huber": 0.1}}},
     "hinge": {"data": CLASSES, "solve": {"loss": "hinge"}},
+    "sgd": {"solve": {"solver": "sgd"}},
 }
 #: What each key is set to in all of them: the value of EFFECTS, or these, beside what.
 TRIALS: dict[str, tuple[tuple[dict[str, Any], Any], ...]] = {
