@@ -91,7 +91,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "Solve.qr": ({"solve": {"ridge": 1e-16}}, "solve.qr", False),
     "Solve.class_weight": ({"data": CLASSES}, "solve.class_weight", "balanced"),
     "Solve.calibrate": ({"data": CLASSES}, "solve.calibrate", False),
-    "Solve.loss": ({}, "solve.loss", "huber"),
+    "Solve.loss": ({"publish": {"digits": 3.0}}, "solve.loss", "huber"),
     "Solve.solver": ({"solve": {"loss": {"huber": 0.1}}}, "solve.solver", "newton"),
     "Solve.tolerance": ({"solve": {"loss": {"huber": 0.1}}}, "solve.tolerance", 1e-2),
     "Solve.epochs": ({"solve": {"solver": "sgd"}}, "solve.epochs", 2),
@@ -307,7 +307,8 @@ def merged(job: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 def whole(parts: dict[str, Any]) -> dict[str, Any]:
     base = {
         "data": {"store": "a.zarr", "nan": "drop"}, "kernel": SINGLE, "features": {"count": 24},
-        "solve": {"ridge": 1e-4}, "publish": {"digits": 0.0}, "cluster": SERIAL,
+        "solve": {"ridge": 1e-4}, "cluster": SERIAL,
+        "publish": {} if {"loss", "solver"} & set(parts.get("solve", {})) else {"digits": 0.0},
     }  # fmt: skip
     return merged(base, parts)
 
