@@ -114,7 +114,7 @@ def test_weights_missing_targets_and_outputs_that_hang_together(store: Path, tmp
         {"kernel": CURL},
         {"solve": {"observe": [[1.0, 0.5], [0.0, 1.0]]}},
         {"solve": {"intercept": False}},
-        {"data": CLASSES, "solve": {"class_weight": "balanced"}},
+        {"data": CLASSES, "solve": {"class_weight": {"0": 30, "1": 1, "2": 1, "3": 1}}},
     ],
     ids=["curl", "observed", "origin", "weighed"],
 )
@@ -150,6 +150,34 @@ def test_a_stopped_fit_goes_on_on_the_same_way(kind: str, passes: float, store: 
     assert rows[-1] == (7 * ROWS, 7 * ROWS) and (passes < 1 or min(rows)[0] >= 0)
     assert min(done for done, _ in rows if done >= ROWS) >= (passes > 1) * int(passes) * ROWS
     assert fit(stepped(store, tmp_path, loss, **dict(more))).outcome == "unchanged"
+
+
+def test_each_pass_sees_every_row_once_in_an_order_of_its_own(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards in random order, and the rows in each; the mean loss is that of the last pass, before each step."""
+    real, seen = Descent.stepped, list[tuple[Any, float]]()
+
+    def stepped_and_seen(self: Descent, point: Point, F: Any, y: Any, w: Any) -> tuple[Point, float]:
+        after, loss = real(self, point, F, y, w)
+        seen.append((y, loss))
+        return after, loss
+
+    monkeypatch.setattr(Descent, "stepped", stepped_and_seen)
+    report, _ = fitted(stepped(store, tmp_path, solve={"epochs": 3}))
+    batches = len(seen) // 3
+    passes = [np.vstack([y for y, _ in seen[at : at + batches]]) for at in (0, batches, 2 * batches)]
+    Y = rows_of(store, "y")
+    for one in passes:
+        np.testing.assert_allclose(np.sort(one, axis=0), np.sort(Y, axis=0) - Y.mean(axis=0), atol=1e-12)
+        assert abs(np.corrcoef(one[:, 0], Y[:, 0])[0, 1]) < 0.2
+        shards = [set(np.round(Y[at : at + SHARD, 0] - Y[:, 0].mean(), 9)) for at in range(0, ROWS, SHARD)]
+        first = set(np.round(one[:32, 0], 9))
+        assert sum(first <= shard for shard in shards) == 1  # a batch is of one shard, not its first rows
+        assert not any(np.allclose(one[:32], Y[at : at + 32] - Y.mean(axis=0)) for at in range(0, ROWS, SHARD))
+    assert len({one.tobytes() for one in passes}) == 3
+    assert report.loss is not None
+    assert report.loss["mean_loss"] == pytest.approx(sum(loss for _, loss in seen[-batches:]) / ROWS, rel=1e-12)
 
 
 def test_neither_order_nor_workers_change_a_bit(store: Path, tmp_path: Path) -> None:
