@@ -29,6 +29,7 @@ BEYOND = re.compile(
                 "cannot choose among",
             ),
             *("in order, each once", "squares alone", "scores squares", "keeps no sums to begin with"),
+            r"\(solve.solver: (sgd|adam)\)",
             *("a place each", "must be unlabelled where", "leave graph out, or between", "posterior is false"),
             *("two views that are called", "arrays of the kernel's views", "kernels of other views"),
             *("which dorff sets", "must be a folder that the nodes see"),

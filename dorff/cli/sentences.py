@@ -231,9 +231,11 @@ def loss_text(loss: Mapping[str, Any] | None) -> dict[str, str]:
     if loss is None:
         return {}
     held = "" if loss["held_out_loss"] is None else f", of rows held out {loss['held_out_loss']:.4g}"
-    share = loss["left"] / abs(loss["objective"] or 1.0)
     text = f"{loss['mean_loss']:.4g} a row{held}; {loss['passes']:,} passes ({loss['solver']}), "
-    text += f"about {share:.1g} of the objective left to gain"
+    if loss["objective"] is None:
+        text += "rows of the last one each before its step"
+    else:
+        text += f"about {loss['left'] / abs(loss['objective'] or 1.0):.1g} of the objective left to gain"
     below = loss.get("below") or {}
     named = below.items() if isinstance(below, Mapping) else enumerate(below)
     return {"loss": text} | {f"held out, below the quantiles of {name}": shares_text(each) for name, each in named}

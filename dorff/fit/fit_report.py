@@ -47,7 +47,8 @@ class FitReport:
     `loss` is of a loss that is not the square: what it is, the objective and the rows' mean loss, the norm of its
     slope by h and b, what is `left` to gain, about, and `gap`, by which it may be above the least for the level of f
     at most (a duality gap, far too careful where the ridge is small; None at ridge 0); the mean loss of held-out rows
-    at each ridge, and of quantiles the share of held-out targets `below` each.
+    at each ridge, and of quantiles the share of held-out targets `below` each. Of sgd and adam, squares too, it is the
+    mean loss of the last pass's rows, each before its step; of the objective nothing is known (None).
     `buckets` are the requests that this run made (of workers shared with others theirs too), and bytes."""
 
     rows_used: int

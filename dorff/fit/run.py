@@ -15,7 +15,7 @@ from dorff.errors import IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.held import calibrate, held_by, judged
-from dorff.fit.minimised import Minimised, check_targets, minimise
+from dorff.fit.minimised import Minimised, begin, check_targets, minimise, step
 from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_left, run_pass, sum_terms
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
@@ -77,10 +77,10 @@ class _FitRun:
 
 def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[FitReport], FitReport]) -> FitReport:
     job = run.plan.job
-    if run.plan.dataset.labels is None and not job.solve.other_loss:  # that of classes is told where it costs nothing
+    if run.plan.dataset.labels is None and job.solve.by_squares:  # that of classes is told where it costs nothing
         with pinned():
             solved = replace(solved, fitted=solved.fitted.noised)
-    alone = None if job.solve.other_loss else left_alone(solved.last[0], solved.fitted)
+    alone = left_alone(solved.last[0], solved.fitted) if job.solve.by_squares else None
     model, quality = _model(solved, alone, run.peak)
     warnings = _warnings(solved, quality, model.held, alone)
     report = _report(solved, quality, warnings, run.peak.bytes if job.cluster.on_this_machine else None)
@@ -144,10 +144,10 @@ class Solved:
 def _solved(run: _FitRun) -> Solved | FitReport:
     """Pass and solve, again by the features' QR where the Gram matrix lost digits; the report where nothing is new."""
     plan, peak = run.plan, run.peak
-    if plan.costs.route == "streaming":
-        return _streamed(run)
     if plan.job.solve.other_loss:
         check_targets(plan)
+    if plan.costs.route == "streaming":
+        return _stepped(run) if plan.job.solve.descends else _streamed(run)
     passed, threads = _pass(run)
     same = same_rows(plan, passed)
     if same is not None and (report := _unchanged(plan, same, passed)) is not None:
@@ -193,6 +193,24 @@ def _streamed(run: _FitRun) -> Solved:
         threads = running.threads
     passed = PassResult({}, streamed.receipts, streamed.fresh, streamed.seconds, streamed.passes)
     return Solved(((plan, passed),), Fitted((setting,), {}, Choice(0, streamed.fit, (), plan.costs.m)), threads, of)
+
+
+def _stepped(run: _FitRun) -> Solved:
+    """By steps in this process, after a first pass on an engine that is closed before them."""
+    plan = run.plan
+    with nothing_left(plan), not_trimmed(plan):
+        freeze_constants(plan)
+        plan.sharing()
+        of = made(plan)
+        (setting,) = settings(plan)
+        with _opened(run) as running:
+            begun = _narrowed(plan, lambda: begin(plan, setting, running, run.progress))
+            threads = running.threads
+        run.peak.sample()
+        minimised = step(begun, run.progress)
+    sweeps = begun.sweeper
+    first = PassResult({}, sweeps.receipts, sweeps.fresh, begun.seconds)
+    return Solved(((plan, minimised.passed), (plan, first)), minimised.fitted, threads, of, minimised)
 
 
 def _pass(run: _FitRun) -> tuple[PassResult, int]:

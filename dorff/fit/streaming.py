@@ -67,7 +67,7 @@ def fit_streaming(
     solve = hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
     sweeper = Sweeper(frozen, solve, plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
-        if not (borders := _borders(sweeper, frozen)):
+        if not (borders := borders_of(sweeper, frozen)):
             raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
         corners = [border.corner for border in borders]
         for target in unseen([corners]):
@@ -127,7 +127,7 @@ class RowsDone:
             self._progress(self._done * self._n + count, max(self._expected, self._done + (count > 0)) * self._n)
 
 
-def _borders(sweeper: Sweeper, frozen: Pass) -> list[Border]:
+def borders_of(sweeper: Sweeper, frozen: Pass) -> list[Border]:
     """What the first pass gives: the sums' columns of ones and of targets."""
     m, q = frozen.features.m, len(frozen.constants.y0)
     V = np.zeros((m + 1 + q, 1 + q))
@@ -161,10 +161,12 @@ def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray
 
 def expected_passes(plan: Plan) -> int | None:
     """How many passes over the data a job solved by streaming may take: those that its iteration takes for some
-    thousand rows, with at most `MOST_FEATURES` of its features and the linear part of phi, if it has one. None where
-    so few of the rows that were looked at can be used that they do not tell. Length-scales that are to be found are
-    found first. Writes nothing. (Fits of 8,000 to 40,000 rows with 2 to 8192 features, 3 to 353 passes, took .69 to
-    1.48 times as many as were expected, 200,000 rows with 32,768 features .71.)"""
+    thousand rows, with at most `MOST_FEATURES` of its features and the linear part of phi, if it has one. None where so
+    few of the rows that were looked at can be used that they do not tell. Length-scales that are to be found are found
+    first; a descent takes as many as it says. Writes nothing. (Fits of 8,000 to 40,000 rows with 2 to 8192 features, 3
+    to 353 passes, took .69 to 1.48 times as many as were expected, 200,000 rows with 32,768 features .71.)"""
+    if plan.job.solve.descends:
+        return plan.costs.passes
     job, linear = plan.job, 2 * plan.dataset.d if plan.recipe.linear else 0
     features = job.features.model_copy(update={"count": min(*job.features.counts, MOST_FEATURES + linear)})
     solve = job.solve.model_copy(update={"route": "streaming"})

@@ -74,6 +74,8 @@ def tune(job: Job, *, engine: Engine | None = None, progress: Told = None, told:
 
 
 def _with_scores(plan: Plan) -> None:
+    if plan.job.solve.descends:
+        raise InputError(f"solve.solver: {plan.job.solve.solver} keeps no sums to choose from; tune with auto")
     if plan.costs.route == "streaming":
         remedy = "tune with fewer features (features.count), or set solve.route: direct or cg"
         raise InputError(f"solve.route: streaming keeps no sums to choose from; {remedy}")

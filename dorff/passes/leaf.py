@@ -3,10 +3,10 @@
 import errno
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from socket import gethostname
 from typing import Any, Final, Self, TypeVar
 
@@ -237,20 +237,30 @@ def merge_nodes(left: str, right: str, into: str, kind: type[Summand]) -> bool:
 def _read_ahead(dataset: Dataset, at: tuple[int, int, int], rows: int) -> Iterator[RowBlock]:
     """Each run of `rows` of (first, first wanted, end); the next one is read while this one is worked on."""
     start, row, stop = at
-    cuts = [row, *range(start + ((row - start) // rows + 1) * rows, stop, rows), stop]
+    return read_ahead(dataset, pairwise([row, *range(start + ((row - start) // rows + 1) * rows, stop, rows), stop]))
+
+
+def read_ahead(dataset: Dataset, runs: Iterable[tuple[int, int]]) -> Iterator[RowBlock]:
+    """The rows (start, stop) of each run, in this order; the next one is read while this one is worked on."""
+    waiting: Future[RowBlock] | None = None
     try:
-        waiting = _reader.submit(dataset.block, *cuts[:2])
+        for run in chain(runs, [None]):
+            read = None if waiting is None else waiting.result()
+            waiting = None if run is None else _submitted(dataset, *run)
+            if read is not None:
+                yield read
+            del read
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+            wait([waiting])
+
+
+def _submitted(dataset: Dataset, start: int, stop: int) -> "Future[RowBlock]":
+    try:
+        return _reader.submit(dataset.block, start, stop)
     except RuntimeError as error:  # the thread's stack is what there was no memory for
         raise MemoryError(f"no thread to read rows ({error})") from error
-    try:
-        for following in [*pairwise(cuts[1:]), None]:
-            read = waiting.result()
-            if following:
-                waiting = _reader.submit(dataset.block, *following)
-            yield read
-    finally:
-        waiting.cancel()
-        wait([waiting])
 
 
 def usable(dataset: Dataset, frozen: Pass, rows: RowBlock) -> tuple[RowBlock, bool]:

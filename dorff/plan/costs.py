@@ -25,7 +25,7 @@ from dorff.plan.graph_sizes import GiB, MiB
 from dorff.plan.lattice import LatticeCosts, lattice_costs, own_recipes
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
-from dorff.plan.routes import Means, Route, Shape, Way, choose_route, evaluations
+from dorff.plan.routes import Means, Route, Shape, Way, choose_route, evaluations, steps_of
 from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.spec.job import Job
@@ -145,7 +145,7 @@ def estimate(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), folds), light,
         solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.posteriors,
-        *(evaluations(job, q, folds) if job.solve.other_loss else (0, 0)),
+        *(evaluations(job, q, folds) if job.solve.other_loss else (0, 0)), steps_of(job, dataset),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -153,7 +153,7 @@ def estimate(
     way, serial = route.way, job.cluster.in_driver
     if route.name == "streaming":  # workers and driver hold theirs at once
         leaf, disk, flops = way.worker_bytes, way.disk_bytes, way.passes * way.flops
-    if job.solve.other_loss:
+    elif job.solve.other_loss:
         leaf, disk, flops = max(leaf, way.worker_bytes), max(disk, way.disk_bytes), way.flops + sums.flops
         solving = max(solving, way.driver_bytes)
     worker = (DRIVER_BYTES if serial else WORKER_BYTES + 16 * MiB) + leaf
@@ -165,7 +165,7 @@ def estimate(
     if not terms and job.cluster.of_work(flops / NOMINAL) is not job.cluster:
         seconds -= START_WORKERS - START
     driver = max(solving if route.name == "direct" else way.driver_bytes, least)
-    together = route.name == "streaming" or job.solve.other_loss
+    together = (route.name == "streaming" or job.solve.other_loss) and not job.solve.descends
     peak = DRIVER_BYTES + (all_workers + driver if together else max(all_workers, driver))
     return Costs(
         m, rank, m * rank >= q * dataset.rows, len(leaves), worker, peak, disk, flops, seconds, level,
@@ -331,7 +331,7 @@ def leaves_out(job: Job, k: int) -> bool:
 
 def keeps_posterior(job: Job, k: int) -> bool:
     """Whether a model of systems of k unknowns keeps its posterior: `auto` does up to SMALL_POSTERIOR bytes."""
-    if job.solve.other_loss:
+    if not job.solve.by_squares:
         return False  # what squares would leave of it is not the loss'
     return job.posteriors > 0 or (job.solve.posterior is not False and 8 * k * k <= SMALL_POSTERIOR)
 

@@ -15,7 +15,8 @@ from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.plan.lengthscale import all_lengthscales, lengthscales
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets
-from dorff.spec.job import MOST_FEATURES, STREAMING_RIDGE, Job
+from dorff.spec.job import STREAMING_RIDGE, Job
+from dorff.spec.kernel import MOST_FEATURES
 from dorff.spec.part import Part
 from dorff.storage.location import locate
 

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from dorff.data import Dataset
+from dorff.data.dataset import OPENING_BYTES
 from dorff.errors import DoesNotFitError, InputError
 from dorff.model import evaluation_bytes
 from dorff.passes.blocks import product_rows
@@ -16,12 +18,15 @@ from dorff.plan.lattice import LatticeCosts
 from dorff.plan.seconds import BESIDE, CHOLESKY, EIGH, INVERSE, NOMINAL, Pace
 from dorff.plan.sharing import loss_of
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
+from dorff.solvers.descent import FEW, MOST_ROWS
 from dorff.solvers.stochastic import HEAVY, PROBES, SAMPLES, heavy_bytes, sample_bytes
 from dorff.spec.job import Job
 
 EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
 ESTIMATES: Final = ("kfold", "evidence", "gcv")  # what route cg chooses by, of sums over a lattice
+MOST_RUN: Final = 2**16  # rows of a descent's shard
+RUN_NUMBERS: Final = 2**20  # of their inputs and targets
 SMOOTH_PASSES: Final = 12  # of a loss at one ridge
 KINKED_PASSES: Final = 40
 RIDGES: Final = 4  # that are tried where they are left to the rows
@@ -51,7 +56,7 @@ class Shape:
     of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
     features on a lattice. An iteration solves `solves` systems, and of a lattice's it estimates GCV or the evidence
     of `estimates`, which takes `probe_bytes` more. So many `posteriors` are needed. A loss that is not the square is
-    evaluated so many times, at `values` of a row each, those of all folds together."""
+    evaluated so many times, at `values` of a row each, those of all folds together. `steps` are those of a descent."""
 
     n: int
     size: Size
@@ -72,11 +77,24 @@ class Shape:
     posteriors: int = 0
     evaluations: int = 0
     values: int = 0
+    steps: "Steps | None" = None
 
     @property
     def columns(self) -> int:
         """Columns of a product."""
         return self.size.q if self.size.coupled else self.size.r
+
+
+class Steps(NamedTuple):
+    """Of a descent: its passes, the rows of a batch, the values of a target, the vectors of coefficients that a point
+    is, the columns of a row, and what reading a shard of them takes."""
+
+    epochs: int
+    batch: int
+    levels: int
+    vectors: int
+    columns: int
+    run_bytes: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +143,7 @@ def choose_route(job: Job, shape: Shape, means: Means, *, learned: bool = False,
     wanted = job.solve.route
     by = {"cg": ESTIMATES if shape.light is not None else ("kfold",), "streaming": ()}
     asks = {way: _asks(job, learned, candidates, by=rules) for way, rules in by.items()}
-    kinds = (_direct, _cg, _streaming)
+    kinds = (_direct, _cg, _streaming) if shape.steps is None else (_stepping,)
     ways = tuple(_checked(way, shape, means, asks.get(way.name, "")) for way in (of(shape, means) for of in kinds))
     if wanted != "auto":
         (way,) = (way for way in ways if way.name == wanted)
@@ -176,7 +194,7 @@ def _asks(job: Job, learned: bool, candidates: int, *, by: Sequence[str]) -> str
         (solving.conformal and not estimates, "conformal: true"),
         (learned, "output: learned"),
         (bool(job.manifold), "manifold"),
-        (solving.other_loss, "another loss than the square"),
+        (solving.other_loss and not solving.descends, "another loss than the square"),
         (not folds and not isinstance(job.data.targets, str | tuple) and solving.calibrate, "calibrate: true"),
     )
     if wanted := ", ".join(what for applies, what in several if applies):
@@ -283,6 +301,43 @@ def _streaming(shape: Shape, means: Means) -> Way:
     passes = BESIDE * shape.n * row / min(means.workers, shape.leaves) + 2 * dual / t * row
     seconds = EXPECTED_PASSES * passes + sample
     return Way("streaming", worker, driver, disk, shape.n * flops, EXPECTED_PASSES, seconds, pass_seconds=passes)
+
+
+def _stepping(shape: Shape, means: Means) -> Way:
+    """A descent in the driver, after a first pass on the workers: these are gone when it begins."""
+    steps, size = shape.steps, shape.size
+    assert steps is not None
+    first = _streaming(replace(shape, steps=None, size=replace(size, coupled=False, r=1)), means)
+    m, values, k = size.m, size.q * steps.levels, size.m * size.r * steps.levels
+    rows, few = min(steps.batch, shape.n), min(MOST_ROWS, shape.n)
+    tied = size.r * steps.levels if size.coupled else 1  # a direction is of all coefficients, or of those of a column
+    directions = min(rows, few // FEW + 1)
+    moving = 8 * (rows * (3 * m + VALUE_COPIES * values) + k * (3 * steps.vectors + 8) + 6 * m * values)
+    sampled = 8 * few * (m + 5 * m * tied // 2 + few + 3 * steps.columns + VALUE_COPIES * values)
+    sums = 8 * size.patterns * size.width * (1 + size.q)
+    driver = max(moving + steps.run_bytes, sampled) + 8 * directions * m * tied + 4 * sums + shape.beside_bytes
+    disk = sums * (2 + 2 * shape.leaves) + 2 * 8 * steps.vectors * k
+    work = (4.0 * m + VALUE_WORK) * values + (4.0 * directions + 40.0) * k / rows
+    epoch = BESIDE * shape.n * (m * means.pace.number + work / means.pace.thin)
+    seconds, flops = first.pass_seconds + steps.epochs * epoch, shape.n * (shape.map_flops + work)
+    return Way("streaming", first.worker_bytes, driver, disk, flops, 1 + steps.epochs, seconds, pass_seconds=epoch)
+
+
+def steps_of(job: Job, dataset: Dataset) -> Steps | None:
+    """The steps of a job that descends."""
+    solve = job.solve
+    if not solve.descends:
+        return None
+    rows, columns = run_rows(dataset), dataset.d + dataset.q + 3  # and numbers, weights, groups
+    held = 8 * 2 * rows * columns  # in use, as they came and in their order
+    held += OPENING_BYTES + rows // dataset.unit_rows * (dataset.unit_bytes() - OPENING_BYTES)  # and the next
+    return Steps(solve.epochs, solve.batch, loss_of(job).levels, 4 if solve.solver == "adam" else 2, columns, held)
+
+
+def run_rows(dataset: Dataset) -> int:
+    """Rows of a descent's shards: of so many whole units as `RUN_NUMBERS` and `MOST_RUN` let be, or of one."""
+    most = min(MOST_RUN, RUN_NUMBERS // (dataset.d + dataset.q))
+    return max(1, most // dataset.unit_rows) * dataset.unit_rows
 
 
 def _checked(way: Way, shape: Shape, means: Means, asks: str) -> Way:

@@ -76,7 +76,8 @@ def _check_loss(job: Job, dataset: Dataset, candidates: Kernels) -> None:
     if job.solve.posterior is True and not (loss.likelihood and not loss.coupled):
         problem = f"loss {loss.kind} is minus the logarithm of no density that each value has for itself"
         raise InputError(f"solve.posterior: {problem}; leave it out, or take poisson or logistic")
-    Minimisation(loss, job.solve.solver)
+    if not job.solve.descends:
+        Minimisation(loss, job.solve.solver)
     for kernel in candidates:
         check_loss(loss, kernel)
 
@@ -93,6 +94,9 @@ def check_kernels(job: Job, dataset: Dataset, candidates: Kernels, observe: Floa
             check_apart(kernel, observe)
         if dataset.labels is not None and kernel.vector_field:
             raise InputError("kernel: curl-free and divergence-free kernels are for fields, not for classes")
+    if any([learned_term(kernel) for kernel in candidates]) and job.solve.descends:
+        problem = f"kernel: output 'learned' is learned from sums of rows, which solver {job.solve.solver} has none of"
+        raise InputError(f"{problem}; give a matrix, or covariance")
     if any([learned_term(kernel) for kernel in candidates]) and job.data.nan == "partial":
         raise InputError("kernel: output 'learned' needs rows that have all targets; set data.nan: drop")
 

@@ -246,20 +246,29 @@ class Descent:
         return h, theta[m * r :] - self._about(h)
 
     def slope(self, theta: FloatArray, F: FloatArray, y: FloatArray, w: FloatArray) -> FloatArray:
-        """That of sum w L / size + share ridge |h|^2 by theta, over features F (n, m), targets y (n, q), weights w
-        (n,); `share` is that of the batch's weight in `size`."""
-        problem = self.problem
+        """That of sum w L / size + share ridge |h|^2 by theta, over features F (n, m), targets y (n, q), of which NaN
+        count for nothing, and weights w (n,); `share` is that of the batch's weight in `size`."""
+        return self._slope(theta, F, y, w)[0]
+
+    def _slope(self, theta: FloatArray, F: FloatArray, y: FloatArray, w: FloatArray) -> tuple[FloatArray, float]:
+        """With sum w L."""
+        problem, targets = self.problem, self.problem.loss.spread(y)
         h, b = self.coefficients(theta)
-        V = problem.columns(h, b)
-        S = problem.loss.terms(F @ V[:-1] + V[-1], problem.loss.spread(y)).slope * (w / self.size)[:, None]
+        V, there = problem.columns(h, b), np.isfinite(targets)
+        terms = problem.loss.terms(F @ V[:-1] + V[-1], np.where(there, targets, 0.0))
+        S = terms.slope * (w / self.size)[:, None] * there
         gb = S.sum(axis=0)
         G = (F.T @ S - np.outer(problem.mean, gb)) @ problem.C
         gh = problem.pulled(G) + 2.0 * self.ridge * float(w.sum()) / self.size * h
-        return self._row(gh, problem.free(gb @ problem.C))
+        return self._row(gh, problem.free(gb @ problem.C)), float(w @ (terms.value * there).sum(axis=1))
 
     def step(self, point: Point, F: FloatArray, y: FloatArray, w: FloatArray) -> Point:
         """The next point, by a batch as of `slope`."""
-        slope, factor, t = self.slope(point.theta, F, y, w), self.schedule(point.step), point.step + 1
+        return self.stepped(point, F, y, w)[0]
+
+    def stepped(self, point: Point, F: FloatArray, y: FloatArray, w: FloatArray) -> tuple[Point, float]:
+        """The same, and the batch's loss, sum w L, before the step."""
+        (slope, loss), factor, t = self._slope(point.theta, F, y, w), self.schedule(point.step), point.step + 1
         first, second = point.first, point.second
         if self.adam:
             first, second = (
@@ -275,7 +284,7 @@ class Descent:
             )
         theta = point.theta - by
         mean = point.mean + self.average.weight(point.step) * (theta - point.mean)
-        return Point(theta, mean, first, second, t)
+        return Point(theta, mean, first, second, t), loss
 
     def _about(self, h: FloatArray) -> FloatArray:
         return self.problem.mean @ self.problem.weights.combined(h)

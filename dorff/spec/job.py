@@ -4,62 +4,31 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dorff.spec import checks
 from dorff.spec.cluster import Cluster, LocalCluster
 from dorff.spec.data import ClassTargets, Data, Manifold
-from dorff.spec.kernel import DecomposableSpec, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec
-from dorff.spec.part import Counts, FilePath, FoldsBy, Idle, NotNegative, OneOf, Part, Positive, Ridges, Rows, Typed
-from dorff.spec.registry import CRITERIA, HELD_OUT, LOSSES, SAMPLERS, Keyed, NameOf, Word
+from dorff.spec.kernel import DecomposableSpec, Features, Kernel, Kernels, LearnedOutputSpec, MultiViewSpec, check_views
+from dorff.spec.part import (
+    ClassWeight,
+    FilePath,
+    FoldsBy,
+    Idle,
+    NotNegative,
+    OneOf,
+    Part,
+    Positive,
+    Ridges,
+    Rows,
+    within,
+)
+from dorff.spec.registry import CRITERIA, HELD_OUT, LOSSES, Keyed, NameOf
 
 _ITERATIVE: Final = ("cg", "streaming")  # routes that factor no system
+_DESCENTS: Final = ("sgd", "adam")  # solvers that go through the rows in batches
 FIRST_RIDGES: Final = tuple(10.0**power for power in range(-8, 1))
 STREAMING_RIDGE: Final = 1e-6
-MOST_FEATURES: Final = 4096  # of `auto`
-
-Sampler = Annotated[Typed | str, Word(SAMPLERS, default="orthogonal", alone=checks.AUTO)]
-_LABELS: Final = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
-ClassWeight = Annotated[
-    Literal["none", "balanced"] | tuple[tuple[str, float], ...],
-    BeforeValidator(checks.class_weight),
-    PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
-    WithJsonSchema({"anyOf": [{"enum": ["none", "balanced"]}, _LABELS]}),
-]
-
-
-class Features(Part):
-    """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below. Of
-    several the best is chosen: the moments are those of the largest, the others parts of them. `auto` is as many as
-    the rows of the first plan and the workers' memory are for.
-
-    `sampler: auto` is a lattice where a few inputs vary and its features are the better ones, which the plan tells;
-    else `orthogonal`, or `iid` for a spectrum that rotations change, such as the Laplacian's.
-    `drawn_for` names other kernels whose spectra the frequencies are drawn from; they are then weighed for `kernel`.
-    `precision: mixed` rounds features and the products of blocks to float32."""
-
-    count: Counts = "auto"
-    sampler: Sampler = checks.AUTO
-    seed: Annotated[int, Field(ge=0)] = 0
-    drawn_for: Kernels | None = None
-    precision: Annotated[str, OneOf("double", "mixed")] = "double"
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Every count asked for, in the order given; of `auto` the most that it may be."""
-        if self.count == "auto":
-            return (MOST_FEATURES,)
-        return self.count if isinstance(self.count, tuple) else (self.count,)
-
-    @property
-    def kind(self) -> str:
-        """The sampler's word."""
-        return self.sampler if isinstance(self.sampler, str) else self.sampler.type
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        given = self.drawn_for
-        return given if isinstance(given, tuple) else () if given is None else (given,)
 
 
 class Folds(Part):
@@ -89,6 +58,8 @@ def _deals(solve: "Solve", job: "Job") -> str:
 
 
 def _unsure(solve: "Solve", job: "Job") -> str:
+    if solve.descends:
+        return f"solver: {solve.solver} keeps none"
     if solve.other_loss and solve.posterior is False:
         return "a fit by this loss keeps one where it is true alone"
     if job.classes is not None:
@@ -99,6 +70,8 @@ def _unsure(solve: "Solve", job: "Job") -> str:
 
 
 def _sharpens(solve: "Solve", job: "Job") -> str:
+    if solve.descends:
+        return f"solver: {solve.solver} makes no system whose digits could be lost"
     if solve.other_loss:
         return "with another loss than the square there is no such pass"
     if solve.route in _ITERATIVE:
@@ -121,7 +94,17 @@ def _classes(_: "Solve", job: "Job") -> str:
 
 
 def _of_squares(solve: "Solve", job: "Job") -> str:
-    return "" if solve.other_loss else "loss is squared, whose least comes from one pass"
+    return "" if solve.other_loss or solve.descends else "loss is squared, whose least comes from one pass"
+
+
+def _stepped(solve: "Solve", job: "Job") -> str:
+    if solve.descends:
+        return f"solver: {solve.solver} makes as many passes as epochs says"
+    return _of_squares(solve, job)
+
+
+def _unstepped(solve: "Solve", job: "Job") -> str:
+    return "" if solve.descends else "it is for solver: sgd or adam, which go through the rows in batches"
 
 
 def _mean(solve: "Solve", job: "Job") -> str:
@@ -144,7 +127,11 @@ class Solve(Part):
     Another `loss` than the square is minimised by passes over the rows, from the least squares' fit on: by `solver`
     lbfgs, or newton, which makes a weighted Gram matrix of every other pass, until the objective is within about
     `tolerance` of its least, as a share of it. The kernel, the count and the terms' weights are then least squares'
-    choice; the ridge is the best by the loss of rows held out."""
+    choice; the ridge is the best by the loss of rows held out.
+
+    `solver` sgd or adam is for data that are too large for sums or many passes: after one pass for means and scales,
+    `epochs` passes over shuffled rows, a step for each `batch` of them, with the square or any other loss. Its model
+    is near the least, not at it: one kernel, one ridge, nothing held out."""
 
     ridge: Ridges = "auto"
     ridge_per_output: Annotated[bool, Idle(_chooses)] = False
@@ -160,13 +147,25 @@ class Solve(Part):
     class_weight: Annotated[ClassWeight, Idle(_numbers, refused=True)] = "none"
     calibrate: Annotated[bool, Idle(_numbers)] = True
     loss: Annotated[str | Part, Keyed(LOSSES)] = "squared"
-    solver: Annotated[str, OneOf("auto", "lbfgs", "newton"), Idle(_of_squares)] = "auto"
-    tolerance: Annotated[Positive, Idle(_of_squares)] = 1e-3
+    solver: Annotated[str, OneOf("auto", "lbfgs", "newton", *_DESCENTS), Idle(_of_squares)] = "auto"
+    tolerance: Annotated[Positive, Idle(_stepped)] = 1e-3
+    epochs: Annotated[int, within(1), Idle(_unstepped)] = 10
+    batch: Annotated[int, within(1), Idle(_unstepped)] = 256
 
     @property
     def other_loss(self) -> bool:
         """Whether the loss is another than the square."""
         return self.loss != "squared"
+
+    @property
+    def descends(self) -> bool:
+        """Whether batches of rows move the coefficients, and no sums are kept."""
+        return self.solver in _DESCENTS
+
+    @property
+    def by_squares(self) -> bool:
+        """Whether the coefficients are those of least squares, as a system has them."""
+        return not (self.other_loss or self.descends)
 
     @property
     def ridges(self) -> tuple[float, ...]:
@@ -182,10 +181,10 @@ def _unscored(publish: "Publish", job: "Job") -> str:
 
 
 def _undigited(publish: "Publish", job: "Job") -> str:
-    return (
-        "another loss than the square is minimised by steps, of which solve.tolerance says how far"
-        * job.solve.other_loss
-    )
+    if job.solve.descends:
+        return f"solver: {job.solve.solver} comes near the least, not to digits"
+    steps = "another loss than the square is minimised by steps, of which solve.tolerance says how far"
+    return steps * job.solve.other_loss
 
 
 def _unkept(publish: "Publish", job: "Job") -> str:
@@ -261,7 +260,7 @@ class Job(Part):
     @property
     def posteriors(self) -> int:
         """How many a fit has to make, whatever it takes: conformal bands need one without the rows held out too."""
-        if self.classes is not None or self.solve.other_loss:
+        if self.classes is not None or not self.solve.by_squares:
             return 0
         return 2 if self.solve.conformal else int(self.solve.posterior is True)
 
@@ -279,7 +278,11 @@ class Job(Part):
         if self.deals and self.data.nan == "unlabelled" and "by" not in folds.model_fields_set:
             dealt = self.solve.model_copy(update={"folds": folds.model_copy(update={"by": "rows"})})
             object.__setattr__(self, "solve", dealt)
-        _check_views(self)
+        check_views((*self.kernels, *self.features.kernels), self.data.inputs)
+        if self.solve.descends:
+            _check_descent(self)
+            off = {"route": "streaming"} | ({} if self.classes is None else {"calibrate": False})
+            object.__setattr__(self, "solve", self.solve.model_copy(update=off))
         _check_manifold(self)
         _check_loss(self)
         if self.solve.conformal and self.solve.posterior is False:
@@ -321,23 +324,6 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Part]]:
             yield from _parts(item, place if alone else f"{place.removesuffix('.')}[{number}].")
 
 
-def _check_views(job: "Job") -> None:
-    """Refuses kernels of other views, and arrays that are not the views'."""
-    kernels = (*job.kernels, *job.features.kernels)
-    if not (viewed := [kernel for kernel in kernels if isinstance(kernel, MultiViewSpec)]):
-        return
-    seen = {tuple((view.name, view.arrays) for view in kernel.views) for kernel in viewed}
-    if len(viewed) < len(kernels) or len(seen) > 1:
-        problem = "has kernels of other views, or of none, beside one of views, and one pass cannot serve them"
-        remedy = "give all kernels (those of features.drawn_for too) the same views, or write a job for each"
-        raise checks.Refusal(f"{problem}; {remedy}", key="kernel")
-    given = (job.data.inputs,) if isinstance(job.data.inputs, str) else job.data.inputs
-    if sorted(given) != sorted(viewed[0].arrays):
-        wanted = f"the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once"
-        problem = f"must be {wanted}, came {', '.join(given)}"
-        raise checks.Refusal(f"{problem}; leave it out, and they are", key="data.inputs")
-
-
 def _check_manifold(job: "Job") -> None:
     """Refuses manifold terms of unknown views, and ways of solving or choosing that such terms have not."""
     if not job.manifold:
@@ -373,7 +359,9 @@ def _check_loss(job: "Job") -> None:
     problems = {
         "select": (solve.select == "loo" or (several and solve.select not in (checks.AUTO, "kfold")))
         and "scores squares; set kfold, or leave it out",
-        "route": solve.route in _ITERATIVE and f"is {solve.route}, which keeps no sums to begin with; set it to auto",
+        "route": solve.route in _ITERATIVE
+        and not solve.descends
+        and f"is {solve.route}, which keeps no sums to begin with; set it to auto",
         "ridge_per_output": solve.ridge_per_output and "goes with squares alone; leave it out",
         "conformal": solve.conformal and "goes with squares alone; take quantiles for bands",
     }
@@ -383,3 +371,28 @@ def _check_loss(job: "Job") -> None:
     if job.features.kind == "lattice":
         problem = "is lattice, whose sums of exponentials know squares alone; use orthogonal, or leave it out"
         raise checks.Refusal(problem, key="features.sampler")
+
+
+def _check_descent(job: "Job") -> None:
+    """Refuses what steps by batches of rows do not go with."""
+    solve, features = job.solve, job.features
+    calibrates = solve.calibrate and "calibrate" in solve.model_fields_set and job.classes is not None
+    one = f"is a list of several, and {solve.solver} compares none; give one"
+    problems = {
+        "solve.ridge": isinstance(solve.ridge, tuple) and len(solve.ridge) > 1 and one,
+        "kernel": len(job.kernels) > 1 and one,
+        "features.count": len(features.counts) > 1 and one,
+        "solve.select": solve.select in HELD_OUT and f"is {solve.select}, which holds rows out; leave it out",
+        "solve.route": solve.route in ("direct", "cg")
+        and f"keeps sums, which {solve.solver} has none of; leave it out",
+        "solve.ridge_per_output": solve.ridge_per_output and "chooses by sums of rows; leave it out",
+        "solve.posterior": solve.posterior is True and "needs a Gram matrix; leave it out, or use another solver",
+        "solve.conformal": solve.conformal and "needs rows held out; take quantiles for bands",
+        "solve.calibrate": calibrates and "needs rows held out; set it to false",
+        "manifold": bool(job.manifold) and "is sums over graphs; leave it out, or use another solver",
+        "features.precision": features.precision == "mixed" and "rounds sums; leave it out",
+        "features.sampler": features.kind == "lattice" and "is for sums of rows; use orthogonal, or leave it out",
+    }
+    for key, problem in problems.items():
+        if problem:
+            raise checks.Refusal(f"{problem} (solve.solver: {solve.solver})", key=key)

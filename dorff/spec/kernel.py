@@ -1,16 +1,33 @@
-"""What `kernel` of a job may say: operator kernels and their output matrices."""
+"""What `kernel` of a job may say, operator kernels and their output matrices; and `features`, which stand for them."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic.functional_serializers import SerializerFunctionWrapHandler, model_serializer
 
 from dorff.spec import checks
-from dorff.spec.part import GAUSSIAN, Idle, Names, NotNegative, Part, Positive, Rows, Share, Square, Typed, ViewName
-from dorff.spec.registry import KERNELS, OUTPUTS, SCALARS, Keyed, Word, kind_of
+from dorff.spec.part import (
+    GAUSSIAN,
+    Counts,
+    Idle,
+    Names,
+    NotNegative,
+    OneOf,
+    Part,
+    Positive,
+    Rows,
+    Share,
+    Square,
+    Typed,
+    ViewName,
+)
+from dorff.spec.registry import KERNELS, OUTPUTS, SAMPLERS, SCALARS, Keyed, Word, kind_of
 
 Scalar = Annotated[Typed, Word(SCALARS, default="gaussian")]
 Output = Annotated[str | Part, Keyed(OUTPUTS)]
+Sampler = Annotated[Typed | str, Word(SAMPLERS, default="orthogonal", alone=checks.AUTO)]
+MOST_FEATURES: Final = 4096  # of `auto`
 
 
 class MatrixOutput(Part):
@@ -162,3 +179,53 @@ Kernels = Annotated[
     Discriminator(lambda value: "<several>" if isinstance(value, tuple) else "<one>"),
     BeforeValidator(checks.kernels),
 ]
+
+
+class Features(Part):
+    """`count` is a ceiling on the columns of F, cosines and sines together: pairs use the even number below. Of
+    several the best is chosen: the moments are those of the largest, the others parts of them. `auto` is as many as
+    the rows of the first plan and the workers' memory are for.
+
+    `sampler: auto` is a lattice where a few inputs vary and its features are the better ones, which the plan tells;
+    else `orthogonal`, or `iid` for a spectrum that rotations change, such as the Laplacian's.
+    `drawn_for` names other kernels whose spectra the frequencies are drawn from; they are then weighed for `kernel`.
+    `precision: mixed` rounds features and the products of blocks to float32."""
+
+    count: Counts = "auto"
+    sampler: Sampler = checks.AUTO
+    seed: Annotated[int, Field(ge=0)] = 0
+    drawn_for: Kernels | None = None
+    precision: Annotated[str, OneOf("double", "mixed")] = "double"
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Every count asked for, in the order given; of `auto` the most that it may be."""
+        if self.count == "auto":
+            return (MOST_FEATURES,)
+        return self.count if isinstance(self.count, tuple) else (self.count,)
+
+    @property
+    def kind(self) -> str:
+        """The sampler's word."""
+        return self.sampler if isinstance(self.sampler, str) else self.sampler.type
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        given = self.drawn_for
+        return given if isinstance(given, tuple) else () if given is None else (given,)
+
+
+def check_views(kernels: Sequence[Kernel], inputs: str | tuple[str, ...]) -> None:
+    """Refuses kernels of other views, and arrays that are not the views'."""
+    if not (viewed := [kernel for kernel in kernels if isinstance(kernel, MultiViewSpec)]):
+        return
+    seen = {tuple((view.name, view.arrays) for view in kernel.views) for kernel in viewed}
+    if len(viewed) < len(kernels) or len(seen) > 1:
+        problem = "has kernels of other views, or of none, beside one of views, and one pass cannot serve them"
+        remedy = "give all kernels (those of features.drawn_for too) the same views, or write a job for each"
+        raise checks.Refusal(f"{problem}; {remedy}", key="kernel")
+    given = (inputs,) if isinstance(inputs, str) else inputs
+    if sorted(given) != sorted(viewed[0].arrays):
+        wanted = f"the arrays of the kernel's views, {', '.join(viewed[0].arrays)}, each once"
+        problem = f"must be {wanted}, came {', '.join(given)}"
+        raise checks.Refusal(f"{problem}; leave it out, and they are", key="data.inputs")

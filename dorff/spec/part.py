@@ -23,6 +23,7 @@ _COUNT: Final = {"type": "integer", "minimum": 2}
 _NOT_NEGATIVE: Final = {"type": "number", "minimum": 0}
 _ENDS: Final = {"from": _NUMBERS["items"], "to": _NUMBERS["items"], "count": _COUNT}
 _RANGE: Final = {"type": "object", "properties": _ENDS, "required": [*_ENDS], "additionalProperties": False}
+_LABELS: Final = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
 _AUTO: Final = {"const": checks.AUTO}
 _GIVEN: Final = [_NOT_NEGATIVE, {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}, _RANGE]
 _OR_AUTO: Final = WithJsonSchema({"anyOf": [*_GIVEN, _AUTO]})
@@ -62,6 +63,13 @@ Counts = Annotated[
     int | tuple[int, ...] | Literal["auto"],
     BeforeValidator(checks.counts),
     WithJsonSchema({"anyOf": [_COUNT, {"type": "array", "items": _COUNT, "minItems": 1, "uniqueItems": True}, _AUTO]}),
+]
+#: How much the rows of each class count, besides their own weights.
+ClassWeight = Annotated[
+    Literal["none", "balanced"] | tuple[tuple[str, float], ...],
+    BeforeValidator(checks.class_weight),
+    PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
+    WithJsonSchema({"anyOf": [{"enum": ["none", "balanced"]}, _LABELS]}),
 ]
 #: The largest error of sums that are not exact, relative to what is summed.
 Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.positive)]

@@ -36,7 +36,7 @@ from dorff.solvers.descent import (
     steepest,
 )
 from dorff.solvers.minimise import lbfgs
-from dorff.solvers.objective import Evaluator, LossProblem, Trial
+from dorff.solvers.objective import Attempt, Evaluator, LossProblem
 
 GAUSSIAN = Gaussian(1.5)
 FIELD = 0.4 * CurlFree(GAUSSIAN) + 0.6 * DivergenceFree(GAUSSIAN)
@@ -83,7 +83,7 @@ def least(problem, F, y, ridge):
         beside = terms.value, terms.smooth, terms.slope**2 / 2, terms.curvature
         return {0: np.vstack([Z.T @ terms.slope, *(one.sum(axis=0) for one in beside)])}
 
-    return lbfgs(Evaluator(problem, ask), [Trial(ridge)], [problem.start], 1e-10)[0]
+    return lbfgs(Evaluator(problem, ask), [Attempt(ridge)], [problem.start], 1e-10)[0]
 
 
 def objective(problem, F, y, ridge, h, b):

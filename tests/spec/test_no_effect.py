@@ -91,9 +91,11 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "Solve.qr": ({"solve": {"ridge": 1e-16}}, "solve.qr", False),
     "Solve.class_weight": ({"data": CLASSES}, "solve.class_weight", "balanced"),
     "Solve.calibrate": ({"data": CLASSES}, "solve.calibrate", False),
-    "Solve.loss": ({}, "solve.loss", "huber"),
+    "Solve.loss": ({"publish": {"digits": 3.0}}, "solve.loss", "huber"),
     "Solve.solver": ({"solve": {"loss": {"huber": 0.1}}}, "solve.solver", "newton"),
     "Solve.tolerance": ({"solve": {"loss": {"huber": 0.1}}}, "solve.tolerance", 1e-2),
+    "Solve.epochs": ({"solve": {"solver": "sgd"}}, "solve.epochs", 2),
+    "Solve.batch": ({"solve": {"solver": "adam"}}, "solve.batch", 16),
     "HuberSpec.huber": ({"solve": {"loss": {"huber": 1.0}}}, "solve.loss.huber", 0.5),
     "EpsilonSpec.epsilon_insensitive": ({"solve": {"loss": {"epsilon_insensitive": 0.1}}},
                                         "solve.loss.epsilon_insensitive", 0.3),
@@ -224,6 +226,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "one target": {"data": {"targets": "one"}},
     "huber": {"solve": {"loss": {"huber": 0.1}}},
     "hinge": {"data": CLASSES, "solve": {"loss": "hinge"}},
+    "sgd": {"solve": {"solver": "sgd"}},
 }
 #: What each key is set to in all of them: the value of EFFECTS, or these, beside what.
 TRIALS: dict[str, tuple[tuple[dict[str, Any], Any], ...]] = {
@@ -304,7 +307,8 @@ def merged(job: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 def whole(parts: dict[str, Any]) -> dict[str, Any]:
     base = {
         "data": {"store": "a.zarr", "nan": "drop"}, "kernel": SINGLE, "features": {"count": 24},
-        "solve": {"ridge": 1e-4}, "publish": {"digits": 0.0}, "cluster": SERIAL,
+        "solve": {"ridge": 1e-4}, "cluster": SERIAL,
+        "publish": {} if {"loss", "solver"} & set(parts.get("solve", {})) else {"digits": 0.0},
     }  # fmt: skip
     return merged(base, parts)
 
