@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial as bound
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,7 @@ def absent() -> Iterator[None]:
 
 def reads_once(estimator: Any) -> bool:
     """Whether rows may come in parts; AttributeError, which hides `partial_fit`, that says why not."""
-    if estimator.loss != "squared":
+    if estimator.of_sums and estimator._loss.kind != "squared":
         raise AttributeError("partial_fit reads rows once, and another loss than the square many times; use fit")
     if estimator.manifold is not None:
         raise AttributeError("partial_fit: a manifold is of all rows together; leave it out, or use fit")
@@ -93,7 +93,8 @@ class ORFFEstimator(Nested, ABC):
     n_jobs: int | None = None
     loss: Any = "squared"
     solver: str = "auto"
-    tol: float = 1e-3
+    tol: float = 1e-4
+    of_sums: ClassVar[bool] = True  # whether it is fitted to sums of rows
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -113,14 +114,15 @@ class ORFFEstimator(Nested, ABC):
         if number and (not isinstance(self.cv, numbers.Integral) or self.cv < 2):
             raise InputError(f"cv must be 'auto', None or a number of folds of 2 or more, not {self.cv!r}")
         self._ridges()  # which refuses what is none
-        Minimisation(self._loss, self.solver)
+        if self.of_sums:
+            Minimisation(self._loss, self.solver)
         if isinstance(self.tol, bool) or not isinstance(self.tol, numbers.Real) or not 0 < self.tol < 1:
             raise InputError(f"tol must be a number between 0 and 1, not {self.tol!r}")
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Parameters that are not left at their defaults and change nothing, and why; `idle` says so of the draw's."""
-        if self._loss.kind == "squared":
-            changed = [name for name, usual in (("solver", "auto"), ("tol", 1e-3)) if getattr(self, name) != usual]
+        if self.of_sums and self._loss.kind == "squared":
+            changed = [name for name, usual in (("solver", "auto"), ("tol", 1e-4)) if getattr(self, name) != usual]
             yield from ((name, "loss is squared, whose least comes from one pass") for name in changed)
         if self.sampler is not None and "sampler" in idle:
             yield "sampler", idle["sampler"]
@@ -310,7 +312,9 @@ class ORFFEstimator(Nested, ABC):
         held = tuple(folds) if len(folds) > 1 else ()
         ridges = None if is_auto(self.ridge) else tuple(self._ridges())
         how = Minimisation(self._loss, self.solver, float(self.tol), ridges, held)
-        fitted, done, self._sure = descended(stream, rows, fitted, how)
+        fitted, done, self._sure = descended(
+            stream, rows, fitted, how, deviations=bool(getattr(self, "posterior", False))
+        )
         state = done.state
         self.ridge_, self.rung_, self.n_passes_ = state.trial.ridge, fitted.fit.solution.rung, done.passes
         self.objective_, self.duality_gap_ = state.value, state.gap

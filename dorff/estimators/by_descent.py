@@ -122,6 +122,7 @@ class Doubly(Stochastic, ABC):
     """New features at every step."""
 
     n_features: int | str = 64
+    solver: ClassVar[str] = "auto"  # type: ignore[misc]
     least: ClassVar[tuple[int, int]] = (1, 200)
 
     def _begin(

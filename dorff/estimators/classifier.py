@@ -358,7 +358,7 @@ def _without(held: int, drawing: array_sums.Drawing, fitted: Fitted) -> Model:
 
 def _outcome(f: FloatArray, loss: Loss) -> FloatArray:
     """Probabilities of decision values f (n, K) by the loss itself, of sum 1."""
-    p = loss.outcome(f)
+    p = np.maximum(loss.outcome(f), np.finfo(np.float64).tiny)
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 

@@ -46,13 +46,13 @@ class _OfArrays:
 
 
 def descended(
-    stream: Stream, rows: Summed, fitted: Fitted, how: Minimisation
+    stream: Stream, rows: Summed, fitted: Fitted, how: Minimisation, *, deviations: bool
 ) -> tuple[Fitted, Descended, Posterior | None]:
-    """The fit by `how.loss` to the rows, which least squares have `fitted`; and how far its coefficients may lie from
-    it, where the loss is minus the logarithm of a density that each value has for itself. InputError for features on a
-    lattice, folds that overlap, and a kernel whose outputs do not go with the loss."""
+    """The fit by `how.loss` to the rows, which least squares have `fitted`; and, for `deviations`, how far its
+    coefficients may lie from it, where the loss is minus the logarithm of a density that each value has for itself.
+    InputError for features on a lattice, folds that overlap, and a kernel whose outputs do not go with the loss."""
     drawing, loss, deal = stream.drawing, how.loss, stream.summing.folds
-    check_loss(loss, drawing.setting.kernel)
+    check_loss(loss, drawing.setting.kernel, intercept=drawing.setting.intercept)
     if isinstance(drawing.recipe.sampler, Lattice):
         raise InputError("loss: features on a lattice are for squares alone; take another sampler, or leave it out")
     if isinstance(deal, GivenFolds) and deal.uses is not None:
@@ -65,7 +65,7 @@ def descended(
     settings[fitted.choice.candidate] = seen_as(setting, done.fit, loss, parts[0].q)
     choice = replace(fitted.choice, fit=done.fit, table=())
     sure = None
-    if loss.likelihood and not loss.coupled and done.fit.solution.ridge > 0:
+    if deviations and loss.likelihood and not loss.coupled and done.fit.solution.ridge > 0:
         sure = laplace(setting, done, of_rows.curved(done.problem.columns(done.state.h, done.state.b)))
     return replace(fitted, settings=settings, choice=choice, others=dict(done.others)), done, sure
 
@@ -73,6 +73,7 @@ def descended(
 def loss_of(value: Any, *, classes: bool) -> Loss:
     """The loss of a classifier or a regressor; InputError where it is for other targets."""
     loss = as_loss(value)
+    as_loss(loss.config())  # a model says it so, and is read again
     if classes and loss.takes in ("numbers", "counts") and loss.kind != "squared":
         others = "multinomial, logistic, hinge, squared_hinge or simplex"
         raise InputError(f"loss: {loss.kind} is for numbers, and y are classes; take {others}")
@@ -81,13 +82,16 @@ def loss_of(value: Any, *, classes: bool) -> Loss:
     return loss
 
 
-def check_values(loss: Loss, Y: Rows) -> None:
-    """InputError where targets Y (n, q) are none of the loss: counts below 0, or others than 0 and 1."""
+def check_values(loss: Loss, Y: Rows, weights: FloatArray | None) -> None:
+    """InputError where targets Y (n, q) of rows that weigh anything, by weights (n,), are none of the loss: counts
+    below 0, or others than 0 and 1."""
     wanted = {"counts": "counts of 0 or more", "labels": "targets of 0 and 1"}.get(loss.takes)
     if wanted is None:
         return
     for start, values in _parts(Y):
         bad = (values < 0) if loss.takes == "counts" else ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)
+        if weights is not None:
+            bad &= weights[start : start + len(values), None] > 0
         if bad.any():
             row, column = np.argwhere(bad)[0]
             came = f"y, row {start + row}, column {column} has {values[row, column]:g}"

@@ -39,6 +39,7 @@ from dorff.solvers.descent import (
 )
 from dorff.solvers.setting import learned_term, spread
 from dorff.spec.checks import AUTO
+from dorff.spec.registry import Config
 
 IntArray = npt.NDArray[np.int64]
 
@@ -88,6 +89,8 @@ class Stochastic(ORFFEstimator, ABC):
     manifold: ClassVar[Any] = None  # type: ignore[misc]
     graph: ClassVar[Any] = None  # type: ignore[misc]
     n_jobs: ClassVar[Any] = None  # type: ignore[misc]
+    tol: ClassVar[float] = 1e-4  # type: ignore[misc]
+    of_sums: ClassVar[bool] = False
     takes: ClassVar[tuple[str, ...]]
     least: ClassVar[tuple[int, int]] = (10, 1000)  # passes and steps that `epochs` "auto" makes
 
@@ -185,10 +188,12 @@ class Stochastic(ORFFEstimator, ABC):
         how, at = self._begin(drawing, kernel, some_x, y, self.batch_size * float(w.mean()))
         return Course(drawing, how, at, kernel, shift, scale)
 
-    def _info(self, course: Course) -> dict[str, Any]:
+    def _info(self, course: Course) -> Config:
         """What the model says of its fit."""
         report = {"rows_used": course.rows, "ridge": float(self.ridge), "steps": course.steps}
-        info = {"report": report, "versions": {"dorff": __version__, "numpy": np.__version__}}
+        info: Config = {"report": report, "versions": {"dorff": __version__, "numpy": np.__version__}}
+        if self._loss.kind != "squared":
+            info["loss"] = self._loss.config()
         if "classes_" in vars(self):
             info["labels"] = [plain(label) for label in self.classes_]
             if isinstance(self._loss, Multinomial):

@@ -83,6 +83,16 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         pattern of what is there has moments of its own; more than 8 are refused.
     precision : "double" or "mixed"
         "mixed" rounds features and products to float32: 0.6 to 0.7 of a block's time, some seven digits in the sums.
+    loss : word, mapping or Loss
+        What is made least in the place of the square: "huber", {"huber": 1.35}, {"epsilon_insensitive": 0.1},
+        {"quantiles": [0.1, 0.9], "coupling": 1.0}, "poisson", or "logistic", "hinge", "squared_hinge" of targets 0 and
+        1. The rows are then read again for every step, from the fit by squares on; `predict` gives a column for each
+        quantile, rates of counts, probabilities of `logistic`. `cv_losses_` are the ridges and the loss of rows held
+        out; `objective_`, `gradient_norm_`, `duality_gap_` and `n_passes_` tell how it went.
+    solver : "auto", "lbfgs" or "newton"
+        How; Newton's method for smooth losses alone.
+    tol : float
+        How far the objective may be from its least, about, as a share of it.
     posterior : bool
         Keep the sums, about 4 (m + q + 1)^2 bytes (and as much for each manifold term), which `posterior_model_`,
         `predict(return_std=True)` and `log_evidence_` need. The posterior itself costs another factorisation and 8 m^2
@@ -187,12 +197,12 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             y.ndim == 1 and self._loss.levels == 1 and (views or observe is None or observe.shape[1] == 1)
         )
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
-        check_values(self._loss, Y)
         weights, inputs, seen = arrays.row_weights(sample_weight, X.shape[0]), None, None
         if terms:
             inputs, seen = X, with_targets(Y, partial=self._partial)
             X, Y = X[seen], Y[seen]
             weights = None if weights is None else arrays.row_weights(weights[seen], len(X))
+        check_values(self._loss, Y, weights)
         with enough_memory(self._remedy), one_thread():
             if stream is None:
                 scales = self._scales and self._loss.takes == "numbers"
@@ -234,8 +244,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def posterior_model_(self) -> Model:
         """`model_` with its posterior."""
-        if self._posterior_model is not None:
-            return self._posterior_model
+        if (kept := vars(self).get("_posterior_model")) is not None:
+            return kept
         with one_thread(), absent():
             fitted = self._kept
             if self._posterior_model is None:
@@ -266,6 +276,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
         those of a new target C f plus its noise, (n, q), for a row of mean weight."""
         check_is_fitted(self)
+        if return_std and self._loss.kind != "squared":
+            remedy = "posterior_model_.predict and .std are of f, such as a log rate, where there is a posterior"
+            raise InputError(f"return_std: a fit by loss {self._loss.kind} has no deviations of targets; {remedy}")
         if noise and not return_std:
             raise InputError("noise=True says what standard deviations hold; ask for return_std=True too")
         if not return_std and self._one_output:

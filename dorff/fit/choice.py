@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from dorff.data import RowBlock
+from dorff.errors import InputError
 from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
 from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
@@ -68,6 +69,25 @@ def solve_pass(plan: Plan, passed: PassResult) -> Fitted:
     with pinned():
         choice = choose(folds, each, ridges, by=by, per_output=per_output, counts=plan.counts)
     return Fitted(each, passed.folds, choice, plan.frozen().folds.held > 0)
+
+
+def check_targets(plan: Plan) -> None:
+    """InputError where the loss is not one of the data's targets; where it is of counts, or of 0 and 1, these are read
+    once before any pass: of rows that a fit uses."""
+    loss, dataset = loss_of(plan.job), plan.dataset
+    wanted = {"counts": "counts of 0 or more", "labels": "targets of 0 and 1, or classes"}.get(loss.takes)
+    if wanted is None or dataset.labels is not None:
+        return
+    for start in range(dataset.first, dataset.n, step := max(dataset.unit_rows, 2**14)):
+        rows = plan.spec.kept(dataset.block(start, min(start + step, dataset.n)))
+        rows = rows[rows.whole(partial=True)]
+        y = np.where(np.isfinite(rows.Y), rows.Y, 0.0)
+        bad = (y < 0) if loss.takes == "counts" else ~np.isin(y, (0.0, 1.0))
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            came = f"row {rows.numbers[row]}, column {dataset.target_columns[column]} has {y[row, column]:g}"
+            problem = f"solve.loss: {loss.kind} is for {wanted}, but {dataset.path}: {came}"
+            raise InputError(f"{problem}; mend it, or take another loss")
 
 
 def left_out_rows(plan: Plan) -> LeftOut:

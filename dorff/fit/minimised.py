@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dorff.data import RowBlock, open_dataset
+from dorff.data import RowBlock
 from dorff.engine import Engine
 from dorff.engine.base import stopping_on_signals
 from dorff.errors import IncompleteError, InputError, StoppedError
@@ -161,24 +161,17 @@ def _summary(plan: Plan, loss: Loss, done: Descended, passes: int) -> Config:
     return summary
 
 
-def check_targets(plan: Plan) -> None:
-    """InputError where the loss is not one of the data's targets; where it is of counts, or of 0 and 1, these are read
-    once, and nothing else, before any pass."""
-    loss, dataset = loss_of(plan.job), plan.dataset
-    wanted = {"counts": "counts of 0 or more", "labels": "targets of 0 and 1, or classes"}.get(loss.takes)
-    if wanted is None or dataset.labels is not None:
-        return
-    targets = open_dataset(str(dataset.path), inputs=dataset.targets, targets=None)
-    for start, stop in targets.cuts(max(targets.unit_rows, 2**16)):
-        if stop <= dataset.first:
-            continue
-        block = targets.block(start, stop)
-        bad = (block.X < 0) if loss.takes == "counts" else ~np.isin(block.X, (0.0, 1.0)) & ~np.isnan(block.X)
-        if bad.any():
-            row, column = np.argwhere(bad)[0]
-            came = f"row {block.numbers[row]}, column {dataset.target_columns[column]} has {block.X[row, column]:g}"
-            problem = f"solve.loss: {loss.kind} is for {wanted}, but {dataset.path}: {came}"
-            raise InputError(f"{problem}; mend it, or take another loss")
+def of_loss(minimised: Minimised, fitted: Fitted, *, auto: bool) -> list[str]:
+    """What is to be said of a fit by a loss: that it did not come to its end, or a ridge at the end of those given."""
+    sentences, tried = list[str](), [row["ridge"] for row in minimised.summary.get("table") or ()]
+    solution = fitted.fit.solution
+    if not solution.converged:
+        problem = f"the objective is not within solve.tolerance of its least after {minimised.passed.passes:,} passes"
+        sentences.append(f"{problem}; raise the tolerance, or the ridge")
+    if not auto and len(tried) > 1 and solution.ridge in (min(tried), max(tried)):
+        end = "smallest" if solution.ridge == min(tried) else "largest"
+        sentences.append(f"the ridge is the {end} tried, {solution.ridge:.3g}; set solve.ridge: auto")
+    return sentences
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,10 @@ import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
 from dorff.errors import IncompleteError, PatternsError, QuarantineError
-from dorff.fit.choice import build_model, posterior_of, r2_of, settings, solve_pass
+from dorff.fit.choice import build_model, check_targets, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.held import calibrate, held_by, judged
-from dorff.fit.minimised import Minimised, begin, check_targets, minimise, step
+from dorff.fit.minimised import Minimised, begin, minimise, of_loss, step
 from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_left, run_pass, sum_terms
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
@@ -173,7 +173,7 @@ def _solved(run: _FitRun) -> Solved | FitReport:
 
 def _by_loss(run: _FitRun, fitted: Fitted, passed: PassResult, of: dict[str, Any]) -> Solved:
     """The fit by squares is where the loss's begins, on an engine that stays open throughout."""
-    with _opened(run) as running:
+    with not_trimmed(run.plan), _opened(run) as running:
         minimised = minimise(run.plan, fitted, passed, running, run.progress)
         threads = running.threads
     run.peak.sample()
@@ -283,6 +283,8 @@ def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | Non
     how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
     more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
     more += solved.lattice_error[1]
+    if solved.minimised is not None:
+        more += of_loss(solved.minimised, fitted, auto=how["auto"])
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 

@@ -76,6 +76,9 @@ def tune(job: Job, *, engine: Engine | None = None, progress: Told = None, told:
 def _with_scores(plan: Plan) -> None:
     if plan.job.solve.descends:
         raise InputError(f"solve.solver: {plan.job.solve.solver} keeps no sums to choose from; tune with auto")
+    if plan.job.solve.other_loss:
+        remedy = "fit the job, whose ridge is the best by the loss, or leave loss out"
+        raise InputError(f"solve.loss: dorff tune compares by squares alone; {remedy}")
     if plan.costs.route == "streaming":
         remedy = "tune with fewer features (features.count), or set solve.route: direct or cg"
         raise InputError(f"solve.route: streaming keeps no sums to choose from; {remedy}")

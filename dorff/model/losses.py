@@ -50,6 +50,7 @@ class Loss(ABC):
     coupled: ClassVar[bool] = False
     likelihood: ClassVar[bool] = False
     centred: ClassVar[bool] = False
+    link: ClassVar[str] = ""  #: what f is of the targets, where it is not what is predicted
 
     @abstractmethod
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
@@ -190,6 +191,7 @@ class Poisson(Loss):
     kind = "poisson"
     takes = "counts"
     likelihood = True
+    link = "log rate"
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         beyond = np.maximum(f - STEEPEST, 0.0)
@@ -211,6 +213,7 @@ class Logistic(Loss):
     kind = "logistic"
     takes = "labels"
     likelihood = True
+    link = "log odds"
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         s = 2.0 * y - 1.0

@@ -56,7 +56,8 @@ class Shape:
     of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
     features on a lattice. An iteration solves `solves` systems, and of a lattice's it estimates GCV or the evidence
     of `estimates`, which takes `probe_bytes` more. So many `posteriors` are needed. A loss that is not the square is
-    evaluated so many times, at `values` of a row each, those of all folds together. `steps` are those of a descent."""
+    evaluated so many times, at `values` of a row each, those of all folds together; `curved` of them have a Gram
+    matrix of their own where a solver or a posterior wants the curvature. `steps` are those of a descent."""
 
     n: int
     size: Size
@@ -77,6 +78,7 @@ class Shape:
     posteriors: int = 0
     evaluations: int = 0
     values: int = 0
+    curved: int = 0
     steps: "Steps | None" = None
 
     @property
@@ -217,9 +219,16 @@ def _with_loss(way: Way, shape: Shape, means: Means) -> Way:
     worker = shape.read_bytes + 8 * shape.map_numbers + block + 4 * 8 * (width + 8) * values * (1 + size.folds)
     system = size.k if size.coupled else size.m
     driver = size.held + 8 * (5 * system**2 + 3 * width**2) + 8 * 2 * REMEMBERED * k * (1 + size.folds)
+    if shape.curved:  # squares in a leaf, and as they are added; then unpacked, beside the system
+        worker += 2 * shape.curved * 8 * width**2
+        driver += 3 * shape.curved * 8 * width**2 + 4 * 8 * size.k**2 + 8 * size.m * size.r * (size.r + size.q)
     row = size.m * means.pace.number + (4.0 * width + VALUE_WORK) * values / means.pace.thin
     seconds = shape.evaluations * BESIDE * shape.n * row / min(means.workers, shape.leaves)
     seconds += EIGH * float(system) ** 3 / means.pace.square
+    if shape.curved:
+        seconds += (
+            shape.evaluations / 2 * BESIDE * shape.n * shape.curved * width**2 / means.pace.square / means.workers
+        )
     flops = way.flops + shape.evaluations * shape.n * (shape.map_flops + 4.0 * width * values)
     disk = way.disk_bytes + 8 * (width + 8) * values * (shape.evaluations + 2 * shape.leaves)
     worker, driver = max(way.worker_bytes, worker), max(way.driver_bytes, driver + shape.beside_bytes)
@@ -234,10 +243,12 @@ def loss_passes(job: Job, *, kinked: bool) -> int:
     return each * (1 + (ridges if ridges > 1 else 0))
 
 
-def evaluations(job: Job, q: int, folds: int) -> tuple[int, int]:
-    """Of a job whose loss is not the square: how many passes it takes, and how many values of a row these see."""
+def evaluations(job: Job, q: int, folds: int) -> tuple[int, int, int]:
+    """Of a job whose loss is not the square: how many passes it takes, how many values of a row these see, and of how
+    many there are weighted Gram matrices (Newton's method, Laplace's approximation)."""
     loss = loss_of(job)
-    return loss_passes(job, kinked=loss.kinked), q * loss.levels * (1 + folds * (folds > 1))
+    curved = q * loss.levels if job.solve.solver == "newton" or job.solve.posterior is True else 0
+    return loss_passes(job, kinked=loss.kinked), q * loss.levels * (1 + folds * (folds > 1)), curved
 
 
 def _cg(shape: Shape, means: Means) -> Way:

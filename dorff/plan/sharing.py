@@ -17,6 +17,7 @@ from dorff.passes import Configs
 from dorff.plan.lengthscale import read_matrix
 from dorff.solvers import check_apart, check_output, learned_term
 from dorff.solvers.by_loss import Minimisation, check_loss
+from dorff.spec.checks import AUTO
 from dorff.spec.job import Job
 
 Kernels = Sequence[OperatorKernel]
@@ -74,12 +75,14 @@ def _check_loss(job: Job, dataset: Dataset, candidates: Kernels) -> None:
         remedy = "give data.targets: {classes: NAME}, or take another loss"
         raise InputError(f"solve.loss: {loss.kind} is for classes, but the targets are numbers; {remedy}")
     if job.solve.posterior is True and not (loss.likelihood and not loss.coupled):
-        problem = f"loss {loss.kind} is minus the logarithm of no density that each value has for itself"
+        problem = f"a fit by loss {loss.kind} has no posterior (Laplace's is of a likelihood of each value for itself)"
         raise InputError(f"solve.posterior: {problem}; leave it out, or take poisson or logistic")
+    if job.solve.posterior is True and job.solve.ridge != AUTO and 0.0 in job.solve.ridges:
+        raise InputError("solve.posterior: at ridge 0 it has no bounds; give a ridge above 0, or leave posterior out")
     if not job.solve.descends:
         Minimisation(loss, job.solve.solver)
     for kernel in candidates:
-        check_loss(loss, kernel)
+        check_loss(loss, kernel, intercept=job.solve.intercept)
 
 
 def check_kernels(job: Job, dataset: Dataset, candidates: Kernels, observe: FloatArray | None) -> None:

@@ -183,7 +183,7 @@ def _losses(model: Model, X: FloatArray, Y: FloatArray, weights: FloatArray, vie
     f, scale, C = model.predict(X, views=views), model.target_scale, model.observe
     if C is not None and not model.views:
         C = C.reshape(len(C), -1, loss.levels).sum(axis=2)  # of several quantiles it has one
-        if not np.array_equal(C, np.eye(*C.shape)):  # one scale is all targets'
+        if not np.array_equal(C, np.eye(C.shape[1])):  # one scale is all targets'
             f, scale = f @ np.kron(C, np.eye(loss.levels)).T, np.full(len(C) * loss.levels, scale[0])
     y = loss.spread(Y / scale[: f.shape[1] : loss.levels])
     there = np.isfinite(y)

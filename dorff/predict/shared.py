@@ -128,6 +128,14 @@ def check_uncertain(model: Model, version: Path, wanted: str) -> None:
     """InputError, naming the option that was `wanted`, where a model cannot say how sure it is."""
     if labels_of(model) is not None:
         raise InputError(f"{wanted}: {version} is a classifier, whose probabilities say how sure it is; leave it out")
+    if model.loss.kind == "quantiles":
+        remedy = "its quantiles are bands (predict: a column for each; score: the share below each); leave it out"
+        raise InputError(f"{wanted}: {version} has no deviations, but {remedy}")
+    if model.loss.kind != "squared":
+        remedy = "in Python `model.std` gives those of f, if it was fitted with posterior: true; leave it out"
+        raise InputError(
+            f"{wanted}: {version} was fitted by loss {model.loss.kind}, with no noise of targets; {remedy}"
+        )
     if model.posterior is None:
         remedy = "set solve.posterior: true in its job and fit again (sums that are kept are used again)"
         route = "Route `direct` has one, and `cg` of features on a lattice: set solve.route if the fit took another"

@@ -137,6 +137,9 @@ class Subject:
             if observations is None and model.held is not None:
                 place += f" (row {model.held.numbers[nearest]:,} of the data)"
         fitted = targets
+        if (link := model.loss.link) and "labels" not in model.info:  # f is drawn, and not what was observed
+            targets = tuple(ColumnLabel(f"{link} of {one.name}") for one in targets)
+            rows = None
         if model.observe is not None and not model.views:  # targets are no values of f
             rows, fitted = observations, _columns(data.get("fitted"), len(model.observe), "target ")
         return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted)

@@ -100,14 +100,15 @@ def quantile_plots(held: HeldSample, targets: Sequence[ColumnLabel], model: Mode
     targets. They are the model's, which was fitted to these rows too."""
     count, levels = min(len(targets), MOST_OUTPUTS), model.loss.levels
     f = model.predict(held.X).reshape(len(held.X), -1, levels)
+    middle = int(np.argmin(np.abs(np.array(getattr(model.loss, "quantiles", [0.5])) - 0.5)))
     figure = new_figure(max(4.6 * count, 5.5), 4.0)
     for j, axes in enumerate(figure.subplots(1, count, squeeze=False)[0]):
-        order = np.argsort(f[:, j, levels // 2], kind="stable")
+        order = np.argsort(f[:, j, middle], kind="stable")
         place = np.arange(len(order))
         axes.plot(place, held.Y[order, j], ".", ms=3, color=INK, alpha=0.5, mew=0)
         for k in range(levels // 2):
             axes.fill_between(place, f[order, j, k], f[order, j, -1 - k], color=LINES[0], alpha=0.25, lw=0)
-        axes.plot(place, f[order, j, levels // 2], color=ACCENT, lw=1.2)
+        axes.plot(place, f[order, j, middle], color=ACCENT, lw=1.2)
         axes.grid(color=FAINT, alpha=0.3, lw=0.6)
         label_axes(axes, ColumnLabel("held-out rows in order"), targets[j].label)
     return png(figure)

@@ -31,7 +31,8 @@ from dorff.solvers.uncertainty import posterior
 
 STEP: Final = 10.0  # from ridge to ridge, where they are left to the rows
 MOST_RIDGES: Final = 7  # of these
-ROUGH: Final = 3.0  # times the tolerance, of fits that only choose
+ROUGH: Final = 10.0  # times the tolerance, of fits that only choose
+LEFT: Final = 4.0  # times the tolerance: what may be left to gain where an iteration has ended well
 SOLVERS: Final = ("auto", "lbfgs", "newton")
 
 
@@ -43,7 +44,7 @@ class Minimisation:
 
     loss: Loss
     solver: str = "auto"
-    tolerance: float = 1e-3
+    tolerance: float = 1e-4
     ridges: tuple[float, ...] | None = None
     held: tuple[int, ...] = ()
 
@@ -80,9 +81,8 @@ class Descended:
 
     @property
     def left(self) -> float:
-        """What is left to gain, about: half the squared slope in coordinates in which the Hessian is about 1."""
-        slope = Frame.at(self.problem, self.state).slope(self.state)
-        return 0.5 * float(slope @ slope) + self.state.excess
+        """What is left to gain, about."""
+        return left_to_gain(self.problem, self.state)
 
     @property
     def below(self) -> FloatArray | None:
@@ -108,11 +108,14 @@ def _unseen(state: State, passes: int) -> None:
     """Nobody is told."""
 
 
-def check_loss(loss: Loss, kernel: OperatorKernel) -> None:
-    """InputError for a kernel whose outputs do not go with the loss."""
+def check_loss(loss: Loss, kernel: OperatorKernel, *, intercept: bool) -> None:
+    """InputError for a kernel whose outputs do not go with the loss, and for quantiles that cannot differ."""
+    if isinstance(loss, Quantiles) and loss.levels > 1 and loss.coupling == 0 and not intercept:
+        problem = "quantiles of coupling 0 are constants apart, which intercept: false does not allow"
+        raise InputError(f"loss: {problem}; give a coupling above 0, or an intercept")
     outputs = [base.output for _, base in kernel.terms() if isinstance(base, Decomposable)]
     if loss.centred and not all(isinstance(one, Simplex) for one in outputs):
-        problem = "needs values along the codes of the classes, and kernel.output is not simplex"
+        problem = "needs values along the codes of the classes: output simplex of the kernel (coding, of an estimator)"
         raise InputError(f"loss: {loss.kind} {problem}; set it, or take hinge or multinomial")
     if loss.levels > 1 and (len(outputs) < len(kernel.terms()) or kernel.V > 1):
         problem = "are for kernels that are a scalar kernel times a matrix"
@@ -143,7 +146,7 @@ def descend(
     several = how.ridges is None or len(how.ridges) > 1
     folds = sorted(problem.sizes) if several else [fold for fold in how.held if fold in problem.sizes]
     if several and len(folds) < 2:
-        remedy = "deal rows to folds (select: kfold, cv=5), or give one ridge"
+        remedy = "give one ridge, or more rows, dealt to folds (select: kfold, cv=5)"
         raise InputError(f"loss: several ridges are compared by the loss of rows held out, and none are; {remedy}")
     rough = replace(how, tolerance=ROUGH * how.tolerance)
     if not several:
@@ -155,10 +158,17 @@ def descend(
     state, *left = states
     slopes = _held(problem, states)[1:] if folds else None
     state = _polished(evaluator, rows.curved, how, state, shown)
-    converged = evaluator.count < evaluator.most
+    enough = LEFT * how.tolerance * abs(state.value)
+    converged = evaluator.count < evaluator.most and left_to_gain(problem, state) <= enough
     others = {fold: _fit(setting, problem, one, how, fit) for fold, one in zip(folds, left, strict=True)}
     final = _fit(setting, problem, state, how, fit, converged=converged)
     return Descended(final, others, tuple(table), state, evaluator.count, converged, problem, slopes)
+
+
+def left_to_gain(problem: LossProblem, state: State) -> float:
+    """Half the squared slope in coordinates in which the Hessian is about 1, and what the width of a kink costs."""
+    slope = Frame.at(problem, state).slope(state)
+    return 0.5 * float(slope @ slope) + state.excess
 
 
 class _Shown:

@@ -24,6 +24,7 @@ from dorff.solvers.system import BorderedSums, PenaltyTerm, assembled
 #: At columns V (m + 1, c), at a width: of each fold the slopes' sums (m + 1 + BESIDE, c), see `passes.slopes`.
 Ask = Callable[[FloatArray, float], Mapping[int, FloatArray]]
 LEAST_CURVATURE: Final = 1e-3
+FLAT: Final = 1e-13  # of the steepest axis: at ridge 0 others are no steeper
 MOST_PASSES: Final = 1000
 #: Of a loss with a kink: a narrow one is where few rows are, and across them all that curves is the ridge.
 MOST_OF_KINKS: Final = 0.5
@@ -156,7 +157,8 @@ class Frame:
     @cached_property
     def _roots(self) -> FloatArray:
         axes = self.problem.axes
-        return np.sqrt(np.maximum(self.curvature * axes.rows + axes.more + 2.0 * self.ridge, 1e-300))
+        curves = self.curvature * axes.rows + axes.more + 2.0 * self.ridge
+        return np.asarray(np.sqrt(np.maximum(curves, FLAT * max(float(curves.max()), 1e-300))))
 
     def point(self, z: FloatArray) -> tuple[FloatArray, FloatArray]:
         """h (m, r) and b (P,)."""

@@ -148,7 +148,7 @@ class Solve(Part):
     calibrate: Annotated[bool, Idle(_numbers)] = True
     loss: Annotated[str | Part, Keyed(LOSSES)] = "squared"
     solver: Annotated[str, OneOf("auto", "lbfgs", "newton", *_DESCENTS), Idle(_of_squares)] = "auto"
-    tolerance: Annotated[Positive, Idle(_stepped)] = 1e-3
+    tolerance: Annotated[Positive, Idle(_stepped)] = 1e-4
     epochs: Annotated[int, within(1), Idle(_unstepped)] = 10
     batch: Annotated[int, within(1), Idle(_unstepped)] = 256
 
