@@ -244,7 +244,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def posterior_model_(self) -> Model:
         """`model_` with its posterior."""
-        if (kept := vars(self).get("_posterior_model")) is not None:
+        kept: Model | None = vars(self).get("_posterior_model")
+        if kept is not None:
             return kept
         with one_thread(), absent():
             fitted = self._kept

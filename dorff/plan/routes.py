@@ -32,7 +32,7 @@ KINKED_PASSES: Final = 40
 RIDGES: Final = 4  # that are tried where they are left to the rows
 VALUE_COPIES: Final = 14  # of a block's values, with slopes, targets and what they are made of
 VALUE_WORK: Final = 200.0  # flops of a value's loss and slope
-REMEMBERED: Final = 40  # vectors of coefficients
+REMEMBERED: Final = 52  # vectors of coefficients
 LATTICE_ITERATIONS: Final = 100  # of those on a lattice: 15 to 500 by kernel and ridge
 WHOLE_ITERATIONS: Final = 5  # where all of the system is factored
 ITERATIONS: Final = 30  # of conjugate gradients on moments, and the sketch's columns: 32 to 1024 by kernel and ridge
@@ -214,11 +214,12 @@ def _with_loss(way: Way, shape: Shape, means: Means) -> Way:
     """The same with a loss's evaluations, each a pass: slopes of every value, and in the driver the axes of the system
     with what an iteration remembers."""
     size, values, width = shape.size, shape.values, shape.size.width
-    rows, k = product_rows(width), size.k * max(1, values // (size.q * (1 + size.folds)))
+    fits = 1 + size.folds * (size.folds > 1)
+    rows, k = product_rows(width), size.m * size.r * (values // (size.q * fits))
     block = 8 * rows * (width + 8 + VALUE_COPIES * values)
     worker = shape.read_bytes + 8 * shape.map_numbers + block + 4 * 8 * (width + 8) * values * (1 + size.folds)
     system = size.k if size.coupled else size.m
-    driver = size.held + 8 * (5 * system**2 + 3 * width**2) + 8 * 2 * REMEMBERED * k * (1 + size.folds)
+    driver = size.held + 8 * (5 * system**2 + 3 * width**2) + 8 * 2 * REMEMBERED * k * fits
     if shape.curved:  # squares in a leaf, and as they are added; then unpacked, beside the system
         worker += 2 * shape.curved * 8 * width**2
         driver += 3 * shape.curved * 8 * width**2 + 4 * 8 * size.k**2 + 8 * size.m * size.r * (size.r + size.q)

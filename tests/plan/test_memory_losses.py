@@ -12,8 +12,19 @@ from cases import traced
 
 from dorff.engine import SerialEngine
 from dorff.fit import fit
-from dorff.plan import make_plan
+from dorff.kernels.scalar import FloatArray
+from dorff.model.losses import Huber
+from dorff.model.weights import OperatorWeights
+from dorff.passes import Leaf, Question
+from dorff.passes.sweep import Sweep
+from dorff.plan import freeze_constants, make_plan
 from dorff.plan.costs import DRIVER_BYTES
+from dorff.plan.routes import Means, Shape, Way, choose_route, evaluations
+from dorff.plan.seconds import Pace
+from dorff.plan.sharing import loss_of
+from dorff.solvers import Size
+from dorff.solvers.minimise import lbfgs
+from dorff.solvers.objective import Attempt, Evaluator, LossProblem, State
 from dorff.spec.job import Job
 
 GAUSSIAN = {"type": "gaussian", "lengthscale": 2.0}
@@ -26,6 +37,7 @@ CASES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "folds": (4096, 4, 1024, {"solve": {"loss": LEVELS, **KFOLD}}),
     "coupled": (4096, 3, 256, {"kernel": {"type": "divergence_free", "scalar": GAUSSIAN}, "solve": {"loss": "huber"}}),
     "newton": (4096, 4, 512, {"solve": {"loss": {"huber": 0.5}, "solver": "newton"}}),
+    "laplace of many": (2048, 40, 256, {"solve": {"loss": "poisson", "posterior": True}}),
     "newton, coupled": (
         4096, 3, 256,
         {"kernel": {**PLAIN, "output": {"matrix": [[2, 1, 0], [1, 2, 1], [0, 1, 2]]}},
@@ -53,8 +65,12 @@ def made_job(name: str, tmp_path: Path) -> Job:
         y[::5, 0] = np.nan
         y[1::7, 1] = np.nan
     codes = np.argmax(X @ rng.standard_normal((3, q)), axis=1)[:, None]
+    return job_of(tmp_path, {"x": X, "y": y, "classes": codes}, m, parts)
+
+
+def job_of(tmp_path: Path, arrays: dict[str, Any], m: int, parts: dict[str, Any]) -> Job:
     group = zarr.open_group(str(tmp_path / "data.zarr"), mode="w")
-    for key, values in {"x": X, "y": y, "classes": codes}.items():
+    for key, values in arrays.items():
         group.create_array(key, data=values, chunks=(1024, values.shape[1]))
     return Job.model_validate(
         {
@@ -73,3 +89,59 @@ def test_a_fit_by_a_loss_holds_what_is_said(name: str, tmp_path: Path) -> None:
     held = traced(lambda: fit(made, engine=SerialEngine()))
     planned = plan.costs.peak_bytes - DRIVER_BYTES
     assert 0.1 * planned < held <= planned, (held / 2**20, planned / 2**20)
+
+
+def way(made: Job, size: Size, **more: int) -> Way:
+    """How the loss of a job is planned for a system of this size, of which nothing else is held."""
+    given: dict[str, Any] = {
+        "n": 10_000, "leaves": 1, "map_numbers": 0, "map_flops": 1.0, "leaf_bytes": 0, "solve_bytes": 0,
+        "disk_bytes": 0, "read_bytes": 0,
+    }  # fmt: skip
+    times, values, curved = evaluations(made, size.q, size.folds)
+    shape = Shape(**{**given, **more}, size=size, evaluations=times, values=values, curved=curved)
+    return choose_route(made, shape, Means(workers=1, worker_memory=1e12, pace=Pace.nominal(size.m, 1.0))).way
+
+
+@pytest.mark.parametrize(("q", "m", "curved"), [(120, 64, False), (24, 512, True)], ids=["values", "curvature"])
+def test_a_pass_holds_what_is_said_of_its_values(q: int, m: int, curved: bool, tmp_path: Path) -> None:
+    """Where these, or squares weighed by their curvature, are most of what a leaf holds."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((4096, 2)), rng.standard_normal((4096, q))
+    solve = {"loss": "huber", "solver": "newton"} if curved else {"loss": LEVELS}
+    made = job_of(tmp_path, {"x": X, "y": Y}, m, {"solve": solve})
+    plan = make_plan(made)
+    frozen, loss = freeze_constants(plan), loss_of(made)
+    V = 0.1 * rng.standard_normal((frozen.features.m + 1, q * loss.levels))
+    place = Sweep(frozen.directory / "sweeps" / "solve" / "one", "one")
+    place.write(frozen, V, Question(V, loss, (1.0,) * q, 0.5 if loss.kinked else 0.0, curved).config())
+    held = traced(lambda: place.leaf(plan.dataset, Leaf(0, 0, plan.dataset.n)))
+    planned = way(made, Size(frozen.features.m, q, q, False), read_bytes=3 * plan.dataset.unit_bytes()).worker_bytes
+    assert 0.3 * planned < held <= planned, (held / 2**20, planned / 2**20)
+
+
+@pytest.mark.parametrize(("m", "q"), [(1024, 1), (128, 160)], ids=["axes", "steps"])
+def test_an_iteration_holds_what_is_said(m: int, q: int) -> None:
+    """Where the axes of the system, or the steps that are remembered, are most of what the driver holds."""
+    rng = np.random.default_rng(0)
+    F = rng.standard_normal((2 * m, m))
+    S, mean = F.T @ F / len(F), np.zeros(m)
+    weights = OperatorWeights(np.ones(m), np.eye(q)[None])
+    y = np.abs(rng.standard_normal((len(F), q)))
+    loss = Huber(0.3)
+
+    def ask(V: FloatArray, width: float) -> dict[int, FloatArray]:
+        terms = loss.terms(F @ V[:-1] + V[-1], y)
+        beside = np.array([terms.value.sum(0), terms.smooth.sum(0), terms.slope.sum(0), terms.curvature.sum(0)])
+        return {0: np.vstack([F.T @ terms.slope, terms.slope.sum(0), beside])}
+
+    start = np.zeros((m, q)), np.zeros(q)
+
+    def least() -> list[State]:
+        problem = LossProblem(loss, weights, np.eye(q), (), True, mean, S, {0: float(len(F))}, start)
+        return lbfgs(Evaluator(problem, ask), [Attempt(1e-4)], [start], 1e-9)
+
+    least()
+    given = {"data": {"store": "a"}, "solve": {"loss": {"huber": 0.3}}, "state": "s", "model": "m"}
+    planned = way(Job.model_validate(given), Size(m, q, q, False)).driver_bytes
+    held = traced(least)
+    assert 0.3 * planned < held <= planned, (held / 2**20, planned / 2**20)
