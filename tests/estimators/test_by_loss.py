@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dorff import ORFFClassifier, ORFFRegressor, frequencies, kernels
+from dorff import ORFFClassifier, ORFFRegressor, frequencies, graphs, kernels
 from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model.losses import Huber, as_loss
@@ -172,6 +172,35 @@ def test_views_and_observations() -> None:
     C = [[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]]
     seen = regressor("huber", observe=C).fit(X, Y)
     assert seen.predict(X).shape == (N, 3) and seen.score(X, Y) > 0.3
+
+
+def test_a_term_couples_outputs_and_not_quantiles() -> None:
+    """Of the identity over rows the term is written out: each quantile's f_i^T Q f_i."""
+    Q, loss, weight = np.array([[2.0, 1.0], [1.0, 1.0]]), {"quantiles": [0.3, 0.5, 0.9]}, 1e-4
+    term = graphs.Manifold(graphs.Identity(), weight=weight, outputs=Q)
+    one = regressor(loss, manifold=term, tol=1e-5).fit(X, Y)
+    f = one.model_.predict(X).reshape(N, 2, 3)
+    added = weight * float(np.einsum("npj,pq,nqj->", f, Q, f))
+    assert one.objective_ == pytest.approx(objective(one, loss, Y) + added, rel=1e-9) and added > 0.01 * one.objective_
+
+
+def test_a_laplace_posterior_counts_terms() -> None:
+    weight, ridge = 1e-5, 1e-3
+    one = regressor("poisson", manifold=graphs.Manifold(graphs.Identity(), weight=weight), ridge=ridge, tol=1e-9)
+    one.fit(X, COUNTS)
+    F = np.hstack([one.model_.feature_map.transform(X), np.ones((N, 1))])
+    for output in range(2):
+        rate = np.exp(one.model_.predict(X)[:, output])
+        H = (F * rate[:, None]).T @ F + 2.0 * N * (weight * F.T @ F + ridge * np.diag([1.0] * (F.shape[1] - 1) + [0.0]))
+        exact = np.sqrt(np.einsum("nk,kj,nj->n", F[:20], np.linalg.inv(H), F[:20]))
+        np.testing.assert_allclose(one.posterior_model_.std(X[:20])[:, output], exact, rtol=1e-6)
+
+
+def test_targets_are_compared_with_the_quantile_nearest_to_the_median() -> None:
+    for levels, at in (([0.4, 0.8, 0.9], 0), ([0.05, 0.1, 0.2], 2)):
+        one = regressor({"quantiles": levels}, tol=1e-3).fit(X, Y[:, 0])
+        f = one.model_.predict(X)
+        np.testing.assert_allclose(one.model_.observed(f)[:, 0], f[:, at])
 
 
 def test_newton_comes_to_the_same() -> None:
