@@ -146,7 +146,7 @@ def descend(
     several = how.ridges is None or len(how.ridges) > 1
     folds = sorted(problem.sizes) if several else [fold for fold in how.held if fold in problem.sizes]
     if several and len(folds) < 2:
-        remedy = "give one ridge, or more rows, dealt to folds (select: kfold, cv=5)"
+        remedy = "give one ridge, or more rows than one sample, dealt to folds (select: kfold, cv=5)"
         raise InputError(f"loss: several ridges are compared by the loss of rows held out, and none are; {remedy}")
     rough = replace(how, tolerance=ROUGH * how.tolerance)
     if not several:
