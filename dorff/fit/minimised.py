@@ -22,13 +22,12 @@ from dorff.engine import Engine
 from dorff.engine.base import stopping_on_signals
 from dorff.errors import IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import stop_requested
-from dorff.fit.choice import no_target
 from dorff.fit.passes import Fitted, PassResult, Told
 from dorff.fit.streaming import RowsDone, borders_of, sample_of
 from dorff.kernels import OperatorKernel
 from dorff.model import Posterior
 from dorff.model.losses import Loss, Poisson, Quantiles
-from dorff.moments import FloatArray, IntArray, Moments, by_fold, pinned, pooled, unseen
+from dorff.moments import FloatArray, IntArray, Moments, by_fold, pinned, pooled
 from dorff.passes import Pass, Question, Sweeper, read_ahead, usable
 from dorff.plan import Plan
 from dorff.plan.routes import loss_passes, run_rows
@@ -204,11 +203,8 @@ def begin(plan: Plan, setting: Setting, engine: Engine, progress: Told = None) -
     pace.passes(0, 1 + plan.job.solve.epochs)
     stamp = plan.dataset.stamp(plan.dataset.first, plan.dataset.n)
     with pinned():
-        if not (borders := borders_of(sweeper, frozen)):
-            raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
+        borders = borders_of(sweeper, frozen, plan)
         corners = [border.corner for border in borders]
-        for target in unseen([corners]):
-            raise InputError(no_target(plan, target))
         scale, loss = setting.scaling(corners), loss_of(plan.job)
         kernel = levelled(setting.fixed(corners), loss)
         problem, shift = _problem(setting, borders, kernel, loss)

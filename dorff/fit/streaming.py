@@ -67,11 +67,8 @@ def fit_streaming(
     solve = hashlib.sha256(json.dumps([frozen.hash, tolerance, words], sort_keys=True).encode()).hexdigest()[:16]
     sweeper = Sweeper(frozen, solve, plan.dataset, plan.leaves, engine, pace.rows)
     with pinned():
-        if not (borders := borders_of(sweeper, frozen)):
-            raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
+        borders = borders_of(sweeper, frozen, plan)
         corners = [border.corner for border in borders]
-        for target in unseen([corners]):
-            raise InputError(no_target(plan, target))
         kernel, system = system_of(frozen, setting, borders, sweeper)
         wanted = sample_rows(frozen.features.m, 1 if system.apart else plan.dataset.q, n)
         preconditioner = Sampled(system, sample_of(plan, frozen, wanted)[0], system.problem.l * ridge)
@@ -127,12 +124,17 @@ class RowsDone:
             self._progress(self._done * self._n + count, max(self._expected, self._done + (count > 0)) * self._n)
 
 
-def borders_of(sweeper: Sweeper, frozen: Pass) -> list[Border]:
-    """What the first pass gives: the sums' columns of ones and of targets."""
+def borders_of(sweeper: Sweeper, frozen: Pass, plan: Plan) -> list[Border]:
+    """What the first pass gives: the sums' columns of ones and of targets. InputError (no rows, a target of none)."""
     m, q = frozen.features.m, len(frozen.constants.y0)
     V = np.zeros((m + 1 + q, 1 + q))
     V[m:] = np.eye(1 + q)
-    return [Border(m, part.n, part.y0, part.values, part.observed) for part in sweeper.products(V)]
+    borders = [Border(m, part.n, part.y0, part.values, part.observed) for part in sweeper.products(V)]
+    if not borders:
+        raise InputError(f"{plan.dataset.path}: no rows are left to fit; every row was dropped or there are none")
+    for target in unseen([[border.corner for border in borders]]):
+        raise InputError(no_target(plan, target))
+    return borders
 
 
 def sample_of(plan: Plan, frozen: Pass, wanted: int) -> tuple[Sample, FloatArray]:
