@@ -83,19 +83,13 @@ def loss_of(value: Any, *, classes: bool) -> Loss:
 
 
 def check_values(loss: Loss, Y: Rows, weights: FloatArray | None) -> None:
-    """InputError where targets Y (n, q) of rows that weigh anything, by weights (n,), are none of the loss: counts
-    below 0, or others than 0 and 1."""
-    wanted = {"counts": "counts of 0 or more", "labels": "targets of 0 and 1"}.get(loss.takes)
-    if wanted is None:
-        return
-    for start, values in _parts(Y):
-        bad = (values < 0) if loss.takes == "counts" else ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)
+    """InputError where targets Y (n, q) of rows that weigh anything, by weights (n,), are not what the
+    loss wants."""
+    for start, values in _parts(Y) if loss.wants else ():
+        seen = values
         if weights is not None:
-            bad &= weights[start : start + len(values), None] > 0
-        if bad.any():
-            row, column = np.argwhere(bad)[0]
-            came = f"y, row {start + row}, column {column} has {values[row, column]:g}"
-            raise InputError(f"loss: {loss.kind} is for {wanted}, but {came}; mend it, or take another loss")
+            seen = np.where(weights[start : start + len(values), None] > 0, values, np.nan)
+        loss.check(seen, "loss", "y, ", range(start, start + len(seen)), range(seen.shape[1]))
 
 
 def _parts(Y: Rows) -> Iterator[tuple[int, FloatArray]]:

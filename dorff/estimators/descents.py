@@ -142,7 +142,7 @@ class Stochastic(ORFFEstimator, ABC):
 
     def _descend(self, X: Rows, Y: Targets, weights: FloatArray | None, class_weight: FloatArray | None = None) -> None:
         """As many passes over X (n, d) and Y (n, q) as are due, from where earlier calls came to."""
-        n, whole = int(X.shape[0]), vars(self).get("_whole", False)
+        n, whole, loss = int(X.shape[0]), vars(self).get("_whole", False), self._loss
         course: Course | None = self._stream
         with one_thread(), np.errstate(over="ignore", invalid="ignore"):
             course = self._first(X, Y, weights, class_weight) if course is None else course
@@ -152,7 +152,7 @@ class Stochastic(ORFFEstimator, ABC):
             for _ in range(epochs):
                 for x, y, rows in batches(X, Y, (course.drawing.seed, course.passes), self.batch_size):
                     w = np.ones(len(rows)) if weights is None else weights[rows]
-                    self._check_targets(y, rows)
+                    loss.check(y, "loss", "y, ", rows, range(y.shape[1]))
                     course.add(x, y, w if class_weight is None else w * (y @ class_weight))
                 course.passes, course.rows = course.passes + 1, course.rows + n
         self._stream = self._course = course
@@ -204,12 +204,6 @@ class Stochastic(ORFFEstimator, ABC):
         """b (p,) to begin with, for scaled targets y (n, q)."""
         counts = self._loss.takes == "counts" and self.intercept
         return np.full(p, np.log(max(float(y.mean()), 1e-3))) if counts else np.zeros(p)
-
-    def _check_targets(self, Y: FloatArray, rows: IntArray) -> None:
-        if self._loss.takes == "counts" and (Y < 0).any():
-            row = int(rows[int(np.argmax((Y < 0).any(axis=1)))])
-            problem = f"y, row {row}: loss {self._loss.kind} wants counts, 0 or more"
-            raise InputError(f"{problem}, got {Y.min()}; mend the data or use another loss")
 
 
 def _sampled(

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from dorff.data import RowBlock
-from dorff.errors import InputError
 from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
 from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
@@ -75,19 +74,13 @@ def check_targets(plan: Plan) -> None:
     """InputError where the loss is not one of the data's targets; where it is of counts, or of 0 and 1, these are read
     once before any pass: of rows that a fit uses."""
     loss, dataset = loss_of(plan.job), plan.dataset
-    wanted = {"counts": "counts of 0 or more", "labels": "targets of 0 and 1, or classes"}.get(loss.takes)
-    if wanted is None or dataset.labels is not None:
+    if not loss.wants or dataset.labels is not None:
         return
     for start in range(dataset.first, dataset.n, step := max(dataset.unit_rows, 2**14)):
         rows = plan.spec.kept(dataset.block(start, min(start + step, dataset.n)))
         rows = rows[rows.whole(partial=True)]
         y = np.where(np.isfinite(rows.Y), rows.Y, 0.0)
-        bad = (y < 0) if loss.takes == "counts" else ~np.isin(y, (0.0, 1.0))
-        if bad.any():
-            row, column = np.argwhere(bad)[0]
-            came = f"row {rows.numbers[row]}, column {dataset.target_columns[column]} has {y[row, column]:g}"
-            problem = f"solve.loss: {loss.kind} is for {wanted}, but {dataset.path}: {came}"
-            raise InputError(f"{problem}; mend it, or take another loss")
+        loss.check(y, "solve.loss", f"{dataset.path}: ", rows.numbers, dataset.target_columns)
 
 
 def left_out_rows(plan: Plan) -> LeftOut:

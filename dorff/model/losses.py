@@ -8,7 +8,7 @@ from below, which gives a duality gap without another pass (`solvers.minimise`).
 Targets are in scaled units, as the fit has them; one-hot rows of classes stay ones and zeros."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Final, NamedTuple
@@ -27,6 +27,7 @@ log_softmax = lazily("scipy.special", "log_softmax")
 ndtri = lazily("scipy.special", "ndtri")
 
 STEEPEST: Final = 30.0  # log rates above it go on as a parabola: exp of more has no use, and overflows
+MOST_COUNT: Final = 1e13  # its rate is below exp(STEEPEST)
 
 
 class Terms(NamedTuple):
@@ -51,6 +52,7 @@ class Loss(ABC):
     likelihood: ClassVar[bool] = False
     centred: ClassVar[bool] = False
     link: ClassVar[str] = ""  #: what f is of the targets, where it is not what is predicted
+    wants: ClassVar[str] = ""  #: what targets that are numbers have to be, where not all will do
 
     @abstractmethod
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
@@ -59,6 +61,17 @@ class Loss(ABC):
     def product(self, f: FloatArray, y: FloatArray, v: FloatArray, width: float = 0.0) -> FloatArray:
         """(n, c): the second derivative at f, of the smooth loss, times directions v (n, c)."""
         return self.terms(f, y, width).curvature * v
+
+    def bad(self, y: FloatArray) -> npt.NDArray[np.bool_]:
+        """Where targets y (n, q) are not what it `wants`; those missing (NaN) are no fault."""
+        return np.zeros(y.shape, dtype=bool)
+
+    def check(self, y: FloatArray, argument: str, place: str, rows: npt.ArrayLike, columns: Sequence[Any]) -> None:
+        """InputError where a target is not what is wanted, by the numbers of its row and the name of its column."""
+        if self.wants and (bad := self.bad(y)).any():
+            row, column = np.argwhere(bad)[0]
+            came = f"{place}row {np.asarray(rows)[row]}, column {columns[column]} has {y[row, column]:g}"
+            raise InputError(f"{argument}: {self.kind} is for {self.wants}, but {came}; mend it, or take another loss")
 
     @property
     def levels(self) -> int:
@@ -192,6 +205,10 @@ class Poisson(Loss):
     takes = "counts"
     likelihood = True
     link = "log rate"
+    wants = f"counts from 0 to {MOST_COUNT:g}"
+
+    def bad(self, y: FloatArray) -> npt.NDArray[np.bool_]:
+        return np.asarray((y < 0) | (y > MOST_COUNT))
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         beyond = np.maximum(f - STEEPEST, 0.0)
@@ -206,12 +223,21 @@ class Poisson(Loss):
         return np.asarray(np.exp(np.minimum(f, 700.0)))
 
 
+class _OfLabels(Loss):
+    """Of classes, each output for itself; or of numbers that are 0 and 1."""
+
+    takes = "labels"
+    wants = "classes, or targets of 0 and 1"
+
+    def bad(self, y: FloatArray) -> npt.NDArray[np.bool_]:
+        return np.asarray(~np.isin(y, (0.0, 1.0)) & ~np.isnan(y))
+
+
 @dataclass(frozen=True)
-class Logistic(Loss):
+class Logistic(_OfLabels):
     """log(1 + exp(-s f)) of each output for itself, s = 2 y - 1: of classes, each against all others."""
 
     kind = "logistic"
-    takes = "labels"
     likelihood = True
     link = "log odds"
 
@@ -253,11 +279,10 @@ class Multinomial(Loss):
 
 
 @dataclass(frozen=True)
-class Hinge(Loss):
+class Hinge(_OfLabels):
     """max(0, 1 - s f) of each output for itself, s = 2 y - 1."""
 
     kind = "hinge"
-    takes = "labels"
     kinked = True
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
@@ -271,11 +296,10 @@ class Hinge(Loss):
 
 
 @dataclass(frozen=True)
-class SquaredHinge(Loss):
+class SquaredHinge(_OfLabels):
     """max(0, 1 - s f)^2 of each output for itself, s = 2 y - 1."""
 
     kind = "squared_hinge"
-    takes = "labels"
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         s = 2.0 * y - 1.0

@@ -225,8 +225,9 @@ def test_a_search_over_losses() -> None:
 @pytest.mark.parametrize(
     ("loss", "y", "sentence"),
     [
-        ("poisson", Y, "loss: poisson is for counts of 0 or more, but y, row 1, column 1 has -"),
-        ("logistic", COUNTS, "loss: logistic is for targets of 0 and 1, but y, row "),
+        ("poisson", Y, "loss: poisson is for counts from 0 to 1e.13, but y, row 1, column 1 has -"),
+        ("poisson", np.where(COUNTS > 1, 2e13, 0.0), "loss: poisson is for counts from 0 to 1e.13, but .* has 2e.13;"),
+        ("logistic", COUNTS, "loss: logistic is for classes, or targets of 0 and 1, but y, row "),
         ("multinomial", Y, "loss: multinomial is for classes; use ORFFClassifier, or take another loss"),
         ({"quantiles": [1.5]}, Y, "quantiles: wanted a list of numbers between 0 and 1, got"),
         ("nosuch", Y, "loss must be one of squared, huber"),
@@ -235,7 +236,7 @@ def test_a_search_over_losses() -> None:
 def test_a_loss_that_does_not_fit_is_refused(loss: Any, y: FloatArray, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=sentence):
         regressor(loss).fit(X, y)
-    if sentence.startswith("loss: ") and "classes" not in sentence:
+    if sentence.startswith("loss: ") and "Classifier" not in sentence:
         with pytest.raises(InputError, match=sentence[:30]):
             regressor(loss).fit(da.from_array(X, chunks=(300, 2)), da.from_array(y, chunks=(300, 2)))
 

@@ -354,8 +354,8 @@ def test_the_plan_tells_passes_and_what_goes_on_says_so(store: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("loss", "data", "more", "sentence"),
     [
-        ("poisson", {}, {}, "solve.loss: poisson is for counts of 0 or more, but .*row 0, column y0 has -"),
-        ("logistic", {"targets": "counts"}, {}, "solve.loss: logistic is for targets of 0 and 1, or classes, but"),
+        ("poisson", {}, {}, "solve.loss: poisson is for counts from 0 to 1e.13, but .*row 0, column y0 has -"),
+        ("logistic", {"targets": "counts"}, {}, "solve.loss: logistic is for classes, or targets of 0 and 1, but"),
         ("multinomial", {}, {}, "solve.loss: multinomial is for classes, but the targets are numbers; give"),
         ("huber", CLASSES, {}, "solve.loss: huber is for numbers, but data.targets are classes; take"),
         (
