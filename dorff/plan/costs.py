@@ -145,7 +145,7 @@ def estimate(
         dataset.rows, largest, len(leaves), recipe.numbers, recipe.flops, leaf + 16 * MiB, solving, disk, read, beside,
         work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), folds), light,
         solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.posteriors,
-        *(evaluations(job, q, folds) if job.solve.other_loss else (0, 0, 0)), steps_of(job, dataset),
+        *(evaluations(job, q, folds) if job.solve.other_loss else (0, 0, 0, 0)), steps_of(job, dataset),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:

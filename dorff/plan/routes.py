@@ -56,8 +56,8 @@ class Shape:
     of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
     features on a lattice. An iteration solves `solves` systems, and of a lattice's it estimates GCV or the evidence
     of `estimates`, which takes `probe_bytes` more. So many `posteriors` are needed. A loss that is not the square is
-    evaluated so many times, at `values` of a row each, those of all folds together; `curved` of them have a Gram
-    matrix of their own where a solver or a posterior wants the curvature. `steps` are those of a descent."""
+    evaluated so many times, at `values` of a row each, those of all folds together; in `squares` passes `curved` values
+    have a Gram matrix each, weighed by the curvature. `steps` are those of a descent."""
 
     n: int
     size: Size
@@ -79,6 +79,7 @@ class Shape:
     evaluations: int = 0
     values: int = 0
     curved: int = 0
+    squares: int = 0
     steps: "Steps | None" = None
 
     @property
@@ -226,11 +227,9 @@ def _with_loss(way: Way, shape: Shape, means: Means) -> Way:
     row = size.m * means.pace.number + (4.0 * width + VALUE_WORK) * values / means.pace.thin
     seconds = shape.evaluations * BESIDE * shape.n * row / min(means.workers, shape.leaves)
     seconds += EIGH * float(system) ** 3 / means.pace.square
-    if shape.curved:
-        seconds += (
-            shape.evaluations / 2 * BESIDE * shape.n * shape.curved * width**2 / means.pace.square / means.workers
-        )
-    flops = way.flops + shape.evaluations * shape.n * (shape.map_flops + 4.0 * width * values)
+    squares = float(shape.n) * shape.squares * shape.curved * width**2
+    seconds += BESIDE * squares / means.pace.square / min(means.workers, shape.leaves)
+    flops = way.flops + shape.evaluations * shape.n * (shape.map_flops + 4.0 * width * values) + squares
     disk = way.disk_bytes + 8 * (width + 8) * values * (shape.evaluations + 2 * shape.leaves)
     worker, driver = max(way.worker_bytes, worker), max(way.driver_bytes, driver + shape.beside_bytes)
     way = replace(way, worker_bytes=worker, driver_bytes=driver, disk_bytes=disk, flops=flops)
@@ -244,12 +243,13 @@ def loss_passes(job: Job, *, kinked: bool) -> int:
     return each * (1 + (ridges if ridges > 1 else 0))
 
 
-def evaluations(job: Job, q: int, folds: int) -> tuple[int, int, int]:
-    """Of a job whose loss is not the square: how many passes it takes, how many values of a row these see, and of how
-    many there are weighted Gram matrices (Newton's method, Laplace's approximation)."""
+def evaluations(job: Job, q: int, folds: int) -> tuple[int, int, int, int]:
+    """Of a job whose loss is not the square: how many passes it takes, how many values of a row these see, of how many
+    there are weighted Gram matrices, and in how many passes (Newton's method, Laplace's approximation)."""
     loss = loss_of(job)
-    curved = q * loss.levels if job.solve.solver == "newton" or job.solve.posterior is True else 0
-    return loss_passes(job, kinked=loss.kinked), q * loss.levels * (1 + folds * (folds > 1)), curved
+    passes, values = loss_passes(job, kinked=loss.kinked), q * loss.levels
+    squares = (passes // 2 if job.solve.solver == "newton" else 0) + (job.solve.posterior is True)
+    return passes, values * (1 + folds * (folds > 1)), values if squares else 0, squares
 
 
 def _cg(shape: Shape, means: Means) -> Way:
@@ -370,4 +370,4 @@ def _bytes(count: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
+    return f"{max(seconds, 1.0):,.0f} s" if seconds < 7200 else f"{seconds / 3600:,.0f} h"

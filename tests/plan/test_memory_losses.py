@@ -15,7 +15,9 @@ from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray
 from dorff.model.losses import Huber
 from dorff.model.weights import OperatorWeights
+from dorff.moments import Accumulator
 from dorff.passes import Leaf, Question
+from dorff.passes.slopes import BESIDE
 from dorff.passes.sweep import Sweep
 from dorff.plan import freeze_constants, make_plan
 from dorff.plan.costs import DRIVER_BYTES
@@ -23,7 +25,7 @@ from dorff.plan.routes import Means, Shape, Way, choose_route, evaluations
 from dorff.plan.seconds import Pace
 from dorff.plan.sharing import loss_of
 from dorff.solvers import Size
-from dorff.solvers.minimise import lbfgs
+from dorff.solvers.minimise import lbfgs, newton_step
 from dorff.solvers.objective import Attempt, Evaluator, LossProblem, State
 from dorff.spec.job import Job
 
@@ -97,8 +99,9 @@ def way(made: Job, size: Size, **more: int) -> Way:
         "n": 10_000, "leaves": 1, "map_numbers": 0, "map_flops": 1.0, "leaf_bytes": 0, "solve_bytes": 0,
         "disk_bytes": 0, "read_bytes": 0,
     }  # fmt: skip
-    times, values, curved = evaluations(made, size.q, size.folds)
-    shape = Shape(**{**given, **more}, size=size, evaluations=times, values=values, curved=curved)
+    names = ("evaluations", "values", "curved", "squares")
+    given |= dict(zip(names, evaluations(made, size.q, size.folds), strict=True))
+    shape = Shape(**{**given, **more}, size=size)
     return choose_route(made, shape, Means(workers=1, worker_memory=1e12, pace=Pace.nominal(size.m, 1.0))).way
 
 
@@ -145,3 +148,42 @@ def test_an_iteration_holds_what_is_said(m: int, q: int) -> None:
     planned = way(Job.model_validate(given), Size(m, q, q, False)).driver_bytes
     held = traced(least)
     assert 0.3 * planned < held <= planned, (held / 2**20, planned / 2**20)
+
+
+def test_a_newton_step_holds_what_is_said() -> None:
+    """Where the moments weighed by curvature, a column's each, are most of what the driver holds."""
+    rng = np.random.default_rng(0)
+    m, q = 256, 48
+    zeros, F = np.zeros(m), rng.standard_normal((2 * m, m + 1))
+    start = np.zeros((m, q)), np.zeros(q)
+    weights = OperatorWeights(np.ones(m), np.eye(q)[None])
+    problem = LossProblem(Huber(0.3), weights, np.eye(q), (), True, zeros, np.eye(m), {0: float(len(F))}, start)
+    (state,) = Evaluator(problem, lambda V, width: {0: np.ones((m + 1 + BESIDE, q))})([(Attempt(1e-2), *start)], 0.0)
+
+    def step() -> object:
+        weighed = {}
+        for column in range(q):
+            sums = Accumulator(m, 0, np.zeros(0))
+            sums.add(F)
+            weighed[column] = sums.moments()
+        return newton_step(problem, state, weighed)
+
+    step()
+    given = {"data": {"store": "a"}, "solve": {"loss": {"huber": 0.3}, "solver": "newton"}, "state": "s", "model": "m"}
+    planned = way(Job.model_validate(given), Size(m, q, q, False)).driver_bytes
+    held = traced(step)
+    assert 0.3 * planned < held <= planned, (held / 2**20, planned / 2**20)
+
+
+def test_plain_flops_of_newton_and_laplace() -> None:
+    """A Gram matrix of each value in every other pass of Newton's method, and in one for a posterior."""
+    given = {"data": {"store": "a"}, "state": "s", "model": "m"}
+    size, n = Size(512, 4, 4, False), 10_000
+    square = float(n) * 4 * size.width**2
+    flops, passes = {}, {}
+    for name, more in (("lbfgs", {}), ("newton", {"solver": "newton"}), ("posterior", {"posterior": True})):
+        made = Job.model_validate({**given, "solve": {"loss": "poisson", **more}})
+        taken = way(made, size)
+        flops[name], passes[name] = taken.flops, taken.passes - 1
+    assert flops["newton"] - flops["lbfgs"] == pytest.approx(passes["newton"] // 2 * square)
+    assert flops["posterior"] - flops["lbfgs"] == pytest.approx(square)
