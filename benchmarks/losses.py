@@ -59,12 +59,12 @@ import matplotlib.pyplot as plt
 TAKEN = ("month", "hour", "TEMP", "PRES", "DEWP", "RAIN", "WSPM")
 POLLUTANTS = ("PM2.5", "PM10", "SO2", "NO2", "CO", "O3")
 LEVELS = (0.1, 0.5, 0.9)
-WEIGHTS = (1.0, 10.0, 100.0, 1000.0)
+WEIGHTS = (10.0, 100.0, 1e3, 1e4, 1e5)
 TRIED = (  # what, its loss, and the terms' weights of each job: of the square a job chooses among several
     ("squared", "squared", (None,)), ("squared, manifold", "squared", (list(WEIGHTS),)),
     ("simplex", "simplex", (None,)), ("simplex, manifold", "simplex", WEIGHTS),
 )  # fmt: skip
-RIDGES = [1e-6, 1e-5, 1e-4, 1e-3]
+RIDGES = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4]
 LAST_YEAR = 24 * 365 * 3  # the first hour of it
 
 
