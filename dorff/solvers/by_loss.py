@@ -25,7 +25,7 @@ from dorff.solvers.objective import (
 from dorff.solvers.problem import Problem
 from dorff.solvers.scores import Solution
 from dorff.solvers.select import squared_errors
-from dorff.solvers.setting import Fit, Setting
+from dorff.solvers.setting import Fit, Setting, carried_ridges
 from dorff.solvers.system import Penalty
 from dorff.solvers.uncertainty import posterior
 
@@ -140,21 +140,22 @@ def descend(
 ) -> Descended:
     """Minimise the loss from least squares' `fit` to the same rows, whose moments are `sums`. InputError where the
     loss and the targets, or the kernel's outputs, do not go together."""
-    problem = loss_problem(setting, sums, fit, how.loss)
-    evaluator = Evaluator(problem, rows)
-    shown = _Shown(evaluator, seen)
-    several = how.ridges is None or len(how.ridges) > 1
-    folds = sorted(problem.sizes) if several else [fold for fold in how.held if fold in problem.sizes]
+    several, sizes = how.ridges is None or len(how.ridges) > 1, fold_sizes(sums)
+    folds = sorted(sizes) if several else [fold for fold in how.held if fold in sizes]
     if several and len(folds) < 2:
         remedy = "give one ridge, or more rows than one sample, dealt to folds (select: kfold, cv=5)"
         raise InputError(f"loss: several ridges are compared by the loss of rows held out, and none are; {remedy}")
+    of_folds = [_start_without(setting, sums, fit, how.loss, fold) for fold in folds]
+    problem = loss_problem(setting, sums, fit, how.loss)
+    evaluator, starts = Evaluator(problem, rows), [problem.start, *of_folds]
+    shown = _Shown(evaluator, seen)
     rough = replace(how, tolerance=ROUGH * how.tolerance)
     if not several:
         ridge = fit.solution.ridge if how.ridges is None else how.ridges[0]
-        states = _solved(evaluator, rough, ridge, folds, [problem.start] * (1 + len(folds)), shown)
+        states = _solved(evaluator, rough, ridge, folds, starts, shown)
         table = [LossScore(ridge, float(_held(problem, states)[0]) if folds else None)]
     else:
-        table, states = _path(evaluator, rough, fit.solution.ridge, folds, shown)
+        table, states = _path(evaluator, rough, fit.solution.ridge, folds, starts, shown)
     state, *left = states
     slopes = _held(problem, states)[1:] if folds else None
     state = _polished(evaluator, rows.curved, how, state, shown)
@@ -190,13 +191,12 @@ def _solved(
 
 
 def _path(
-    evaluator: Evaluator, how: Minimisation, first: float, folds: Sequence[int], shown: _Shown
+    evaluator: Evaluator, how: Minimisation, first: float, folds: Sequence[int], starts: Sequence[Start], shown: _Shown
 ) -> tuple[list[LossScore], list[State]]:
     """Ridge by ridge, from the largest, each from the one before: the table, and the states of the best, with all
     rows and without each fold. Ridges that are left to the rows go on from `first`, least squares' own, to either side
     until the loss is less at none that is next."""
     problem, trials = evaluator.problem, dict[float, tuple[float, list[State]]]()
-    starts: list[Start] = [problem.start] * (1 + len(folds))
 
     def tried(ridge: float, starts: Sequence[Start]) -> float:
         states = _solved(evaluator, how, ridge, folds, starts, shown)
@@ -260,6 +260,15 @@ def _widened(penalty: Penalty, levels: int) -> Penalty:
     if levels == 1 or penalty.outputs is None:
         return penalty
     return replace(penalty, outputs=np.asarray(np.kron(penalty.outputs, np.eye(levels))))
+
+
+def _start_without(setting: Setting, sums: Mapping[Part, Solvable], fit: Fit, loss: Loss, fold: int) -> Start:
+    """That of a fit without a fold, of which it must know nothing: an iteration ends before it has forgotten where it
+    began."""
+    parts = pooled(by_fold({part: one for part, one in sums.items() if part[0] != fold}))
+    fixed = replace(setting, kernel=fit.kernel)
+    (without,) = fixed.solve(parts, [carried_ridges(fixed, parts, fit)])
+    return _start(setting, parts, without, loss)
 
 
 def _start(setting: Setting, parts: Sequence[Solvable], fit: Fit, loss: Loss) -> Start:

@@ -268,3 +268,19 @@ def test_it_is_an_estimator(estimator: Any, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(estimator)
+
+
+@pytest.mark.parametrize("loss", ["huber", {"quantiles": [0.5]}, "multinomial"], ids=["huber", "median", "classes"])
+def test_a_fit_without_rows_has_never_seen_them(loss: Any) -> None:
+    """Targets that are noise, and more features than rows: to begin at the fit to all rows, and to end soon, would make
+    the loss of rows held out small."""
+    rng = np.random.default_rng(0)
+    inputs, noise = rng.standard_normal((150, 4)), rng.standard_normal(150)
+    of_classes = loss == "multinomial"
+    kind: Any = ORFFClassifier if of_classes else ORFFRegressor
+    targets: Any = np.digitize(noise, [-0.4, 0.4]) if of_classes else noise
+    model = kind(kernels.Gaussian(2.0), 400, loss=loss, ridge=[1e-8, 1e-3], cv=3, tol=1e-2).fit(inputs, targets)
+    r = np.abs(noise - np.median(noise))
+    level = {"huber": np.mean(np.where(r < 1.35, r**2, 2.7 * r - 1.35**2)), "multinomial": np.log(3.0)}
+    of_constant = level.get(loss, 0.0) if isinstance(loss, str) else np.mean(r) / 2.0
+    assert (model.cv_losses_[:, 1] > 0.95 * of_constant).all(), (model.cv_losses_, of_constant)

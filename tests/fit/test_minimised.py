@@ -415,6 +415,7 @@ def test_a_score_says_the_loss_and_the_shares_below_quantiles(store: Path, tmp_p
     """Of the rows of the fit it is what the fit says of them."""
     for kind, loss, data, more in (
         ("quantiles", QUANTILES, {}, {"solve": {"standardize": True}}),
+        ("weighed quantiles", QUANTILES, {"targets": "gaps", "nan": "partial", "weights": "weight"}, {}),
         ("observed", {"huber": 0.5}, {}, {"solve": {"observe": [[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]]}}),
         ("several", QUANTILES, {}, {"solve": {"observe": [[1.0, 0.5], [0.0, 1.0]]}}),
         ("gaps", "huber", {"targets": "gaps", "nan": "partial", "weights": "weight"}, {}),
@@ -424,12 +425,14 @@ def test_a_score_says_the_loss_and_the_shares_below_quantiles(store: Path, tmp_p
         targets = None if "targets" not in data or data == CLASSES else data["targets"]
         told = score(Path(report.model), store, engine=SerialEngine(), targets=targets)
         assert report.loss is not None and told.loss == pytest.approx(report.loss["mean_loss"], rel=1e-9)
-        if kind == "quantiles":
-            f, Y = model.predict(rows_of(store, "x")).reshape(ROWS, 2, 3), rows_of(store, "y")
-            assert told.below == {
-                name: {str(level): float(np.mean(Y[:, q] <= f[:, q, k])) for k, level in enumerate((0.2, 0.5, 0.8))}
-                for q, name in enumerate(("y0", "y1"))
-            }
+        if kind.endswith("quantiles"):
+            f, Y = model.predict(rows_of(store, "x")).reshape(ROWS, 2, 3), rows_of(store, targets or "y")
+            w = rows_of(store, "weight") if "weights" in data else np.ones((ROWS, 1))
+            below = np.sum(w[:, :, None] * (Y[:, :, None] <= f), axis=0)
+            below /= np.sum(w * np.isfinite(Y), axis=0)[:, None]
+            assert told.below is not None and sorted(told.below) == [f"{targets or 'y'}{q}" for q in (0, 1)]
+            for name, shares in zip(sorted(told.below), below, strict=True):
+                assert told.below[name] == pytest.approx(dict(zip(("0.2", "0.5", "0.8"), shares, strict=True)))
         else:
             assert (told.below is None) == (kind != "several")
     assert score(Path(report.model), store, engine=SerialEngine()).accuracy is not None
