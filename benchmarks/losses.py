@@ -59,7 +59,7 @@ import matplotlib.pyplot as plt
 TAKEN = ("month", "hour", "TEMP", "PRES", "DEWP", "RAIN", "WSPM")
 POLLUTANTS = ("PM2.5", "PM10", "SO2", "NO2", "CO", "O3")
 LEVELS = (0.1, 0.5, 0.9)
-WEIGHTS = (10.0, 100.0, 1e3, 1e4, 1e5)
+WEIGHTS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 TRIED = (  # what, its loss, and the terms' weights of each job: of the square a job chooses among several
     ("squared", "squared", (None,)), ("squared, manifold", "squared", (list(WEIGHTS),)),
     ("simplex", "simplex", (None,)), ("simplex, manifold", "simplex", WEIGHTS),
@@ -212,7 +212,7 @@ def usps(data: Path, splits: int) -> dict[str, Any]:
             for kind, loss, weights in TRIED:
                 solve = {"loss": loss, "ridge": RIDGES, "select": "kfold", "calibrate": False}
                 solve["folds"] = {"count": 3, "by": "rows"}
-                solve |= {} if loss == "squared" else {"tolerance": 1e-2}
+                solve |= {} if loss == "squared" else {"tolerance": 1e-3}
                 held = []
                 for number, weight in enumerate(weights):
                     more = {} if weight is None else {"manifold": {**term, "weight": weight}}

@@ -284,6 +284,8 @@ def _start(setting: Setting, parts: Sequence[Solvable], fit: Fit, loss: Loss) ->
         b = b if setting.observe is None else np.linalg.pinv(setting.observe) @ b
     if not setting.intercept:
         b = np.zeros(p)
+    if loss.centred:  # where manifold terms see constants, those of least squares are not
+        b = b - b.mean()
     if J == 1:
         return h, b
     share = np.linalg.lstsq(loss.root.T, np.ones(J), rcond=None)[0]

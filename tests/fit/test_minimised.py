@@ -311,6 +311,16 @@ def test_views_and_manifold_terms_go_with_a_loss(store: Path, tmp_path: Path) ->
     assert apart[1] < 0.2 * apart[0]
 
 
+def test_values_of_classes_sum_to_nothing_under_a_manifold_term(store: Path, tmp_path: Path) -> None:
+    """Where the term sees constants: those of least squares do not, and values below 0 throughout cost nothing."""
+    term = {"graph": {"type": "knn", "neighbours": 5}, "laplacian": "normalised", "scale": "mean", "weight": 100.0}
+    kernel = {**PLAIN, "output": "simplex"}
+    made = job(store, tmp_path, "simplex", data=CLASSES, kernel=kernel, manifold=term, solve={"tolerance": 1e-3})
+    _, model = fitted(made)
+    f = model.predict(rows_of(store, "x"))
+    assert np.abs(f).max() > 1e-3 and np.abs(f.sum(axis=1)).max() < 1e-9 * np.abs(f).max()
+
+
 def test_a_laplace_posterior_is_the_inverse_of_the_hessian(store: Path, tmp_path: Path) -> None:
     made = job(store, tmp_path, "poisson", data={"targets": "counts"}, solve={"posterior": True})
     _, model = fitted(made)
