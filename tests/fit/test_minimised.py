@@ -205,7 +205,7 @@ def stopping(passes: float) -> Callable[[int, int], None]:
 
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "quantiles": (QUANTILES, {}),
+    "quantiles": (QUANTILES, {"solve": {"tolerance": 1e-4}}),
     "folds": ("huber", {"solve": {"ridge": [1e-3, 1e-1], "select": "kfold", "folds": {"by": "rows", "count": 3}}}),
     "newton": ("logistic", {"data": {"targets": "ones"}, "solve": {"solver": "newton"}}),
 }
@@ -339,7 +339,7 @@ def test_a_laplace_posterior_is_the_inverse_of_the_hessian(store: Path, tmp_path
 
 
 def test_classes_are_calibrated_and_scored(store: Path, tmp_path: Path) -> None:
-    solve = {"calibrate": True, "folds": {"by": "rows"}}
+    solve = {"calibrate": True, "folds": {"by": "rows"}, "tolerance": 1e-4}
     for loss in ("multinomial", "hinge"):
         report, model = fitted(job(store, tmp_path / loss, loss, data=CLASSES, solve=solve))
         assert report.quality is not None and report.quality["accuracy"] > 0.6
@@ -431,6 +431,7 @@ def test_a_score_says_the_loss_and_the_shares_below_quantiles(store: Path, tmp_p
         ("gaps", "huber", {"targets": "gaps", "nan": "partial", "weights": "weight"}, {}),
         ("hinge", "hinge", CLASSES, {}),
     ):
+        more = {"solve": {"tolerance": 1e-3, **more.get("solve", {})}}
         report, model = fitted(job(store, tmp_path / kind, loss, data=data, **more))
         targets = None if "targets" not in data or data == CLASSES else data["targets"]
         told = score(Path(report.model), store, engine=SerialEngine(), targets=targets)
@@ -456,7 +457,7 @@ def test_a_report_tells_of_the_loss(store: Path, tmp_path: Path) -> None:
         "<h2>Loss</h2>" in page and "Quantiles of rows held out" in page and "Held-out y0 below its quantiles" in page
     )
     assert model.info["data"]["fitted"] == ["y0", "y1"]
-    report, _ = fitted(job(store, tmp_path / "hinge", "hinge", data=CLASSES, solve={"calibrate": True}))
+    report, _ = fitted(job(store, tmp_path / "hinge", "hinge", data=CLASSES, solve={"calibrate": True, "tolerance": 1e-3}))
     page = write_report(Path(report.model), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "minimised by lbfgs" in page and "Quantiles of rows held out" not in page
     shown = call("fit", _written(tmp_path / "job", job(store, tmp_path / "again", "huber")))
