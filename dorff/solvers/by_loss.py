@@ -67,8 +67,8 @@ class LossScore:
 @dataclass(frozen=True, eq=False)
 class Descended:
     """What came of it: the `fit`, those without each fold that was held out, the ridges tried, where the iteration
-    ended, and how many passes it took, all trials together. `slopes` (c,) are the mean slopes of held-out rows by each
-    value, None where none were."""
+    ended, and how many passes it took, all trials together. `slopes` (c,) are of quantiles: the mean slopes of held-out
+    targets by each value, None where none were."""
 
     fit: Fit
     others: Mapping[int, Fit]
@@ -90,7 +90,7 @@ class Descended:
         loss = self.problem.loss
         if self.slopes is None or not isinstance(loss, Quantiles):
             return None
-        return np.asarray(self.slopes + np.tile(loss.quantiles, len(self.slopes) // loss.levels))
+        return np.clip(self.slopes + np.tile(loss.quantiles, len(self.slopes) // loss.levels), 0.0, 1.0)
 
 
 Seen = Callable[[State, int], None]
@@ -153,11 +153,11 @@ def descend(
     if not several:
         ridge = fit.solution.ridge if how.ridges is None else how.ridges[0]
         states = _solved(evaluator, rough, ridge, folds, starts, shown)
-        table = [LossScore(ridge, float(_held(problem, states)[0]) if folds else None)]
+        table = [LossScore(ridge, _held(problem, states) if folds else None)]
     else:
         table, states = _path(evaluator, rough, fit.solution.ridge, folds, starts, shown)
     state, *left = states
-    slopes = _held(problem, states)[1:] if folds else None
+    slopes = _mean_slopes(evaluator, sums, left) if folds and isinstance(how.loss, Quantiles) else None
     state = _polished(evaluator, rows.curved, how, state, shown)
     enough = LEFT * how.tolerance * abs(state.value)
     converged = evaluator.count < evaluator.most and left_to_gain(problem, state) <= enough
@@ -200,7 +200,7 @@ def _path(
 
     def tried(ridge: float, starts: Sequence[Start]) -> float:
         states = _solved(evaluator, how, ridge, folds, starts, shown)
-        trials[ridge] = float(_held(problem, states)[0]), states
+        trials[ridge] = _held(problem, states), states
         return trials[ridge][0]
 
     if how.ridges is not None:
@@ -226,11 +226,19 @@ def _ends(states: Sequence[State]) -> list[Start]:
     return [(state.h, state.b) for state in states]
 
 
-def _held(problem: LossProblem, states: Sequence[State]) -> FloatArray:
-    """(1 + c,): the mean loss of rows held out, over the folds, and the mean slope by each value."""
+def _held(problem: LossProblem, states: Sequence[State]) -> float:
+    """The mean loss of rows held out, over the folds."""
     held = [(state.held, problem.sizes[state.trial.without]) for state in states if state.trial.without is not None]
-    total = np.sum([sums for sums, _ in held if sums is not None], axis=0)
-    return np.asarray(total / sum(size for _, size in held))
+    return float(sum(sums[0] for sums, _ in held if sums is not None) / sum(size for _, size in held))
+
+
+def _mean_slopes(evaluator: Evaluator, sums: Mapping[Part, Solvable], states: Sequence[State]) -> FloatArray:
+    """(c,): over the targets that the states' folds have, those of the loss as it is: another pass."""
+    exact = evaluator([(state.trial, state.h, state.b) for state in states], 0.0)
+    folds = {state.trial.without for state in states}
+    there = np.sum([one.corner[0, 0] * one.mask for (fold, _), one in sums.items() if fold in folds], axis=0)
+    total = np.sum([state.held[1:] for state in exact if state.held is not None], axis=0)
+    return np.asarray(total / np.repeat(np.maximum(there, 1e-300), evaluator.problem.loss.levels))
 
 
 def _polished(evaluator: Evaluator, curved: Curved, how: Minimisation, state: State, shown: _Shown) -> State:

@@ -270,14 +270,15 @@ class Descent:
         """The same, and the batch's loss, sum w L, before the step."""
         (slope, loss), factor, t = self._slope(point.theta, F, y, w), self.schedule(point.step), point.step + 1
         first, second = point.first, point.second
+        m, r, _ = self.problem.weights.shape
         if self.adam:
             first, second = (
                 b * old + (1.0 - b) * new for b, old, new in zip(BETA, (first, second), (slope, slope**2), strict=True)
             )
             rate = factor * (self.rates.adam if self.rate is None else self.rate)
             by = rate * first / (1.0 - BETA[0] ** t) / (np.sqrt(second / (1.0 - BETA[1] ** t)) + TINY)
+            by[m * r :] = self.problem.free(by[m * r :])  # each over its own root, they no longer sum to 0
         else:
-            m, r, _ = self.problem.weights.shape
             rate = self.rates.step if self.rate is None else self.rate
             by = factor * np.concatenate(
                 [rate * self.rates.down(slope[: m * r].reshape(m, r)).ravel(), self.rates.constant * slope[m * r :]]

@@ -166,6 +166,35 @@ def test_quantiles_hold_their_share_and_do_not_cross(store: Path, tmp_path: Path
     assert told.r2 > 0.8
 
 
+def test_shares_below_are_of_targets_that_are_there(store: Path, tmp_path: Path) -> None:
+    """Of a target with few values, and far from its level: beside one with the same in all rows. To few digits the
+    slopes of a loss are those of a smoother one, but a share is not."""
+    rng = np.random.default_rng(3)
+    value = rng.exponential(size=ROWS)
+    few = np.where(rng.uniform(size=ROWS) < 0.8, np.nan, value)
+    group = zarr.open_group(str(tmp_path / "rows.zarr"), mode="w")
+    for name, values in {"x": rows_of(store, "x"), "y": np.column_stack([few, value])}.items():
+        group.create_array(name, data=values, chunks=(SHARD, 2))
+    solve = {"ridge": 100.0, "intercept": False, "select": "kfold", "folds": {"by": "rows", "count": 3}}
+    made = job(tmp_path / "rows.zarr", tmp_path, {"quantiles": [0.9]}, data={"nan": "partial"}, solve=solve)
+    report, model = fitted(made)
+    assert report.loss is not None and np.abs(model.predict(rows_of(store, "x"))).max() < 0.05
+    for shares in report.loss["below"].values():
+        assert 0.0 <= shares["0.9"] < 0.05
+    rough = job(
+        store, tmp_path / "rough", QUANTILES, solve={**solve, "tolerance": 1e-2, "ridge": 1e-3, "intercept": True}
+    )
+    report, model = fitted(rough)
+    X, Y, rule = rows_of(store, "x"), rows_of(store, "y"), make_plan(rough).frozen().folds
+    assert report.loss is not None
+    held = rule.of_rows(np.arange(ROWS)) == 0
+    near = np.mean(Y[held, :, None] <= model.predict(X[held]).reshape(-1, 2, 3), axis=0)  # of a fit to all rows
+    told = [list(shares.values()) for shares in report.loss["below"].values()]
+    np.testing.assert_allclose(told, near, atol=0.02)
+    of_rows = np.array(told) * held.sum()
+    np.testing.assert_allclose(of_rows, np.round(of_rows), atol=1e-6)  # whole numbers of rows
+
+
 def test_the_ridge_is_the_best_by_the_loss_of_rows_held_out(store: Path, tmp_path: Path) -> None:
     """Each fold's loss is that of a fit to the other rows alone, found by itself."""
     ridges = [1e-4, 1e-2, 1.0]
@@ -457,7 +486,9 @@ def test_a_report_tells_of_the_loss(store: Path, tmp_path: Path) -> None:
         "<h2>Loss</h2>" in page and "Quantiles of rows held out" in page and "Held-out y0 below its quantiles" in page
     )
     assert model.info["data"]["fitted"] == ["y0", "y1"]
-    report, _ = fitted(job(store, tmp_path / "hinge", "hinge", data=CLASSES, solve={"calibrate": True, "tolerance": 1e-3}))
+    report, _ = fitted(
+        job(store, tmp_path / "hinge", "hinge", data=CLASSES, solve={"calibrate": True, "tolerance": 1e-3})
+    )
     page = write_report(Path(report.model), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "minimised by lbfgs" in page and "Quantiles of rows held out" not in page
     shown = call("fit", _written(tmp_path / "job", job(store, tmp_path / "again", "huber")))

@@ -94,6 +94,19 @@ def test_the_objective_comes_near_the_least(
         assert score(Path(report.model), store, engine=SerialEngine()).r2 > 0.8
 
 
+@pytest.mark.parametrize("solver", ["sgd", "adam"])
+def test_values_of_a_simplex_sum_to_nothing(solver: str, store: Path, tmp_path: Path) -> None:
+    """Though Adam divides the slope of each class's constant by a number of its own."""
+    more: dict[str, Any] = {"data": CLASSES, "kernel": {**PLAIN, "output": "simplex"}}
+    report, model = fitted(stepped(store, tmp_path, "simplex", solve={"solver": solver, "epochs": 15}, **more))
+    X, y = rows_of(store, "x"), targets_of(store, CLASSES)
+    f = model.predict(X)
+    assert np.abs(f.sum(axis=1)).max() < 1e-9 * np.abs(f).max()
+    _, least = fitted(job(store, tmp_path / "least", "simplex", solve={"tolerance": 1e-4}, **more))
+    value, wanted = (objective(one, "simplex", X, y, np.ones(ROWS), 1e-3) for one in (model, least))
+    assert wanted * (1.0 - 2e-4) <= value <= 1.02 * wanted and report.status == "ok"
+
+
 def test_weights_missing_targets_and_outputs_that_hang_together(store: Path, tmp_path: Path) -> None:
     """As near the least as without them; constants and scales are those of the rows that count."""
     kernel = {**PLAIN, "output": {"matrix": [[1, 0.5], [0.5, 1]]}}
