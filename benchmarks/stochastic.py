@@ -36,7 +36,7 @@ from dorff import (
 from dorff.estimators.array_sums import one_thread
 from dorff.solvers.descent import Cosine, steepest
 from dorff.solvers.minimise import lbfgs
-from dorff.solvers.objective import Evaluator, Trial
+from dorff.solvers.objective import Attempt, Evaluator
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 RIDGE, PASSES, DRAWN, BATCH, LONG = 1e-6, 10, 128, 64, 300
@@ -134,7 +134,7 @@ def by_lbfgs(task: Task, problem: Any, features: Any, shift: Any) -> list[list[f
         curve.append([seconds, state.value, test_error(task, f)])
         began = time.perf_counter()
 
-    lbfgs(Evaluator(whole, ask), [Trial(RIDGE)], [whole.start], 1e-5, seen)
+    lbfgs(Evaluator(whole, ask), [Attempt(RIDGE)], [whole.start], 1e-5, seen)
     return curve
 
 

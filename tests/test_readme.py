@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,24 @@ def test_the_figures_are_those_of_the_result_files() -> None:
     for page, lines in module.PAGES.items():
         text = (ROOT / page).read_text(encoding="utf-8")
         assert module.with_figures(text, lines()) == text, "run python benchmarks/readme.py"
+
+
+def test_what_benchmarks_import_is_there() -> None:
+    """Nothing else runs most of them: a name that changed is seen here."""
+    missing = [
+        f"{path.name}: {node.module}.{alias.name}"
+        for path in sorted((ROOT / "benchmarks").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dorff"
+        for alias in node.names
+        if not _is_there(str(node.module), alias.name)
+    ]
+    assert not missing
+
+
+def _is_there(module: str, name: str) -> bool:
+    of = importlib.import_module(module)
+    return hasattr(of, name) or (hasattr(of, "__path__") and find_spec(f"{module}.{name}") is not None)
 
 
 def blocks(page: str, language: str) -> list[str]:
