@@ -980,8 +980,9 @@ def descent_lines(made: dict[str, Any]) -> list[str]:
             f"Doubly stochastic after {equal['doubly_steps']:.0f} steps of {made['drawn']} features "
             f"{equal['doubly']:.4f} ({equal['doubly_worst']:.4f}), SGD on one set of features in the same time "
             f"{equal['sgd']:.4f} ({equal['sgd_worst']:.4f}). The time of its step number t grows as "
-            f"t^{growth['exponent']:.2f} ({growth['exponent_worst']:.2f}) over {growth['steps']:.0f} steps, so that T "
-            "steps cost about T^2.", "",
+            f"t^{growth['exponent']:.2f} ({growth['exponent_worst']:.2f}) over {growth['steps']:.0f} steps, less what "
+            f"the first ones take as t^{growth['net']:.2f} ({growth['net_worst']:.2f}), so that T steps cost about "
+            "T^2.", "",
         ]  # fmt: skip
     return [*lines, "Descent by `benchmarks/stochastic.py`."] if lines else lines
 

@@ -379,13 +379,18 @@ def test_classes_are_calibrated_and_scored(store: Path, tmp_path: Path) -> None:
         assert 0.8 < slope < 1.3 if loss == "multinomial" else slope > 1.0  # its own probabilities are nearly right
 
 
-def test_the_plan_tells_passes_and_what_goes_on_says_so(store: Path, tmp_path: Path) -> None:
-    made = job(store, tmp_path, "huber", solve={"tolerance": 1e-4})
+@pytest.mark.parametrize(("loss", "tolerance"), [("huber", 1e-4), (QUANTILES, 1e-5)], ids=["few", "many"])
+def test_the_plan_tells_passes_and_what_goes_on_says_so(
+    loss: Any, tolerance: float, store: Path, tmp_path: Path
+) -> None:
+    """Also where they are more than was told."""
+    made = job(store, tmp_path, loss, solve={"tolerance": tolerance})
     costs = make_plan(made).costs
     seen: list[tuple[int, int]] = []
     report = fit(made, progress=lambda done, total: seen.append((done, total)))
     assert costs.route == report.route == "direct"
     assert report.passes / 3 < costs.passes < 3 * report.passes
+    assert (report.passes > costs.passes) == (loss == QUANTILES)
     done = [rows for rows, _ in seen]
     assert done == sorted(done) and all(rows <= total for rows, total in seen)
 
