@@ -90,7 +90,7 @@ class Descended:
         loss = self.problem.loss
         if self.slopes is None or not isinstance(loss, Quantiles):
             return None
-        return np.clip(self.slopes + np.tile(loss.quantiles, len(self.slopes) // loss.levels), 0.0, 1.0)
+        return np.asarray(np.clip(self.slopes + np.tile(loss.quantiles, len(self.slopes) // loss.levels), 0.0, 1.0))
 
 
 Seen = Callable[[State, int], None]
