@@ -30,7 +30,7 @@ from dorff.fit.quality import FitQuality, quality_of_classes
 from dorff.graphs import Manifold
 from dorff.kernels import Decomposable, FloatArray, OperatorKernel, ScalarKernel
 from dorff.model import Calibration, Model, Views, most_rows
-from dorff.model.losses import Loss, as_loss
+from dorff.model.losses import as_loss
 from dorff.passes import FoldRule
 from dorff.plan.sampled import sample_runs
 
@@ -184,14 +184,14 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any, *, views: Views = None) -> Any:
         """Probabilities (n, K) of the classes at X (n, d). Calibrated for all views together."""
         check_is_fitted(self, "calibration_" if self.calibrate else None)
-        probabilities = self.calibration_.probabilities if self.calibrate else partial(_outcome, loss=self._loss)
+        probabilities = self.calibration_.probabilities if self.calibrate else self._loss.probabilities
         return self._mapped(X, probabilities, (len(self.classes_),), views=views)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any, *, views: Views = None) -> Any:
         """Logarithms (n, K) of the probabilities, finite where those underflow."""
         check_is_fitted(self, "calibration_" if self.calibrate else None)
-        logs = self.calibration_.log_probabilities if self.calibrate else partial(_log_outcome, loss=self._loss)
+        logs = self.calibration_.log_probabilities if self.calibrate else self._loss.log_probabilities
         return self._mapped(X, logs, (len(self.classes_),), views=views)
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:
@@ -354,16 +354,6 @@ def _without(held: int, drawing: array_sums.Drawing, fitted: Fitted) -> Model:
     if not any(sums.n for (fold, _), sums in fitted.sums.items() if fold != held):
         raise InputError("y has too few rows to hold some out for probabilities; use calibrate=False")
     return drawing.model(fitted.without(held))
-
-
-def _outcome(f: FloatArray, loss: Loss) -> FloatArray:
-    """Probabilities of decision values f (n, K) by the loss itself, of sum 1."""
-    p = np.maximum(loss.outcome(f), np.finfo(np.float64).tiny)
-    return np.asarray(p / p.sum(axis=1, keepdims=True))
-
-
-def _log_outcome(f: FloatArray, loss: Loss) -> FloatArray:
-    return np.log(np.maximum(_outcome(f, loss), np.finfo(np.float64).tiny))
 
 
 def _likeliest(values: FloatArray, classes: class_labels.Labels) -> class_labels.Labels:

@@ -301,24 +301,15 @@ class OfClasses(ORFFClassifier):
         """Probabilities (n, K) of the classes at X (n, d): softmax(f), or of each class against the others, over their
         sum. Of losses that are likelihoods."""
         check_is_fitted(self)
-        return self._mapped(X, partial(_probabilities, loss=self._loss), (len(self.classes_),), views=views)
+        return self._mapped(X, self._loss.probabilities, (len(self.classes_),), views=views)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any, *, views: Views = None) -> Any:
         """Logarithms (n, K) of the probabilities."""
         check_is_fitted(self)
-        return self._mapped(X, partial(_logs, loss=self._loss), (len(self.classes_),), views=views)
+        return self._mapped(X, self._loss.log_probabilities, (len(self.classes_),), views=views)
 
 
 def _outcome(f: FloatArray, loss: Loss, flat: bool) -> FloatArray:
     values = loss.outcome(f)
     return values[:, 0] if flat else values
-
-
-def _probabilities(f: FloatArray, loss: Loss) -> FloatArray:
-    each = loss.outcome(f)
-    return np.asarray(each / np.maximum(each.sum(axis=1, keepdims=True), 1e-300))
-
-
-def _logs(f: FloatArray, loss: Loss) -> FloatArray:
-    return np.log(np.maximum(_probabilities(f, loss), 1e-300))

@@ -302,9 +302,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if isinstance(y, Deferred):
             rows = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0, partial=self._with_gaps)
             y = rows[:, 0] if y.ndim == 1 else rows
-        values = np.asarray(self.predict(X, views=views))
-        if self.model_.observe is not None:
-            values = self.model_.observed(values.reshape(len(values), -1))
+        if self.model_.observe is None:
+            values = np.asarray(self.predict(X, views=views))
+        else:  # C mixes f, not what the loss makes of it
+            f = np.asarray(self._mapped(X, np.asarray, (self.model_.p,), views=views))
+            values = self._loss.outcome(self.model_.observed(f))
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=self._finite)
         check_consistent_length(y, values, sample_weight)
         if np.size(y) != values.size:

@@ -17,7 +17,7 @@ from dorff.moments.blas import pinned
 from dorff.passes import Leaf
 from dorff.passes.frozen import GROUPED
 from dorff.plan import Plan
-from dorff.predict.shared import outcome
+from dorff.predict.shared import expected
 
 #: What a slope, or bands, are found from where rows with targets are so rare that to find more would be another pass
 #: over the data; and how many times the most rows that are used are read before that is so.
@@ -73,7 +73,7 @@ class Held:
         X, Y = rows.X[order], rows.Y[order]
         runs = [X[start : start + SAMPLE_RUN] for start in range(0, len(X), SAMPLE_RUN)]
         with pinned():
-            values = np.concatenate([self.model.observed(outcome(self.model, run)) for run in runs])
+            values = np.concatenate([expected(self.model, run) for run in runs])
             sure = self.model.posterior is not None
             std = np.concatenate([self.model.std(run, noise=True) for run in runs]) if sure else None
         keys = None if groups is None else groups[order].view(np.float64)

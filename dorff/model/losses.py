@@ -99,6 +99,16 @@ class Loss(ABC):
         """What values (n, c) predict of the targets."""
         return f
 
+    def probabilities(self, f: FloatArray) -> FloatArray:
+        """(n, K): of classes, by their values f (n, K) and a loss that is a likelihood; each against all others, over
+        their sum."""
+        p = np.maximum(self.outcome(f), np.finfo(np.float64).tiny)
+        return np.asarray(p / p.sum(axis=1, keepdims=True))
+
+    def log_probabilities(self, f: FloatArray) -> FloatArray:
+        """Their logarithms, finite where they underflow."""
+        return np.log(np.maximum(self.probabilities(f), np.finfo(np.float64).tiny))
+
     def config(self) -> Any:
         """As a job says it: a word, or a mapping with the word as a key."""
         return self.kind

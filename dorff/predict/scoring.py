@@ -15,7 +15,7 @@ from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Calibration, Model, Views
 from dorff.model.losses import Quantiles
-from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
+from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, expected, labels_of
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import content, load_model, resolve_model
 
@@ -161,7 +161,7 @@ def score_rows(
     rows = rows[good]
     X, Y, views = sight.full(rows.X, fitted.d), rows.Y, sight.views
     weights = np.ones(len(Y)) if rows.weights is None else rows.weights
-    values = fitted.observed(outcome(fitted, X, views))
+    values = expected(fitted, X, views)
     hits = np.array([0.0, 0.0, weights.sum()])
     if dataset.labels is not None:
         codes = np.argmax(Y, axis=1)

@@ -104,6 +104,14 @@ def outcome(model: Model, X: FloatArray, views: Sequence[int] | None = None) -> 
     return model.loss.outcome(f) if calibration is None else Calibration.of(calibration).probabilities(f)
 
 
+def expected(model: Model, X: FloatArray, views: Sequence[int] | None = None) -> FloatArray:
+    """What a model takes its targets to be, (n, q): the probabilities of a calibrated classifier, or what its loss
+    makes of C f."""
+    if model.info.get("calibration") is not None:
+        return outcome(model, X, views)
+    return model.loss.outcome(model.observed(model.predict(X, views=views)))
+
+
 def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
     """InputError where the data's inputs are not the model's, or not those of the views."""
     names, columns = model.info.get("data", {}).get("inputs"), sight.columns

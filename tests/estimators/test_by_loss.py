@@ -12,6 +12,7 @@ import pytest
 import zarr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -284,3 +285,11 @@ def test_a_fit_without_rows_has_never_seen_them(loss: Any) -> None:
     level = {"huber": np.mean(np.where(r < 1.35, r**2, 2.7 * r - 1.35**2)), "multinomial": np.log(3.0)}
     of_constant = level.get(loss, 0.0) if isinstance(loss, str) else np.mean(r) / 2.0
     assert (model.cv_losses_[:, 1] > 0.95 * of_constant).all(), (model.cv_losses_, of_constant)
+
+
+def test_a_score_of_rates_is_of_what_targets_see() -> None:
+    """C mixes the logarithms of rates: exp(C f), not C exp(f)."""
+    C = np.array([[1.0, 0.5], [0.3, 1.0]])
+    model = regressor("poisson", observe=C, tol=1e-4).fit(X, COUNTS)
+    rates = np.exp(model.model_.predict(X) @ C.T)
+    assert model.score(X, COUNTS) == pytest.approx(r2_score(COUNTS, rates), abs=1e-12)

@@ -32,6 +32,7 @@ from dorff.model.losses import as_loss
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan
 from dorff.predict import predict, score
+from dorff.predict.shared import expected
 from dorff.report import write_report
 from dorff.spec.job import Job
 from dorff.store import load_model
@@ -481,6 +482,19 @@ def test_a_score_says_the_loss_and_the_shares_below_quantiles(store: Path, tmp_p
         else:
             assert (told.below is None) == (kind != "several")
     assert score(Path(report.model), store, engine=SerialEngine()).accuracy is not None
+
+
+def test_rates_are_of_what_targets_see(store: Path, tmp_path: Path) -> None:
+    """C mixes the logarithms of rates: exp(C f), not C exp(f)."""
+    C = [[1.0, 0.5], [0.3, 1.0]]
+    made = job(store, tmp_path, "poisson", data={"targets": "counts"}, solve={"observe": C, "tolerance": 1e-4})
+    report, model = fitted(made)
+    X, y = rows_of(store, "x"), rows_of(store, "counts")
+    rates = np.exp(model.predict(X) @ np.array(C).T)
+    r2 = float(np.mean(1.0 - np.sum((y - rates) ** 2, axis=0) / np.sum((y - y.mean(axis=0)) ** 2, axis=0)))
+    told = score(Path(report.model), store, engine=SerialEngine(), targets="counts")
+    assert told.r2 == pytest.approx(r2, abs=1e-9) and r2 > 0.2
+    np.testing.assert_allclose(expected(model, X[:50]), rates[:50], rtol=1e-12)
 
 
 def test_a_report_tells_of_the_loss(store: Path, tmp_path: Path) -> None:
