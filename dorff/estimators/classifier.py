@@ -24,6 +24,7 @@ import dorff.estimators.class_labels as class_labels
 from dorff.errors import InputError
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, unwrap, with_rows
 from dorff.estimators.base import ORFFEstimator, reads_once
+from dorff.estimators.descended import loss_fitted
 from dorff.estimators.semi import Penalties, in_memory_where
 from dorff.fit import Fitted
 from dorff.fit.quality import FitQuality, quality_of_classes
@@ -184,14 +185,14 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any, *, views: Views = None) -> Any:
         """Probabilities (n, K) of the classes at X (n, d). Calibrated for all views together."""
         check_is_fitted(self, "calibration_" if self.calibrate else None)
-        probabilities = self.calibration_.probabilities if self.calibrate else self._loss.probabilities
+        probabilities = self.calibration_.probabilities if self.calibrate else loss_fitted(self).probabilities
         return self._mapped(X, probabilities, (len(self.classes_),), views=views)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any, *, views: Views = None) -> Any:
         """Logarithms (n, K) of the probabilities, finite where those underflow."""
         check_is_fitted(self, "calibration_" if self.calibrate else None)
-        logs = self.calibration_.log_probabilities if self.calibrate else self._loss.log_probabilities
+        logs = self.calibration_.log_probabilities if self.calibrate else loss_fitted(self).log_probabilities
         return self._mapped(X, logs, (len(self.classes_),), views=views)
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:

@@ -82,6 +82,11 @@ def loss_of(value: Any, *, classes: bool) -> Loss:
     return loss
 
 
+def loss_fitted(estimator: Any) -> Loss:
+    """The loss of its last fit, whatever parameters are set since."""
+    return as_loss(estimator.model_.info.get("loss", "squared"))
+
+
 def check_values(loss: Loss, Y: Rows, weights: FloatArray | None) -> None:
     """InputError where targets Y (n, q) of rows that weigh anything, by weights (n,), are not what the
     loss wants."""

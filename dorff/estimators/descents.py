@@ -22,6 +22,7 @@ from dorff.estimators.arrays import Rows, StoredRows, enough_memory, together, u
 from dorff.estimators.base import ORFFEstimator
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.classifier import ORFFClassifier, plain
+from dorff.estimators.descended import loss_fitted
 from dorff.estimators.parameters import is_auto
 from dorff.estimators.regressor import ORFFRegressor
 from dorff.fit import Fitted
@@ -148,11 +149,16 @@ class Stochastic(ORFFEstimator, ABC):
             course = self._first(X, Y, weights, class_weight) if course is None else course
             if Y.shape[1] != len(course.shift):
                 raise InputError(f"y has {Y.shape[1]} targets, but partial_fit began with {len(course.shift)}")
+            began = course.how.problem.loss if isinstance(course.how, Descent) else course.how.loss
+            if (began, course.how.ridge) != (loss, self.ridge):
+                given = f"loss {loss.config()!r} and ridge {self.ridge:g}"
+                problem = f"partial_fit began with loss {began.config()!r} and ridge {course.how.ridge:g}"
+                raise InputError(f"{problem}, and goes on with these, not with {given}; call fit to begin again")
             epochs = self._passes(n) if whole else 1
             for _ in range(epochs):
                 for x, y, rows in batches(X, Y, (course.drawing.seed, course.passes), self.batch_size):
                     w = np.ones(len(rows)) if weights is None else weights[rows]
-                    loss.check(y, "loss", "y, ", rows, range(y.shape[1]))
+                    loss.check(np.where(w[:, None] > 0, y, np.nan), "loss", "y, ", rows, range(y.shape[1]))
                     course.add(x, y, w if class_weight is None else w * (y @ class_weight))
                 course.passes, course.rows = course.passes + 1, course.rows + n
         self._stream = self._course = course
@@ -273,7 +279,7 @@ class OfNumbers(ORFFRegressor):
         """What the loss takes f (n, p) at X (n, d) for: f itself; of counts their mean, exp f. (n,) where y was 1-d. A
         lazy Dask array for Dask input, else NumPy. `views` are as of `ORFFRegressor.predict`."""
         check_is_fitted(self)
-        finish = partial(_outcome, loss=self._loss, flat=self._one_output)
+        finish = partial(_outcome, loss=loss_fitted(self), flat=self._one_output)
         return self._mapped(X, finish, () if self._one_output else (self.model_.p,), views=views)
 
     @property
@@ -301,13 +307,13 @@ class OfClasses(ORFFClassifier):
         """Probabilities (n, K) of the classes at X (n, d): softmax(f), or of each class against the others, over their
         sum. Of losses that are likelihoods."""
         check_is_fitted(self)
-        return self._mapped(X, self._loss.probabilities, (len(self.classes_),), views=views)
+        return self._mapped(X, loss_fitted(self).probabilities, (len(self.classes_),), views=views)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any, *, views: Views = None) -> Any:
         """Logarithms (n, K) of the probabilities."""
         check_is_fitted(self)
-        return self._mapped(X, self._loss.log_probabilities, (len(self.classes_),), views=views)
+        return self._mapped(X, loss_fitted(self).log_probabilities, (len(self.classes_),), views=views)
 
 
 def _outcome(f: FloatArray, loss: Loss, flat: bool) -> FloatArray:

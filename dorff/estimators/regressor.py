@@ -18,7 +18,7 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, unwrap, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, reads_once
-from dorff.estimators.descended import check_values
+from dorff.estimators.descended import check_values, loss_fitted
 from dorff.estimators.parameters import left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
@@ -262,8 +262,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     @property
     def _kept(self) -> Fitted:
         check_is_fitted(self)
-        if self._loss.kind != "squared":
-            problem = f"a fit by loss {self._loss.kind} has no noise, evidence or posterior of its own"
+        if loss_fitted(self).kind != "squared":
+            problem = f"a fit by loss {loss_fitted(self).kind} has no noise, evidence or posterior of its own"
             raise InputError(f"{problem} (a Laplace posterior: loss='poisson' or 'logistic', with posterior=True)")
         if self._fitted is None:
             raise InputError("posterior=False keeps no sums to say how sure the fit is; fit with posterior=True")
@@ -277,16 +277,18 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
         those of a new target C f plus its noise, (n, q), for a row of mean weight."""
         check_is_fitted(self)
-        if return_std and self._loss.kind != "squared":
+        if return_std and loss_fitted(self).kind != "squared":
             remedy = "posterior_model_.predict and .std are of f, such as a log rate, where there is a posterior"
-            raise InputError(f"return_std: a fit by loss {self._loss.kind} has no deviations of targets; {remedy}")
+            raise InputError(
+                f"return_std: a fit by loss {loss_fitted(self).kind} has no deviations of targets; {remedy}"
+            )
         if noise and not return_std:
             raise InputError("noise=True says what standard deviations hold; ask for return_std=True too")
         if not return_std and self._one_output:
-            return self._mapped(X, partial(_first_outcome, loss=self._loss), (), views=views)
+            return self._mapped(X, partial(_first_outcome, loss=loss_fitted(self)), (), views=views)
         p, q = self.model_.p, self.model_.p if self.model_.observe is None else len(self.model_.observe)
         if not return_std:
-            return self._mapped(X, self._loss.outcome, (p,), views=views)
+            return self._mapped(X, loss_fitted(self).outcome, (p,), views=views)
         answer = partial(_mean_and_std, noise=noise, views=views)
         both = self._answered(X, self.posterior_model_, answer, (p + (q if noise else p),), views=views)
         mean, std = both[:, :p], both[:, p:]
@@ -306,7 +308,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             values = np.asarray(self.predict(X, views=views))
         else:  # C mixes f, not what the loss makes of it
             f = np.asarray(self._mapped(X, np.asarray, (self.model_.p,), views=views))
-            values = self._loss.outcome(self.model_.observed(f))
+            values = loss_fitted(self).outcome(self.model_.observed(f))
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=self._finite)
         check_consistent_length(y, values, sample_weight)
         if np.size(y) != values.size:

@@ -10,14 +10,14 @@ Targets are in scaled units, as the fit has them; one-hot rows of classes stay o
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
-from dorff.spec.part import Levels, NotNegative, Part, Positive
+from dorff.spec.checks import option
+from dorff.spec.part import EpsilonSpec, HuberSpec, Part, QuantilesSpec
 from dorff.spec.registry import LOSSES, Entry, lazily
 
 FloatArray = npt.NDArray[np.float64]
@@ -133,7 +133,7 @@ class Huber(Loss):
     delta: float = 1.35
 
     def __post_init__(self) -> None:
-        _check("huber", self.delta)
+        option("huber", self.delta)
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         r = f - y
@@ -154,7 +154,7 @@ class EpsilonInsensitive(Loss):
     epsilon: float = 0.1
 
     def __post_init__(self) -> None:
-        _check("epsilon_insensitive", self.epsilon)
+        option("epsilon_insensitive", self.epsilon)
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         r = f - y
@@ -181,7 +181,7 @@ class Quantiles(Loss):
         given = self.quantiles
         if not given or not all(0.0 < one < 1.0 for one in given) or list(given) != sorted(set(given)):
             raise InputError(f"quantiles: wanted numbers between 0 and 1, in order, each once; got {list(given)}")
-        _check("coupling", self.coupling, zero=True)
+        option("coupling", self.coupling, zero=True)
 
     def terms(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> Terms:
         tau = np.tile(self.quantiles, f.shape[1] // self.levels)
@@ -357,23 +357,8 @@ def _kinked(value: FloatArray, t: FloatArray, u: FloatArray, inside: FloatArray,
     return Terms(value, smooth, sign * u, inside / width if width > 0 else inside)
 
 
-def _check(name: str, value: Any, *, zero: bool = False) -> None:
-    """InputError for what is no finite number above 0, or 0 itself where that may be."""
-    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else -1
-    if not (0 < number <= 1e300 or (zero and number == 0)):
-        raise InputError(f"{name}: wanted {'0 or a number above it' if zero else 'a number above 0'}, got {value!r}")
-
-
-class HuberSpec(Part):
-    """The residual, in the scaled targets' units, up to which it is squared."""
-
-    huber: Positive = 1.35
-
-
-class EpsilonSpec(Part):
-    """The residual, in the scaled targets' units, up to which it costs nothing."""
-
-    epsilon_insensitive: Positive = 0.1
+def _epsilon(epsilon_insensitive: float = 0.1) -> EpsilonInsensitive:
+    return EpsilonInsensitive(epsilon_insensitive)
 
 
 def _quantiles(quantiles: Any, coupling: Any = 1.0) -> Quantiles:
@@ -383,30 +368,12 @@ def _quantiles(quantiles: Any, coupling: Any = 1.0) -> Quantiles:
     return Quantiles(tuple(map(float, given)), coupling)
 
 
-class QuantilesSpec(Part):
-    """Which quantiles, in order; and how freely those of one target differ in shape: at `coupling` 0 they are constants
-    apart."""
-
-    quantiles: Levels
-    coupling: NotNegative = 1.0
-
-
 LOSSES.add(
     Entry("squared", Squared, Part),
     Entry("huber", lambda huber=1.35: Huber(huber), HuberSpec, source="Huber 1964", written="{huber: 1.35}"),
+    Entry("epsilon_insensitive", _epsilon, EpsilonSpec, source="Vapnik 1995", written="{epsilon_insensitive: 0.1}"),
     Entry(
-        "epsilon_insensitive",
-        lambda epsilon_insensitive=0.1: EpsilonInsensitive(epsilon_insensitive),
-        EpsilonSpec,
-        source="Vapnik 1995",
-        written="{epsilon_insensitive: 0.1}",
-    ),
-    Entry(
-        "quantiles",
-        _quantiles,
-        QuantilesSpec,
-        source="Sangnier, Fercoq & d'Alche-Buc 2016",
-        written="{quantiles: [0.1, 0.5, 0.9]}",
+        "quantiles", _quantiles, QuantilesSpec, source="Sangnier et al. 2016", written="{quantiles: [0.1, 0.5, 0.9]}"
     ),
     Entry("poisson", Poisson, Part),
     Entry("logistic", Logistic, Part),

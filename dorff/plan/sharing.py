@@ -79,10 +79,13 @@ def _check_loss(job: Job, dataset: Dataset, candidates: Kernels) -> None:
         raise InputError(f"solve.posterior: {problem}; leave it out, or take poisson or logistic")
     if job.solve.posterior is True and job.solve.ridge != AUTO and 0.0 in job.solve.ridges:
         raise InputError("solve.posterior: at ridge 0 it has no bounds; give a ridge above 0, or leave posterior out")
-    if not job.solve.descends:
-        Minimisation(loss, job.solve.solver)
-    for kernel in candidates:
-        check_loss(loss, kernel, intercept=job.solve.intercept)
+    try:
+        if not job.solve.descends:
+            Minimisation(loss, job.solve.solver)
+        for kernel in candidates:
+            check_loss(loss, kernel, intercept=job.solve.intercept)
+    except InputError as error:  # which names a parameter of an estimator
+        raise InputError(f"solve.{error}") from None
 
 
 def check_kernels(job: Job, dataset: Dataset, candidates: Kernels, observe: FloatArray | None) -> None:

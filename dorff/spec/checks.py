@@ -126,6 +126,14 @@ positive = partial(number, above=0.0)
 not_negative = partial(number, least=0.0)
 
 
+def option(name: str, value: object, *, zero: bool = False) -> None:
+    """InputError, of an option in Python, for what is no number above 0, or 0 itself where that may be."""
+    try:
+        number(value, above=None if zero else 0.0, least=0.0)
+    except Refusal as refusal:
+        raise InputError(f"{name} {refusal}") from None
+
+
 def share(value: object) -> float:
     if not 0.0 < _real(value) < 1.0:
         raise Refusal(f"must be a number between 0 and 1, came {show(value)}; correct it")

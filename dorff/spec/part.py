@@ -182,4 +182,24 @@ class LengthscaleSpec(Typed):
     lengthscale: Lengthscale = "auto"
 
 
+class HuberSpec(Part):
+    """The residual, in the scaled targets' units, up to which it is squared."""
+
+    huber: Positive = 1.35
+
+
+class EpsilonSpec(Part):
+    """The residual, in the scaled targets' units, up to which it costs nothing."""
+
+    epsilon_insensitive: Positive = 0.1
+
+
+class QuantilesSpec(Part):
+    """Which quantiles, in order; and how freely those of one target differ in shape: at `coupling` 0 they are constants
+    apart."""
+
+    quantiles: Levels
+    coupling: NotNegative = 1.0
+
+
 GAUSSIAN: Final = LengthscaleSpec(type="gaussian")

@@ -292,3 +292,32 @@ def test_a_schedule_is_a_parameter():
     assert clone(one).get_params()["schedule"] == InverseTime(5.0)
     assert "cv" not in one.get_params() and "manifold" not in one.get_params()
     assert not np.allclose(one.fit(X, Y).predict(X), clone(one).set_params(schedule=None).fit(X, Y).predict(X))
+
+
+@pytest.mark.parametrize("kind", [StochasticORFFRegressor, DoublyStochasticRegressor])
+def test_what_is_set_between_two_parts_is_refused_and_changes_no_prediction(kind):
+    """A model that began by one loss goes on by it, and says what it was fitted by."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2))
+    y = rng.poisson(np.exp(1.0 + np.sin(X[:, 0]))).astype(np.float64)
+    model = kind(GAUSSIAN, n_features=32, loss="poisson", ridge=1e-3, random_state=0).partial_fit(X, y)
+    rates = model.predict(X)
+    assert rates.min() > 0
+    model.set_params(loss={"huber": 1.0})
+    np.testing.assert_array_equal(model.predict(X), rates)
+    with pytest.raises(InputError, match=r"began with loss 'poisson' and ridge 0[.]001, and goes on with these"):
+        model.partial_fit(X, y)
+    with pytest.raises(InputError, match="not with loss 'poisson' and ridge 1; call fit to begin again"):
+        model.set_params(loss="poisson", ridge=1.0).partial_fit(X, y)
+    assert model.set_params(loss={"huber": 1.0}).fit(X, y).model_.info["loss"] == {"huber": 1.0}
+
+
+def test_targets_of_rows_that_weigh_nothing_are_not_looked_at():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2))
+    y, w = rng.poisson(np.exp(np.sin(X[:, 0]))).astype(np.float64), np.ones(300)
+    some = StochasticORFFRegressor(GAUSSIAN, 32, loss="poisson", random_state=0)
+    y[7], w[7] = -1.0, 0.0
+    assert np.isfinite(some.fit(X, y, sample_weight=w).predict(X)).all()
+    with pytest.raises(InputError, match="y, row 7, column 0 has -1"):
+        some.fit(X, y)

@@ -293,3 +293,11 @@ def test_a_score_of_rates_is_of_what_targets_see() -> None:
     model = regressor("poisson", observe=C, tol=1e-4).fit(X, COUNTS)
     rates = np.exp(model.model_.predict(X) @ C.T)
     assert model.score(X, COUNTS) == pytest.approx(r2_score(COUNTS, rates), abs=1e-12)
+
+
+def test_a_loss_that_is_set_after_the_fit_changes_no_prediction() -> None:
+    model = regressor("poisson", tol=1e-3).fit(X, COUNTS)
+    rates, score = model.predict(X), model.score(X, COUNTS)
+    model.set_params(loss="huber")
+    np.testing.assert_array_equal(model.predict(X), rates)
+    assert model.score(X, COUNTS) == score
