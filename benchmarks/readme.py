@@ -997,12 +997,16 @@ def beijing_lines(part: dict[str, Any]) -> list[str]:
     peak, planned = (part["fit"][key] / 2**20 for key in ("peak_bytes", "plan_peak_bytes"))
     fit, head = part["fit"], ["bands by", *(f"loss at {tau}" for tau in (0.1, 0.5, 0.9))]
     head += [*(f"below {tau}" for tau in (0.1, 0.5, 0.9)), "crossed"]
+    held = [[one[tau] for one in fit["held_out"].values()] for tau in ("0.1", "0.5", "0.9")]
+    of_held = ", ".join(f"{statistics.mean(one):.3f} ({min(one):.3f} to {max(one):.3f})" for one in held)
     return [
         f"Beijing, six stations, six pollutants, {part['scored']:,} hours of the last year (fit: {fit['rows_used']:,} "
         f"hours before, m = {fit['m']:,}): pinball losses over each pollutant's deviation, mean of the six, and the "
         "share below each quantile, the mean, least and most of the six.",
         "",
         *_table(head, *each),
+        "",
+        f"On held-out rows of the years that were fitted the shares are {of_held}; the last year is another one.",
         "",
         f"{fit['passes']} passes (planned {fit['planned_passes']}), {fit['seconds_over_squares']:.0f} times the "
         f"seconds of least squares; peak memory {peak:,.0f} MiB of {planned:,.0f} planned.",
