@@ -129,7 +129,9 @@ def test_the_objective_is_least(
     loss: Any, data: dict[str, Any], more: dict[str, Any], store: Path, tmp_path: Path
 ) -> None:
     """The report's objective is the model's, written out, and no small step from its coefficients is better."""
-    report, model = fitted(job(store, tmp_path, loss, data=data, **more))
+    tolerance = 1e-5 if as_loss(loss).kinked else 1e-7
+    solve = {"tolerance": tolerance, **more.get("solve", {})}
+    report, model = fitted(job(store, tmp_path, loss, data=data, **{**more, "solve": solve}))
     X = rows_of(store, "x")
     y = rows_of(store, data.get("targets", "y") if isinstance(data.get("targets", "y"), str) else "classes")
     y = np.eye(4)[y[:, 0].astype(int)] if data == CLASSES else y
@@ -144,12 +146,17 @@ def test_the_objective_is_least(
             if as_loss(loss).centred:
                 shift -= shift.mean()
             moved = replace(model, coefficients=model.coefficients + step, intercept=model.intercept + shift)
-            assert objective(moved, loss, X, y, weights, 1e-3) > value - 1e-6 * value
-    assert report.loss["left"] <= 2e-7 * value and report.status == "ok"
+            assert objective(moved, loss, X, y, weights, 1e-3) > value - 10 * tolerance * value
+    assert report.loss["left"] <= 2 * tolerance * value and report.status == "ok"
 
 
 def test_quantiles_hold_their_share_and_do_not_cross(store: Path, tmp_path: Path) -> None:
-    made = job(store, tmp_path, {**QUANTILES, "coupling": 0.0}, solve={"ridge": [1e-3, 1e-1], "select": "kfold"})
+    made = job(
+        store,
+        tmp_path,
+        {**QUANTILES, "coupling": 0.0},
+        solve={"ridge": [1e-3, 1e-1], "select": "kfold", "tolerance": 1e-5},
+    )
     report, model = fitted(made)
     X, Y = rows_of(store, "x"), rows_of(store, "y")
     f = model.predict(X).reshape(ROWS, 2, 3)
