@@ -391,7 +391,3 @@ class ORFFEstimator(Nested, ABC):
 
 def _finished(model: Model, X: FloatArray, finish: Finish, views: Views) -> npt.NDArray[Any]:
     return finish(model.predict(X, views=views))
-
-
-def first_column(values: FloatArray) -> FloatArray:
-    return values[:, 0]
