@@ -150,7 +150,7 @@ class Stochastic(ORFFEstimator, ABC):
             if Y.shape[1] != len(course.shift):
                 raise InputError(f"y has {Y.shape[1]} targets, but partial_fit began with {len(course.shift)}")
             began = course.how.problem.loss if isinstance(course.how, Descent) else course.how.loss
-            if (began, course.how.ridge) != (loss, self.ridge):
+            if (began.config(), course.how.ridge) != (loss.config(), self.ridge):
                 given = f"loss {loss.config()!r} and ridge {self.ridge:g}"
                 problem = f"partial_fit began with loss {began.config()!r} and ridge {course.how.ridge:g}"
                 raise InputError(f"{problem}, and goes on with these, not with {given}; call fit to begin again")
