@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 from scipy.io import netcdf_file, netcdf_variable
 
-from dorff.data.encoding import units_of
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
+from dorff.data.units import text_attributes
 from dorff.errors import InputError
 
 
@@ -211,10 +211,11 @@ class VariablesReader(ArraysReader):
         words = {dim: {key: self.variables[dim].text(key) for key in ("units", "calendar")} for dim in dims}
         return {dim: (values[dim], {key: text for key, text in words[dim].items() if text}) for dim in dims}
 
-    def units(self, column: str) -> str:
-        """Of a time by the standard calendar (CF conventions, 4.4)."""
-        one = self.variables.get(column)
-        return one.text("units") if one and units_of(one.text("units"), one.text("calendar")) else ""
+    def attributes(self, column: str) -> Mapping[str, str]:
+        if column not in self._place:
+            return {}
+        name, _ = self._place[column]
+        return text_attributes(self.variables[name].attributes)
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
         grid = self.grid or Grid(("",), self.variables[name].shape[:1])

@@ -14,6 +14,7 @@ from dorff.data.array_files import FloatArray, row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
 from dorff.data.layout import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
+from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
@@ -131,6 +132,7 @@ class Dataset:
     `weights` and `groups` are the columns of the rows' weights and groups, None where all weigh 1, and where no groups
     were asked for. `labelled` is a column of 0 and 1: Y is NaN in rows of 0, whatever their targets are. `reads`
     counts the rows read through this object. `encoding` is `encoding.to_attributes` of inputs that were no numbers,
+    `column_attributes` the CF attributes of inputs and targets by column (`units.ATTRIBUTES`), {} where there are none,
     `missing` what stood for no number, and `unusable` how many rows had NaN or infinity as they came.
 
     Rows have the numbers first..n-1: those before `first` are gone (`trim`) or left out (`window`), and never read."""
@@ -151,6 +153,7 @@ class Dataset:
     first: int = 0
     labelled: Column | None = None
     encoding: Attributes = field(default_factory=dict, compare=False, repr=False)
+    column_attributes: ColumnAttributes = field(default_factory=dict, compare=False, repr=False)
     missing: tuple[str, ...] = field(default=(), compare=False, repr=False)
     unusable: int = field(default=0, compare=False, repr=False)
     reads: Reads = field(default_factory=Reads, compare=False, repr=False)

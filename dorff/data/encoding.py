@@ -153,7 +153,7 @@ class Learner:
                 option = "--one-hot" if name in self.one_hot else "--ordered"
                 raise InputError(f"{option} {name}: is none of the inputs; name one of {', '.join(names)}.")
         column = {name: _column(readers, name) for name in names if not name.startswith("=")}
-        timed = ((of, one.units(of)) for of in column.values() for one in reversed(readers))  # the first file's stay
+        timed = ((of, _time_units(one, of)) for of in column.values() for one in reversed(readers))  # the first's stay
         times = {of: units for of, units in timed if units and of not in self.one_hot}
         wanted = [of for of in dict.fromkeys(column.values()) if of not in self.ordered and of not in times]
         text = [of for of in wanted if of in self.one_hot or any(of in r.columns and r.is_text(of) for r in readers)]
@@ -219,6 +219,13 @@ def _day(values: Sequence[str]) -> str:
     return f"seconds since {np.datetime64(int(day), 's')}"
 
 
+def _time_units(reader: Reader, column: str) -> str:
+    """Return the units of a column of numbers that are times; "" of any other."""
+    attributes = reader.attributes(column)
+    units = attributes.get("units", "")
+    return units if units_of(units, attributes.get("calendar", "")) else ""
+
+
 class Encoded(Reader):
     """A source whose columns come as encodings say; of one number each; of zeros, `=0`; the label `FILE`, its path."""
 
@@ -248,6 +255,15 @@ class Encoded(Reader):
         short = one.kind in ("one_hot", "ordered") if one else np.float32(value or 0) == value
         return np.dtype(np.float32 if short else np.float64)
 
+    def attributes(self, column: str) -> Mapping[str, str]:
+        """Return the source's attributes of a column; of times, with the units that they come in."""
+        encoding = self._of.get(column)
+        if encoding is None:
+            return self._reader.attributes(column)
+        if encoding.kind != "time":
+            return {}
+        return {**self._reader.attributes(encoding.column), "units": encoding.words[0]}
+
     def content(self) -> str:
         return self._reader.content()
 
@@ -255,7 +271,7 @@ class Encoded(Reader):
         """The source's blocks, cut so that those of many categories are no larger than others."""
         constants = {column: value for column in columns if (value := _constant(column)) is not None}
         encodings = dict.fromkeys(self._of[column] for column in columns if column in self._of)
-        scales = {one.column: one.clock and units_of(self._reader.units(one.column)) for one in encodings}
+        scales = {one.column: one.clock and units_of(_time_units(self._reader, one.column)) for one in encodings}
         numbers = [column for column in columns if column not in self._of and column not in constants]
         numbers = list(dict.fromkeys([*numbers, *(of for of, scale in scales.items() if scale)]))
         texts = list(dict.fromkeys([*labels, *(of for of, scale in scales.items() if not scale)]))

@@ -31,6 +31,7 @@ from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype, open_source
 from dorff.data.stores import check_disjoint, open_dataset, several
+from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate
@@ -58,6 +59,7 @@ class _Target:
     tail: dict[str, Numbers] | None = None
     sources: dict[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
+    column_attributes: ColumnAttributes = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     unusable: int = 0
     ends: list[Numbers] = field(default_factory=list)
@@ -75,6 +77,7 @@ class _Target:
         """What is committed with the rows."""
         encoding: Attributes = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
         more: Attributes = {"missing": list(self.missing), "unusable": self.unusable}
+        more["column_attributes"] = self.column_attributes
         if CLASSES in self.columns:
             more |= {"labels": {CLASSES: list(self.labels.labels)}, "counts": {CLASSES: list(self.labels.counts)}}
         if self.ends and np.isfinite(self.ends).all():
@@ -192,6 +195,8 @@ def ingest(
         with staging(store) as (folder, check):
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
             target = replace(target, encodings=encodings, missing=tuple(one for one in every if one != "none"))
+            kept = group_attributes(store) if append else {}
+            target = replace(target, column_attributes=_column_attributes(readers, columns, kept))
             shown = progress or (lambda _: None)
             added, unusable, ungrouped = _write(folder, target, readers, absent, shown, again=again)
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0
@@ -268,6 +273,20 @@ def _check_columns(columns: Columns, names: Columns) -> None:
             if count > 1 and not column.startswith("="):
                 raise InputError(f"{NAMES.get(array, array)}: column {column!r} is named {count} times; name it once.")
     check_disjoint(columns["x"], columns.get("y", ()), "column")
+
+
+def _column_attributes(readers: Sequence[Reader], columns: Columns, kept: Attributes) -> ColumnAttributes:
+    """Return the CF attributes of each column that has any.
+
+    They are those that the store, which has the attributes `kept`, says already; else the first source's.
+    """
+    attributes = dict(kept_of(kept, "column_attributes", ColumnAttributes()))
+    for column in dict.fromkeys(name for names in columns.values() for name in names):
+        given = (dict(reader.attributes(column)) for reader in readers)
+        found = attributes.get(column) or next(filter(None, given), {})
+        if found:
+            attributes[column] = found
+    return attributes
 
 
 def _fresh(readers: Sequence[Reader], columns: Columns, shard_rows: int | None) -> _Target:

@@ -15,6 +15,7 @@ import zarr
 from dorff.data.array_files import ArrayFiles, Fault, PlainShards, row_region
 from dorff.data.layout import Attributes, columns_of, has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
+from dorff.data.units import ColumnAttributes, text_attributes
 from dorff.errors import InputError, MissingArrayError
 from dorff.spec.checks import nearest
 from dorff.storage.location import locate
@@ -152,6 +153,16 @@ def kept_of(attributes: Attributes, name: str, empty: T) -> T:
     own = attributes.get("dorff")
     kept = own.get(name) if isinstance(own, dict) else None
     return kept if isinstance(kept, type(empty)) else empty
+
+
+def column_attributes(attributes: Attributes, array: str, stored: "StoredArray") -> ColumnAttributes:
+    """Return the CF attributes of an array's columns: those that ingest kept, else the array's own."""
+    columns = stored_columns(attributes, array, stored.columns)
+    if array in columns_of(attributes):
+        kept = kept_of(attributes, "column_attributes", ColumnAttributes())
+        return {column: text_attributes(kept[column]) for column in columns if column in kept}
+    own = text_attributes(dict(stored.array.attrs))
+    return {column: own for column in columns if own}
 
 
 def stored_columns(attributes: Attributes, name: str, width: int) -> tuple[str, ...]:

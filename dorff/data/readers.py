@@ -95,9 +95,12 @@ class Reader(ABC):
             return True
         return False
 
-    def units(self, column: str) -> str:
-        """The units of a column of numbers that are times, "hours since 2000-01-01"; "" of any other."""
-        return ""
+    def attributes(self, column: str) -> Mapping[str, str]:
+        """Return the CF attributes that the source gives a column, among `units.ATTRIBUTES`.
+
+        Returns {} for a column without attributes, and for one that the source lacks.
+        """
+        return {}
 
     def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[SourceBlock]:
         """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory.
@@ -304,9 +307,11 @@ class SideBySide(Reader):
         reader, name = self._place[column]
         return reader.is_text(name)
 
-    def units(self, column: str) -> str:
-        reader, name = self._place.get(column, (None, ""))
-        return reader.units(name) if reader else ""
+    def attributes(self, column: str) -> Mapping[str, str]:
+        if column not in self._place:
+            return {}
+        reader, name = self._place[column]
+        return reader.attributes(name)
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""

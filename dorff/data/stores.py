@@ -16,6 +16,7 @@ from dorff.data.dataset import Column, Dataset
 from dorff.data.labels import CLASSES, Classes, Coding, distinct, placed, stored_labels, text_of
 from dorff.data.layout import Attributes, columns_of, commit, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
+from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
 from dorff.storage.location import locate
@@ -59,6 +60,10 @@ def open_dataset(
     arrays |= {column.array: nodes.open_array(group, column.array) for column in columns if column is not None}
     nodes.check_seals(group, attributes, arrays)
     rows, (shard_rows, unit_rows) = _rows(group, attributes, arrays), _row_grids(list(arrays.values()))
+    numbers = x_names if classes else (*x_names, *y_names)
+    column_attributes: ColumnAttributes = {}
+    for name in numbers:
+        column_attributes |= nodes.column_attributes(attributes, name, arrays[name])
     dataset = Dataset(
         path=str(group),
         inputs=x_names,
@@ -75,6 +80,7 @@ def open_dataset(
         labelled=columns[2],
         first=rows.start,
         encoding=nodes.kept_of(attributes, "encoding", {}),
+        column_attributes=column_attributes,
         missing=tuple(nodes.kept_of(attributes, "missing", [])),
         unusable=nodes.kept_of(attributes, "unusable", 0),
     )

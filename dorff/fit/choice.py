@@ -169,6 +169,8 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         info["loss"], info["data"]["fitted"] = loss.config(), list(dataset.target_columns)
     if dataset.encoding:
         info["data"]["encoding"] = dataset.encoding
+    if dataset.column_attributes:
+        info["data"]["column_attributes"] = dataset.column_attributes
     if dataset.missing:
         info["data"]["missing"] = list(dataset.missing)
     if len(plan.job.kernels) > 1:
