@@ -89,7 +89,7 @@ class Tables:
         """On the grid of the inputs' file, with its coordinates, where it has one; else along rows."""
         import h5py  # large
 
-        from dorff.data.array_readers import Grid
+        from dorff.data.grids import Grid
 
         start = values.dataset.first
         reader: Any = open_source(self.given, values.named) if self.inputs else None

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from dorff.data import ingest, open_dataset
-from dorff.data.array_readers import Grid
+from dorff.data.grids import Grid
 from dorff.errors import InputError
 
 
@@ -98,7 +98,7 @@ def test_times_are_categories_where_that_is_said(tmp_path: Path) -> None:
 
 def test_variables_of_no_common_grid_are_refused(tmp_path: Path) -> None:
     grid(np.random.default_rng(0)).to_netcdf(tmp_path / "a.nc", engine="scipy")
-    with pytest.raises(InputError, match=r"a\.nc: lat \(lat\), depth \(depth\), sst \(time, lat, lon\) are on no grid"):
+    with pytest.raises(InputError, match=r"a\.nc: lat \(lat\), depth \(depth\), sst \(time, lat, lon\)"):
         ingest([tmp_path / "a.nc"], tmp_path / "s.zarr", inputs=["lat", "depth"], targets=["sst"])
     with pytest.raises(InputError, match=r"has no column 'station'; its columns are: "):
         ingest([tmp_path / "a.nc"], tmp_path / "s.zarr", inputs=["lat", "station"], targets=["sst"])

@@ -1,0 +1,271 @@
+"""Reads variables with dimensions as columns of rows: sliced first, then decoded, then broadcast.
+
+What formats share: a `GriddedReader` needs to know a file's variables, and how a part of one is loaded. Where chunks
+have to be decoded as wholes the last ones are kept, so that rows which cross them decode none twice in a row.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dorff.data.grids import Grid, Link, Placement, Rows, Variable, plan_rows, plan_table
+from dorff.data.packing import Array, Packing
+from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
+from dorff.data.units import text_attributes
+from dorff.errors import InputError
+
+Bounds = tuple[slice, ...]  # start and stop for each dimension
+Places = npt.NDArray[np.int64]
+KEPT_BYTES: Final = 16 * 2**20  # of a variable; more where one chunk has more
+SMALL_BYTES: Final = 2**20  # a variable of so few is read once
+TEXT_BYTES: Final = 64  # of a text of any length, about
+STEP: Final = 65536  # neighbours along an instance dimension that are loaded together
+
+
+class GriddedReader(ArraysReader):
+    """A file of variables with dimensions; fill values, scale and offset are unpacked.
+
+    `rows_plan` says what a row is, from the variables that are `asked` for. None where
+    rows lie along the first axis.
+    """
+
+    def __init__(
+        self, path: str, format_name: str, variables: Mapping[str, Variable], asked: Collection[str] = ()
+    ) -> None:
+        self.path, self.format_name, self.variables = path, format_name, variables
+        self._packing = {
+            name: Packing.of(variable.attributes) for name, variable in variables.items() if variable.is_number
+        }
+        self.rows_plan = plan_rows(path, variables, asked)
+        plans = dict.fromkeys(self.rows_plan.placements, self.rows_plan) if self.rows_plan is not None else {}
+        self._plans = plans or {name: plan_table(variables, name) for name, v in variables.items() if v.shape}
+        super().__init__(path, {name: self._info(name, plan) for name, plan in self._plans.items()})
+        self._links: dict[str, _Link] = {}
+        with reading(path, format_name):
+            for instance, link in self.rows_plan.links.items() if self.rows_plan is not None else ():
+                self._links[instance] = _Counts(self, link) if link.counts else _Indices(self, link)
+
+    @abstractmethod
+    def load(self, name: str, bounds: Bounds) -> Array:
+        """Read a part of a variable as stored; text as objects or of fixed length."""
+
+    @property
+    def grid(self) -> Grid | None:
+        """The grid whose cells are the rows; None where these lie along one dimension."""
+        if self.rows_plan is None or len(self.rows_plan.grid.dims) < 2:
+            return None
+        return self.rows_plan.grid
+
+    def coordinates(self) -> dict[str, tuple[Numbers, dict[str, str]]]:
+        """Return the numbers along the grid's dimensions, where there are any, with units and calendar."""
+        found = {}
+        for dim in self.grid.dims if self.grid is not None else ():
+            variable = self.variables.get(dim)
+            if variable is None or variable.dims != (dim,) or not variable.is_number:
+                continue
+            values = self._packing[dim].decode(self.load(dim, _whole(variable)))
+            texts = {key: variable.text(key) for key in ("units", "calendar")}
+            found[dim] = values, {key: text for key, text in texts.items() if text}
+        return found
+
+    def attributes(self, column: str) -> Mapping[str, str]:
+        if column not in self._place:
+            return {}
+        name, _ = self._place[column]
+        return text_attributes(self.variables[name].attributes)
+
+    def decode(self, name: str, stored: Array) -> Array:
+        """Unpack stored numbers of a variable."""
+        return self._packing[name].decode(stored)
+
+    def _info(self, name: str, plan: Rows) -> ArrayInfo:
+        variable, placement = self.variables[name], plan.placements[name]
+        cells = math.prod(plan.grid.shape)
+        shape: tuple[int, ...] = (cells,) if placement.components is None else (cells, placement.components)
+        if placement.characters:
+            return ArrayInfo(shape, np.dtype(f"S{max(1, variable.shape[-1])}"))
+        if self.rows_plan is None and len(variable.shape) > 2:
+            shape = variable.shape  # which is refused where it is asked for
+        return ArrayInfo(shape, self._packing[name].dtype(variable.stored) if variable.is_number else variable.stored)
+
+    def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
+        plan, window = self._plans[name], Window(self, name)
+        placement = plan.placements[name]
+        for slab in plan.grid.slabs(rows):
+            values = self._cut(window, plan, placement, slab)
+            if self.variables[name].is_number:
+                values = self.decode(name, values)
+            yield _broadcast(values, plan, placement, slab)[:, columns]
+
+    def _cut(self, window: "Window", plan: Rows, placement: Placement, slab: Bounds) -> Array:
+        """Read what a slab needs of a variable: an axis for each dimension, and one of columns."""
+        along = dict(zip(plan.grid.dims, slab, strict=True))
+        rest = _whole(window.variable)[len(placement.dims) :]
+        linked = next((axis for axis, dim in enumerate(placement.dims) if dim in self._links), None)
+        if linked is None:
+            values = window.cut((*(along[dim] for dim in placement.dims), *rest))
+        else:
+            before, after = placement.dims[:linked], placement.dims[linked + 1 :]
+            values = _gather(
+                window.cut,
+                self._instances(placement.dims[linked], along),
+                before=tuple(along[dim] for dim in before),
+                after=(*(along[dim] for dim in after), *rest),
+            )
+        if placement.characters:
+            values = _joined(values)
+        return values.reshape(*values.shape[: len(placement.dims)], -1)
+
+    def _instances(self, dim: str, along: Mapping[str, slice]) -> Places:
+        """Find the instance, in the dimension `dim`, of each sample of a slab."""
+        link = self._links[dim]
+        if (sample := link.link.sample) in along:
+            return link.find(np.arange(along[sample].start, along[sample].stop))
+        return link.find(self._instances(sample, along))
+
+
+class Window:
+    """A variable and the part of it that was read last, of whole chunks where these are not too large."""
+
+    def __init__(self, reader: GriddedReader, name: str) -> None:
+        self.variable = reader.variables[name]
+        self._reader, self._name = reader, name
+        self._bounds: Bounds | None = None
+        self._values: Array = np.empty(0)
+
+    def cut(self, wanted: Bounds) -> Array:
+        """Return a part of the variable as stored; it is to be copied before it is changed."""
+        if self._bounds is None or not _lies_within(wanted, self._bounds):
+            self._bounds, self._values = None, np.empty(0)  # free it first
+            bounds = self._around(wanted)
+            self._values, self._bounds = self._reader.load(self._name, bounds), bounds
+        pairs = zip(wanted, self._bounds, strict=True)
+        return self._values[tuple(slice(one.start - b.start, one.stop - b.start) for one, b in pairs)]
+
+    def _around(self, wanted: Bounds) -> Bounds:
+        variable = self.variable
+        if self._bytes(_whole(variable)) <= SMALL_BYTES:
+            return _whole(variable)
+        if variable.chunks is None:
+            return wanted
+        triples = zip(wanted, variable.chunks, variable.shape, strict=True)
+        chunks = tuple(slice(p.start // c * c, min(n, -(-p.stop // c) * c)) for p, c, n in triples)
+        one_chunk = self._bytes(tuple(slice(0, c) for c in variable.chunks))
+        return chunks if self._bytes(chunks) <= max(KEPT_BYTES, one_chunk) else wanted
+
+    def _bytes(self, bounds: Bounds) -> int:
+        count = math.prod(part.stop - part.start for part in bounds)
+        element_bytes: int = self.variable.stored.itemsize or TEXT_BYTES
+        return count * element_bytes
+
+
+class _Link(Protocol):
+    link: Link
+
+    def find(self, samples: Places) -> Places:
+        """Return the instance of each sample."""
+        ...
+
+
+class _Counts:
+    """Numbers of samples that follow each other: a contiguous ragged array (CF conventions, 9.3.3)."""
+
+    def __init__(self, reader: GriddedReader, link: Link) -> None:
+        self.link, self._reader, self._window = link, reader, Window(reader, link.variable)
+        # Of each `STEP` instances the first sample, so that memory does not grow with instances.
+        self._starts = [0]
+        for block in range(-(-link.n_instances // STEP)):
+            self._starts.append(self._starts[-1] + int(self._sizes(block).sum()))
+        if self._starts[-1] != link.n_samples:
+            problem = f"{link.variable} adds up to {self._starts[-1]:,}, but {link.sample} has {link.n_samples:,}"
+            raise InputError(f"{reader.path}: {problem}; it cannot be told which rows belong together, mend the file.")
+
+    def _sizes(self, block: int) -> Places:
+        bounds = slice(block * STEP, min((block + 1) * STEP, self.link.n_instances))
+        sizes = _whole_numbers(self._reader, self.link.variable, self._window.cut((bounds,)))
+        if sizes.min(initial=0) < 0:
+            problem = f"{self.link.variable}: wanted numbers of {self.link.sample}, got {sizes.min()}"
+            raise InputError(f"{self._reader.path}: {problem}; mend the file.")
+        return sizes
+
+    def find(self, samples: Places) -> Places:
+        instances = np.empty_like(samples)
+        last = samples.max(initial=-1)
+        block = int(np.searchsorted(self._starts, samples.min(initial=0), "right")) - 1
+        while block + 1 < len(self._starts) and self._starts[block] <= last:
+            start, stop = self._starts[block : block + 2]
+            ends = start + np.cumsum(self._sizes(block))
+            inside = (samples >= start) & (samples < stop)
+            instances[inside] = block * STEP + np.searchsorted(ends, samples[inside], "right")
+            block += 1
+        return instances
+
+
+class _Indices:
+    """The instance of each sample: an indexed ragged array (CF conventions, 9.3.4)."""
+
+    def __init__(self, reader: GriddedReader, link: Link) -> None:
+        self.link, self._reader, self._window = link, reader, Window(reader, link.variable)
+
+    def find(self, samples: Places) -> Places:
+        stored = _gather(self._window.cut, samples)
+        instances = _whole_numbers(self._reader, self.link.variable, stored)
+        wrong = (instances < 0) | (instances >= self.link.n_instances)
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            problem = f"{self.link.variable}: wanted places along {self.link.instance}, 0 to"
+            problem += f" {self.link.n_instances - 1}, got {instances[place]} in row {samples[place]}"
+            raise InputError(f"{self._reader.path}: {problem}; mend the file.")
+        return instances
+
+
+def _whole_numbers(reader: GriddedReader, name: str, stored: Array) -> Places:
+    values = reader.decode(name, stored)
+    if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.trunc(values)).all()):
+        raise InputError(f"{reader.path}: {name}: wanted whole numbers, got others; mend the file.")
+    return values.astype(np.int64)
+
+
+def _whole(variable: Variable) -> Bounds:
+    return tuple(slice(0, length) for length in variable.shape)
+
+
+def _lies_within(wanted: Bounds, held: Bounds) -> bool:
+    return all(b.start <= one.start and one.stop <= b.stop for one, b in zip(wanted, held, strict=True))
+
+
+def _gather(cut: Callable[[Bounds], Array], places: Places, *, before: Bounds = (), after: Bounds = ()) -> Array:
+    """Pick elements along an axis of a variable, loading no more than `STEP` neighbours at a time."""
+    steps = places // STEP
+    picked, order = [], []
+    for step in np.unique(steps):
+        inside = np.flatnonzero(steps == step)
+        low, high = int(places[inside].min()), int(places[inside].max()) + 1
+        part = cut((*before, slice(low, high), *after))
+        picked.append(np.take(part, places[inside] - low, axis=len(before)))
+        order.append(inside)
+    together = np.concatenate(picked, axis=len(before))
+    return np.take(together, np.argsort(np.concatenate(order)), axis=len(before)) if len(order) > 1 else together
+
+
+def _joined(characters: Array) -> Array:
+    """Return single characters (..., length) as text (...)."""
+    length = characters.shape[-1]
+    if not length:
+        return np.zeros(characters.shape[:-1], "S1")
+    return np.ascontiguousarray(characters).view(f"S{length}")[..., 0]
+
+
+def _broadcast(values: Array, plan: Rows, placement: Placement, slab: Bounds) -> Array:
+    """Repeat values along the dimensions that a variable lacks: (rows, columns)."""
+    dims = [plan.sample_dim(dim) for dim in placement.dims]
+    order = sorted(range(len(dims)), key=lambda axis: plan.grid.dims.index(dims[axis]))
+    lengths = [part.stop - part.start for part in slab]
+    wide = [n if dim in dims else 1 for dim, n in zip(plan.grid.dims, lengths, strict=True)]
+    width = values.shape[-1]
+    moved = values.transpose(*order, len(dims)).reshape(*wide, width)
+    return np.broadcast_to(moved, (*lengths, width)).reshape(-1, width)
