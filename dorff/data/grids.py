@@ -213,17 +213,16 @@ class _Planner:
         return found
 
     def _remark(self, name: str, columns: Collection[str], grid: Grid) -> str:
-        """Say how to have several columns where it was not sure that cells are wanted."""
+        """Say how to have columns where only the file shows that rows are cells."""
         dims = self._dims(name)
         if name in columns or len(dims) != 2 or len(grid.dims) != 2:
             return ""
-        if any(dims[1] in self._dims(other) for other in self.whole if self._dims(other) != dims):
+        asked = {other: self._dims(other) for other in self.whole if other != name}
+        if any(dims[1] in other and other != dims for other in asked.values()):
             return ""
-        first, second = dims
-        problem = f"{_shown({name: dims})} gives a row for each cell, as {first} and {second} are dimensions of"
-        others = [other for other in self.whole if other != name and self._dims(other) == dims] or self._witnesses(name)
-        remedy = f"for columns along {second} name them, {name}0, {name}1, ..."
-        return f"{self.path}: {problem} {', '.join(others[:3])} too; {remedy}"
+        beside = [other for other in asked if asked[other] == dims] or self._witnesses(name)
+        problem = f"each cell of {_shown({name: dims})} is a row, as of {beside[0]}"
+        return f"{self.path}: {problem}; for columns along {dims[1]} name {name}0, {name}1, ..."
 
     def _grid(self, along: Mapping[str, tuple[str, ...]], mapped: Mapping[str, tuple[str, ...]]) -> Grid:
         every = dict.fromkeys(dim for dims in mapped.values() for dim in dims)

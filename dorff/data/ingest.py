@@ -209,6 +209,8 @@ def ingest(
                 folder.rename(store)
                 sync_directory(store.parent)
         tell = notice or (lambda _: None)
+        for remark in next((reader.remarks for reader in opened if reader.remarks), ()):
+            tell(remark)
         for value in (one for one in absent.unmet.values() if str(one) in map(str, missing)):
             tell(f"--missing {value}: no value of the columns named is it; see how the sources write it")
         if unusable:

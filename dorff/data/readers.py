@@ -77,6 +77,7 @@ class Reader(ABC):
         self.path = path
         self.columns = tuple(columns)
         self.numbered = numbered  # the names are c0, c1, ... only because the file has none
+        self.remarks: tuple[str, ...] = ()  # sentences on how the source was understood
         self._digest = Digest()
 
     def expand(self, name: str) -> tuple[str, ...]:
@@ -294,6 +295,7 @@ class SideBySide(Reader):
                 self._place[columns[-1]] = (reader, column)
         numbered = all(reader.numbered for reader in readers)
         super().__init__("+".join(reader.path for reader in readers), columns, numbered=numbered)
+        self.remarks = tuple(remark for reader in readers for remark in reader.remarks)
 
     def expand(self, name: str) -> tuple[str, ...]:
         expanded = (reader.expand(name) for reader in self._readers if not reader.numbered)

@@ -44,6 +44,7 @@ class GriddedReader(ArraysReader):
         plans = dict.fromkeys(self.rows_plan.placements, self.rows_plan) if self.rows_plan is not None else {}
         self._plans = plans or {name: plan_table(variables, name) for name, v in variables.items() if v.shape}
         super().__init__(path, {name: self._info(name, plan) for name, plan in self._plans.items()})
+        self.remarks = () if self.rows_plan is None else self.rows_plan.remarks
         self._links: dict[str, _Link] = {}
         with reading(path, format_name):
             for instance, link in self.rows_plan.links.items() if self.rows_plan is not None else ():
@@ -158,9 +159,8 @@ class Window:
         return chunks if self._bytes(chunks) <= max(KEPT_BYTES, one_chunk) else wanted
 
     def _bytes(self, bounds: Bounds) -> int:
-        count = math.prod(part.stop - part.start for part in bounds)
-        element_bytes: int = self.variable.stored.itemsize or TEXT_BYTES
-        return count * element_bytes
+        lengths: list[int] = [part.stop - part.start for part in bounds]
+        return math.prod(lengths) * (self.variable.stored.itemsize or TEXT_BYTES)
 
 
 class _Link(Protocol):

@@ -1,0 +1,247 @@
+"""Variables with named dimensions broadcast as in xarray; ragged arrays; variables that are several columns."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pytest
+import xarray as xr
+
+from dorff.data import ingest, open_dataset
+from dorff.errors import InputError
+
+Array = npt.NDArray[Any]
+
+
+def rows_of(
+    source: Path, inputs: Sequence[str], targets: Sequence[str] = (), **options: Any
+) -> tuple[Array, list[str]]:
+    """Ingest, and return the rows with the names of their columns."""
+    out = source.with_name("rows.zarr")
+    n = ingest([source], out, inputs=inputs, targets=targets, **options)
+    dataset = open_dataset(out, targets="y" if targets else None)
+    X, Y = dataset.read(0, n)
+    return np.hstack([X, Y]), [*dataset.input_columns, *dataset.target_columns]
+
+
+def flattened(data: xr.Dataset, names: Sequence[str]) -> Array:
+    """The dense twin: xarray's own broadcasting."""
+    return np.column_stack([field.values.ravel() for field in xr.broadcast(*(data[name] for name in names))])
+
+
+def write(data: xr.Dataset, folder: Path, engine: str) -> Path:
+    path = folder / "data.nc"
+    data.to_netcdf(path, engine=engine)
+    return path
+
+
+ENGINES = pytest.mark.parametrize("engine", ["scipy", "netcdf4"])
+
+
+def argo(levels: int = 15) -> xr.Dataset:
+    """Profiles as Argo's files have them: no coordinates, flags of single characters, padded text."""
+    rng = np.random.default_rng(0)
+    pressure = np.sort(rng.uniform(0, 2000, (4, levels)), axis=1)
+    flags = rng.choice([b"1", b"4"], (4, levels))
+    variables = {
+        "PRES": (("N_PROF", "N_LEVELS"), pressure, {"_FillValue": 99999.0}),
+        "TEMP": (("N_PROF", "N_LEVELS"), rng.normal(10, 3, (4, levels))),
+        "JULD": ("N_PROF", np.arange(4.0)),
+        "LATITUDE": ("N_PROF", rng.uniform(-60, 60, 4)),
+        "CYCLE": ((), np.int32(7)),
+        "TEMP_QC": (("N_PROF", "N_LEVELS"), flags.astype("S1")),
+        "PLATFORM": (("N_PROF",), np.array([b"5904", b"5905", b"5904", b"61"], "S4")),
+        "DATA_TYPE": ((), np.array(b"Argo profile", "S12")),
+    }
+    return xr.Dataset(variables)
+
+
+@ENGINES
+def test_a_row_is_a_level_of_a_profile(tmp_path: Path, engine: str) -> None:
+    path = write(argo(), tmp_path, engine)
+    names = ["JULD", "LATITUDE", "PRES", "CYCLE"]
+    rows, columns = rows_of(path, names, ["TEMP"])
+    assert columns == [*names, "TEMP"]
+    np.testing.assert_array_equal(rows, flattened(argo(), ["PRES", *names, "TEMP"])[:, 1:])
+
+
+@ENGINES
+def test_single_characters_are_flags_of_levels_and_texts_of_profiles(tmp_path: Path, engine: str) -> None:
+    data = argo()
+    path = write(data, tmp_path, engine)
+    options = {"one_hot": ["TEMP_QC", "PLATFORM", "DATA_TYPE"]}
+    rows, columns = rows_of(path, ["PRES", "TEMP_QC", "PLATFORM", "DATA_TYPE"], ["TEMP"], **options)
+    assert columns[1:-1] == [
+        *("TEMP_QC=1", "TEMP_QC=4", "PLATFORM=5904", "PLATFORM=5905", "PLATFORM=61", "DATA_TYPE=Argo profile")
+    ]
+    flags, platforms = data.TEMP_QC.values.ravel(), np.repeat(data.PLATFORM.values, 15)
+    np.testing.assert_array_equal(rows[:, 1], flags == b"1")
+    np.testing.assert_array_equal(rows[:, 4], platforms == b"5905")
+    assert (rows[:, 6] == 1).all()
+
+
+@ENGINES
+def test_groups_and_classes_broadcast_too(tmp_path: Path, engine: str) -> None:
+    path = write(argo(), tmp_path, engine)
+    ingest([path], tmp_path / "s.zarr", inputs=["PRES"], classes="TEMP_QC", groups="PLATFORM")
+    labels = open_dataset(tmp_path / "s.zarr", inputs=["classes", "groups"], targets=None).read(0, 60)[0]
+    names = argo().TEMP_QC.values.ravel()
+    assert len({*zip(labels[:, 0], names, strict=True)}) == 2
+    assert (labels[:, 1].reshape(4, 15) == labels[::15, 1:]).all() and len(set(labels[:, 1])) == 3
+
+
+def test_a_variable_of_its_own_components_is_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((2, 6, 3))[0], rng.standard_normal(6)
+    data = xr.Dataset({"X": (("sample", "feature"), X), "y": ("sample", y)}, {"feature": ["a", "b", "c"]})
+    rows, columns = rows_of(write(data, tmp_path, "netcdf4"), ["X"], ["y"])
+    assert columns == ["X0", "X1", "X2", "y"]
+    np.testing.assert_array_equal(rows, np.column_stack([X, y]))
+
+
+def test_bounds_are_columns_beside_their_times(tmp_path: Path) -> None:
+    """Another variable's bounds lie along `nv` too, but not along time."""
+    data = xr.Dataset(
+        {"bounds": (("t", "nv"), np.arange(8.0).reshape(4, 2)), "other": (("z", "nv"), np.ones((3, 2)))},
+        {"t": np.arange(4.0)},
+    )
+    rows, columns = rows_of(write(data, tmp_path, "scipy"), ["t", "bounds"])
+    assert columns == ["t", "bounds0", "bounds1"] and rows.shape == (4, 3)
+
+
+def test_a_numbered_column_is_one_column_beside_cells(tmp_path: Path) -> None:
+    data = argo(levels=5)
+    path = write(data, tmp_path, "scipy")
+    rows, columns = rows_of(path, ["JULD", "PRES3"], ["TEMP0", "TEMP4"])
+    assert columns == ["JULD", "PRES3", "TEMP0", "TEMP4"]
+    np.testing.assert_array_equal(rows[:, 1:], np.column_stack([data.PRES[:, 3], data.TEMP[:, 0], data.TEMP[:, 4]]))
+    (tmp_path / "rows.zarr").rename(tmp_path / "first.zarr")
+    rows, _ = rows_of(path, ["PRES"], ["TEMP2"])
+    np.testing.assert_array_equal(rows[:, 1], np.repeat(data.TEMP.values[:, 2], 5))
+
+
+def test_cells_that_only_the_file_shows_are_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = write(argo(), tmp_path, "scipy")
+    rows, _ = rows_of(path, ["JULD"], ["TEMP"], notice=said.append)
+    assert rows.shape == (60, 2)
+    assert any("TEMP (N_PROF, N_LEVELS)" in sentence and "TEMP0" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize("names", [["t", "y", "x", "lat", "u"], ["lat", "lon", "t", "u"], ["mask", "u", "z0"]])
+def test_fields_of_fewer_dimensions_are_repeated_along_the_others(tmp_path: Path, names: list[str]) -> None:
+    rng = np.random.default_rng(0)
+    data = xr.Dataset(
+        {
+            "u": (("t", "y", "x"), rng.standard_normal((5, 3, 4))),
+            "mask": (("y", "x"), rng.integers(0, 2, (3, 4))),
+            "z0": ((), 2.5),
+        },
+        {"t": np.arange(5.0), "y": np.arange(3.0), "x": np.arange(4.0)}
+        | {name: (("y", "x"), rng.standard_normal((3, 4))) for name in ("lat", "lon")},
+    )
+    rows, _ = rows_of(write(data, tmp_path, "netcdf4"), names)
+    np.testing.assert_array_equal(rows, flattened(data, ["u", *names])[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [(["a", "b"], "dimensions t, z, d"), (["a", "d2"], "no variable spans the dimensions t, z, d"), (["s"], "no dim")],
+)
+def test_dimensions_that_no_variable_spans_are_refused_by_name(tmp_path: Path, inputs: list[str], words: str) -> None:
+    fields = {"a": (("t", "z"), np.ones((2, 3))), "a2": (("t", "z"), np.ones((2, 3))), "s": ((), 1.0)}
+    fields |= {"b": (("t", "d"), np.ones((2, 4))), "b2": (("t", "d"), np.ones((2, 4))), "d2": ("d", np.ones(4))}
+    path = write(xr.Dataset(fields), tmp_path, "scipy")
+    with pytest.raises(InputError, match=words):
+        ingest([path], tmp_path / "s.zarr", inputs=inputs, targets=[])
+    assert not (tmp_path / "s.zarr").exists()
+
+
+def test_a_dimension_without_a_variable_is_no_column(tmp_path: Path) -> None:
+    """NetCDF4 keeps a data set of zeros for it."""
+    path = write(argo(), tmp_path, "netcdf4")
+    with h5py.File(path) as file:
+        assert "N_PROF" in file
+    with pytest.raises(InputError, match="no column 'N_PROF'"):
+        ingest([path], tmp_path / "s.zarr", inputs=["N_PROF"], targets=["TEMP"])
+
+
+def drifters(sizes: Sequence[int]) -> xr.Dataset:
+    rng = np.random.default_rng(0)
+    n = sum(sizes)
+    return xr.Dataset(
+        {
+            "rowsize": ("traj", np.array(sizes, "i4")),
+            "type": ("traj", [f"t{place % 2}" for place in range(len(sizes))]),
+            "mass": ("traj", np.arange(len(sizes), dtype="f8")),
+            "ve": ("obs", rng.standard_normal(n)),
+            "lon": ("obs", rng.standard_normal(n)),
+        }
+    )
+
+
+@pytest.mark.parametrize("sizes", [[3, 1, 4], [0, 2, 0, 0, 5, 0], [1] * 50])
+@pytest.mark.parametrize("said", ["sample_dimension", "its name", "instance_dimension"])
+def test_what_a_drifter_has_is_repeated_along_its_observations(tmp_path: Path, sizes: list[int], said: str) -> None:
+    data, of = drifters(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    if said == "sample_dimension":
+        data.rowsize.attrs["sample_dimension"] = "obs"
+    elif said == "instance_dimension":
+        of = np.random.default_rng(1).permutation(of)
+        data["which"] = xr.DataArray(of.astype("i4"), dims="obs", attrs={"instance_dimension": "traj"})
+        data = data.drop_vars("rowsize")
+    path = write(data, tmp_path, "netcdf4")
+    rows, columns = rows_of(path, ["lon", "mass", "type"], ["ve"])
+    assert columns == ["lon", "mass", "type=t0", "type=t1", "ve"]
+    np.testing.assert_array_equal(rows[:, [0, 1, -1]], np.column_stack([data.lon, of, data.ve]))
+    np.testing.assert_array_equal(rows[:, 2], of % 2 == 0)
+
+
+def test_observations_of_profiles_of_trajectories(tmp_path: Path) -> None:
+    """An indexed ragged array of contiguous ones (CF conventions, H.6.3)."""
+    sizes, of = [2, 3, 1, 4], np.array([1, 0, 1, 2])
+    data = drifters(sizes).rename({"traj": "profile"})
+    data.rowsize.attrs["sample_dimension"] = "obs"
+    data["which"] = xr.DataArray(of, dims="profile", attrs={"instance_dimension": "traj"})
+    data["depth"] = xr.DataArray([10.0, 20.0, 30.0], dims="traj")
+    rows, _ = rows_of(write(data, tmp_path, "netcdf4"), ["lon", "depth", "mass"])
+    profile = np.repeat(np.arange(4), sizes)
+    np.testing.assert_array_equal(rows, np.column_stack([data.lon, data.depth.values[of[profile]], profile]))
+
+
+def test_blocks_that_are_cut_anywhere_repeat_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list(np.random.default_rng(0).integers(0, 6, 200))
+    data, of = drifters(sizes), np.repeat(np.arange(200), sizes)
+    data.rowsize.attrs["sample_dimension"] = "obs"
+    path = write(data, tmp_path, "netcdf4")
+    monkeypatch.setattr("dorff.data.variables.STEP", 7)
+    monkeypatch.setattr("dorff.data.readers.BLOCK_BYTES", 8 * 4 * 11)
+    rows, _ = rows_of(path, ["lon", "mass"], ["ve"])
+    np.testing.assert_array_equal(rows, np.column_stack([data.lon, of, data.ve]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"), [([3, 1, 5], "adds up to 9, but obs has 8"), ([9, -1, 0], "got -1"), ([4, 4, 0], "")]
+)
+def test_sizes_that_do_not_add_up_are_refused(tmp_path: Path, sizes: list[int], words: str) -> None:
+    data = drifters([3, 1, 4])
+    data["rowsize"] = xr.DataArray(np.array(sizes, "i4"), dims="traj", attrs={"sample_dimension": "obs"})
+    path = write(data, tmp_path, "netcdf4")
+    if words:
+        with pytest.raises(InputError, match=words):
+            ingest([path], tmp_path / "s.zarr", inputs=["lon", "mass"], targets=["ve"])
+        assert not (tmp_path / "s.zarr").exists()
+    else:
+        assert ingest([path], tmp_path / "s.zarr", inputs=["lon", "mass"], targets=["ve"]) == 8
+
+
+def test_places_of_no_instance_are_refused(tmp_path: Path) -> None:
+    data = drifters([3, 1, 4])
+    data["which"] = xr.DataArray([0, 0, 1, 1, 2, 2, 3, 3], dims="obs", attrs={"instance_dimension": "traj"})
+    path = write(data.drop_vars("rowsize"), tmp_path, "netcdf4")
+    with pytest.raises(InputError, match="which: wanted places along traj, 0 to 2, got 3 in row 6"):
+        ingest([path], tmp_path / "s.zarr", inputs=["lon", "mass"], targets=["ve"])
+    assert not (tmp_path / "s.zarr").exists()
