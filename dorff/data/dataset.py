@@ -301,7 +301,7 @@ class Dataset:
         arrays = {}
         for name in self.arrays:
             stored = self._open(name)
-            packing = repr(stored.packing)
+            packing = repr(stored.packing) + (", signed" if stored.packing.signed else "")
             arrays[name] = {"dtype": str(stored.array.dtype), "columns": stored.columns, "packing": packing}
         named = {"inputs": list(self.inputs), "targets": list(self.targets), "arrays": arrays}
         sizes = {name: getattr(self, name) for name in ("shard_rows", "unit_rows", "d", "q")}

@@ -231,7 +231,9 @@ def _open(path: Path, name: str, key: str, size: int, mtime_ns: int, kinds: str)
         # xarray keeps a v2 array's _FillValue in Zarr's own fill value.
         attributes = {"_FillValue": array.fill_value} | attributes
     files = ArrayFiles(array, path / name, name)
-    return StoredArray(files, Packing.of(attributes), PlainShards.of(files), has_seal(dict(array.attrs)))
+    return StoredArray(
+        files, Packing.of(attributes, np.dtype(array.dtype), what), PlainShards.of(files), has_seal(dict(array.attrs))
+    )
 
 
 def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:

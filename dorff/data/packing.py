@@ -2,10 +2,12 @@
 
 import base64
 import math
+import re
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import numpy as np
@@ -20,6 +22,17 @@ MOST_COLUMNS: Final = 2**20  # each has a name: what claims more is no table
 FAR: Final = 10  # times the range of a column's other values
 LARGE: Final = 1e15  # in size: from here on, few in a column far from its others are no data
 MOST_LARGE: Final = 4  # different ones; more are data
+NUMBER_KEYS: Final = (
+    "_FillValue",
+    "missing_value",
+    "scale_factor",
+    "add_offset",
+    "valid_range",
+    "valid_min",
+    "valid_max",
+)
+WHOLE: Final = re.compile(r"[+-]?\d{1,20}")
+SEPARATORS: Final = re.compile(r"[\s,;]+")
 DIGITS: Final = 1e-3  # how far, relatively, a large one may be off by the digits it is written with
 
 
@@ -133,7 +146,10 @@ def _extreme(least: np.ufunc, numbers: Array) -> Array:
 
 @dataclass(frozen=True)
 class Packing:
-    """Turns stored values into numbers: `stored * scale + offset`, NaN for fill values and outside `low` to `high`."""
+    """Turns stored values into numbers: `stored * scale + offset`, NaN for fill values and outside `low` to `high`.
+
+    Integers are taken as `unsigned` or `signed` of the same bytes where that is said.
+    """
 
     fills: tuple[float, ...] = ()
     scale: float = 1.0
@@ -141,21 +157,48 @@ class Packing:
     unsigned: bool = False
     low: float = -np.inf
     high: float = np.inf
+    # Not shown: what is shown names the passes over stores that were there before this was known.
+    signed: bool = field(default=False, repr=False)
 
     @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> Self:
-        """Read `_FillValue`, `missing_value`, `scale_factor`, `add_offset`, `_Unsigned`, `valid_range`, `valid_min`
-        and `valid_max` where they are. Bounds that are whole numbers are of stored values (NetCDF user's guide, B)."""
-        fills = [f for key in ("_FillValue", "missing_value") for f in _numbers(attributes.get(key))]
-        scale, offset = _numbers(attributes.get("scale_factor")), _numbers(attributes.get("add_offset"))
-        unsigned = attributes.get("_Unsigned", "")
-        text = unsigned.decode() if isinstance(unsigned, bytes) else str(unsigned)
-        packed = (scale[0] if scale else 1.0, offset[0] if offset else 0.0, text.lower() == "true")
-        if len(ends := _bounds(attributes.get("valid_range"), *packed)) != 2:
-            least, most = (_bounds(attributes.get(key), *packed)[:1] for key in ("valid_min", "valid_max"))
-            absent = math.copysign(math.inf, packed[0])
+    def of(cls, attributes: Mapping[str, Any], stored: np.dtype[Any], where: object) -> Self:
+        """Read the attributes by which the CF conventions (2.5.1, 8.1) and the NetCDF user's guide (B) pack numbers.
+
+        Numbers are `stored` as this type. The attributes are `_FillValue`, `missing_value`,
+        `scale_factor`, `add_offset`, `_Unsigned`, `valid_range`, `valid_min` and
+        `valid_max`, as numbers or as text.
+        Bounds that are whole numbers are of stored values.
+
+        Raises
+        ------
+        InputError
+            One is no number, or there are too many: `where` says of what.
+        """
+        numbers = {key: _numbers(attributes.get(key), f"{where}: its attribute {key}") for key in NUMBER_KEYS}
+        fills = [*numbers["_FillValue"].tolist(), *numbers["missing_value"].tolist()]
+        scale = _single(numbers["scale_factor"], 1.0, f"{where}: its attribute scale_factor")
+        offset = _single(numbers["add_offset"], 0.0, f"{where}: its attribute add_offset")
+        unsigned = ",".join(_texts(attributes.get("_Unsigned", ""))).lower()
+        packed = (scale, offset, _integers(stored, unsigned == "true", unsigned == "false"))
+
+        ends = _bounds(numbers["valid_range"], *packed)
+        if len(ends) == 1 or len(ends) > 2:
+            came = ", ".join(map(str, ends[:5]))
+            raise InputError(f"{where}: its attribute valid_range: wanted two numbers, got {came}; correct it.")
+        if not ends:
+            least, most = (_bounds(numbers[key], *packed)[:1] for key in ("valid_min", "valid_max"))
+            absent = math.copysign(math.inf, scale)
             ends = [*(least or [-absent]), *(most or [absent])]
-        return cls(tuple(dict.fromkeys(f for f in fills if not np.isnan(f))), *packed, min(ends), max(ends))
+        return cls(
+            # A float, which is how it is shown, unless that is another number.
+            fills=tuple(dict.fromkeys(float(f) if float(f) == f else f for f in fills if f == f)),
+            scale=scale,
+            offset=offset,
+            unsigned=unsigned == "true",
+            low=min(ends),
+            high=max(ends),
+            signed=unsigned == "false",
+        )
 
     @property
     def plain(self) -> bool:
@@ -164,7 +207,7 @@ class Packing:
 
     def dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:
         """The type of decoded values: fills and bounds alone keep a float's type, all else gives float64."""
-        if self.plain or (stored.kind == "f" and self == Packing(fills=self.fills, low=self.low, high=self.high)):
+        if self.plain or (stored.kind == "f" and self.scale == 1 and self.offset == 0):
             return stored
         return np.dtype(np.float64)
 
@@ -172,8 +215,7 @@ class Packing:
         """Decode stored values of any shape; a plain packing returns its argument."""
         if self.plain:
             return stored
-        if self.unsigned and stored.dtype.kind == "i":
-            stored = stored.view(stored.dtype.str.replace("i", "u"))
+        stored = stored.view(_integers(stored.dtype, self.unsigned, self.signed))
         # A copy even where nothing changes type: the fills are overwritten below.
         values = stored.astype(self.dtype(stored.dtype))
         values = values * self.scale + self.offset if (self.scale, self.offset) != (1.0, 0.0) else values
@@ -183,30 +225,73 @@ class Packing:
         return values
 
 
+def _integers(stored: np.dtype[Any], unsigned: bool, signed: bool) -> np.dtype[Any]:
+    """The type as which integers are read; any other type itself."""
+    if unsigned and stored.kind == "i":
+        return np.dtype(stored.str.replace("i", "u"))
+    if signed and stored.kind == "u":
+        return np.dtype(stored.str.replace("u", "i"))
+    return stored
+
+
 def _as_stored(fill: float, dtype: np.dtype[Any]) -> Any:
     """The fill value in the stored type: -1 marks 255 in an unsigned byte, 0.1 differs in float32; NaN if none."""
     if dtype.kind == "f":
         return np.float64(fill).astype(dtype)
     bits = 8 * dtype.itemsize
-    fits = fill.is_integer() and -(2 ** (bits - 1)) <= fill < 2**bits
+    fits = float(fill).is_integer() and -(2 ** (bits - 1)) <= fill < 2**bits
     return np.array(int(fill) % 2**bits, f"u{bits // 8}").view(dtype.newbyteorder("=")) if fits else np.nan
 
 
-def _bounds(value: Any, scale: float, offset: float, unsigned: bool) -> list[float]:
-    """Bounds as numbers: whole ones are of stored values."""
-    bounds = np.atleast_1d(np.asarray([] if value is None else value))
+def _bounds(bounds: Array, scale: float, offset: float, stored: np.dtype[Any]) -> list[float]:
+    """Bounds as numbers: whole ones are of values `stored` so. NaN bounds nothing."""
     if bounds.dtype.kind in "iu":
-        stored = bounds.view(bounds.dtype.str.replace("i", "u")) if unsigned else bounds
-        return [float(bound) for bound in stored * scale + offset]
-    return [bound for bound in bounds.tolist() if not np.isnan(bound)] if bounds.dtype.kind == "f" else []
+        values = bounds.tolist()
+        if stored.kind == "u":  # -1 marks 255 in an unsigned byte
+            values = [value % 2 ** (8 * stored.itemsize) if value < 0 else value for value in values]
+        return [value * scale + offset for value in values]
+    return [float(bound) for bound in bounds if not np.isnan(bound)]
 
 
-def _numbers(value: Any) -> list[float]:
-    """Those of an attribute. A text is a float as xarray writes it into Zarr v3: its eight bytes in base64."""
-    if isinstance(value, str):
-        try:
-            return [float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])]
-        except (ValueError, struct.error):  # any other text names no number
-            return []
-    array = np.asarray([] if value is None else value)
-    return [float(v) for v in array.ravel()] if array.dtype.kind in NUMBER_KINDS else []
+def _single(numbers: Array, absent: float, where: str) -> float:
+    """The one number of an attribute, finite and other than 0 unless that is what it is where it is `absent`."""
+    if not numbers.size:
+        return absent
+    values = {float(number) for number in numbers}
+    if len(values) > 1 or not math.isfinite(min(values)) or (absent and min(values) == 0):
+        came = ", ".join(map(str, numbers.tolist()[:5]))
+        raise InputError(
+            f"{where}: wanted one finite number{' other than 0' if absent else ''}, got {came}; correct it."
+        )
+    return min(values)
+
+
+def _numbers(value: Any, where: str) -> Array:
+    """The numbers of an attribute (n,), whole ones as integers; of text those that it spells."""
+    values = np.asarray([] if value is None else value).ravel()
+    if values.dtype.kind in NUMBER_KINDS:
+        return values
+    numbers = [number for text in _texts(value) for number in _spelled(text, where)]
+    whole = bool(numbers) and all(isinstance(number, int) for number in numbers)
+    if whole and -(2**63) <= min(numbers) and max(numbers) < 2**63:
+        return np.array(numbers, np.int64)
+    if whole and min(numbers) >= 0 and max(numbers) < 2**64:
+        return np.array(numbers, np.uint64)
+    return np.array(numbers, np.float64)
+
+
+def _texts(value: Any) -> list[str]:
+    """An attribute as text, without what pads it."""
+    items = np.asarray(value).ravel().tolist()
+    texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in items]
+    return [text.strip("\0 \t\r\n") for text in texts]
+
+
+def _spelled(text: str, where: str) -> list[int | float]:
+    """The numbers of a text, or the float that xarray writes into Zarr v3: its eight bytes in base64."""
+    with suppress(ValueError, struct.error):
+        return [float(struct.unpack("<d", base64.b64decode(text, validate=True))[0])]
+    try:
+        return [int(word) if WHOLE.fullmatch(word) else float(word) for word in SEPARATORS.split(text) if word]
+    except ValueError:
+        raise InputError(f"{where}: wanted numbers, got {text[:60]!r}; correct the attribute.") from None

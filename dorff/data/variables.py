@@ -37,9 +37,7 @@ class GriddedReader(ArraysReader):
         self, path: str, format_name: str, variables: Mapping[str, Variable], asked: Collection[str] = ()
     ) -> None:
         self.path, self.format_name, self.variables = path, format_name, variables
-        self._packing = {
-            name: Packing.of(variable.attributes) for name, variable in variables.items() if variable.is_number
-        }
+        self._packing = self._packings(asked)
         self.rows_plan = plan_rows(path, variables, asked)
         plans = dict.fromkeys(self.rows_plan.placements, self.rows_plan) if self.rows_plan is not None else {}
         self._plans = plans or {name: plan_table(variables, name) for name, v in variables.items() if v.shape}
@@ -49,6 +47,20 @@ class GriddedReader(ArraysReader):
         with reading(path, format_name):
             for instance, link in self.rows_plan.links.items() if self.rows_plan is not None else ():
                 self._links[instance] = _Counts(self, link) if link.counts else _Indices(self, link)
+
+    def _packings(self, asked: Collection[str]) -> dict[str, Packing]:
+        """How numbers are packed; InputError where that cannot be understood of one that is asked for."""
+        packings = {}
+        for name, variable in self.variables.items():
+            if not variable.is_number:
+                continue
+            try:
+                packings[name] = Packing.of(variable.attributes, variable.stored, f"{self.path}: variable {name!r}")
+            except InputError:
+                if any(column == name or column.removeprefix(name).isdecimal() for column in asked):
+                    raise
+                packings[name] = Packing()
+        return packings
 
     @abstractmethod
     def load(self, name: str, bounds: Bounds) -> Array:

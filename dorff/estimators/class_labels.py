@@ -36,10 +36,12 @@ class StoredLabels:
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
         """`name` is the argument's, for messages. InputError where the array is not one of one column."""
-        array = open_zarr(path, f"{name}, array {path.name} of {path.parent}", v3=(path / "zarr.json").is_file())
+        what = f"{name}, array {path.name} of {path.parent}"
+        array = open_zarr(path, what, v3=(path / "zarr.json").is_file())
         _check_column(array.shape)
-        numbers = np.dtype(array.dtype).kind in NUMBER_KINDS  # text is not packed
-        packing = Packing.of(dict(array.attrs)) if numbers else Packing()
+        dtype = np.dtype(array.dtype)
+        # Text is not packed.
+        packing = Packing.of(dict(array.attrs), dtype, what) if dtype.kind in NUMBER_KINDS else Packing()
         return cls(StoredArray(ArrayFiles(array, path, path.name), packing, None))
 
     @property
