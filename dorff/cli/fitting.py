@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _FOR = "Print a `cluster:` that would do: slurm or kubernetes."
 _PATHS = "Files of rows, and the data set to make of them."
 _LIKE = "Encode as this model's (or data set's) are; --missing too."
+_ABSENT = "Chunks of a Zarr source that are not there: refuse them, or fill, by the array's fill value."
 _ALSO = "One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0."
 
 
@@ -36,12 +37,13 @@ def ingest(
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
     like: Annotated[Path | None, option(metavar="MODEL", parser=options.place, help=_LIKE)] = None,
     unknown_zero: options.UnknownZero = False,
+    absent_chunks: Annotated[Literal["refuse", "fill"], option(help=_ABSENT)] = "refuse",
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
     shard_rows: Annotated[int | None, option(metavar="N", help="Rows of a shard; fitting ones if left out.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files into a data set, or add them to one.
+    """Turn CSV, Parquet, NPY, NPZ, NetCDF or HDF5 files, or Zarr groups, into a data set, or add them to one.
 
     Several SRC are put one below the other; a.csv+b.csv side by side. A CSV file without a header has the columns
     c0, c1, ...; the arrays of an NPZ file go by their names. Weights and groups become the arrays of these names: in
@@ -77,7 +79,7 @@ def ingest(
             groups=options.one("--groups", groups, "labels"),
             one_hot=options.names("--one-hot", one_hot), ordered=options.further("--ordered", ordered or []),
             encoding=kept, unknown_zero=unknown_zero, also=options.further("--also", also or []),
-            missing=absent, append=append, again=again, shard_rows=shard_rows,
+            missing=absent, absent_chunks=absent_chunks, append=append, again=again, shard_rows=shard_rows,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}

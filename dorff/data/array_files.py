@@ -19,7 +19,7 @@ import numpy.typing as npt
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
-from dorff.data.layout import ABSENT
+from dorff.data.layout import ABSENT, transient
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.errors import InputError
 
@@ -44,7 +44,8 @@ class Fault:
     @property
     def hint(self) -> str:
         """What may be the reason in a store that others wrote, to be added to a remedy."""
-        hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
+        hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks, or "
+        hint += "copy the rows by `dorff ingest --absent-chunks fill`"
         return hint if self.kind == "missing" else ""
 
 
@@ -73,10 +74,13 @@ class ShardIndex:
 
 
 class ArrayFiles:
-    """The files and chunks of one Zarr array, v2 or v3, sharded or not."""
+    """The files and chunks of one Zarr array, v2 or v3, sharded or not.
 
-    def __init__(self, array: zarr.Array[Any], directory: Path, name: str) -> None:
-        self.array, self.directory, self.name = array, directory, name
+    With `fill_absent` a chunk that is not there holds the fill value, and is no fault.
+    """
+
+    def __init__(self, array: zarr.Array[Any], directory: Path, name: str, *, fill_absent: bool = False) -> None:
+        self.array, self.directory, self.name, self.fill_absent = array, directory, name, fill_absent
         self.shape = tuple(array.shape)
         try:
             self.outer = tuple(array.shards or array.chunks)
@@ -96,8 +100,21 @@ class ArrayFiles:
         for label, state, extent in self._chunks(region):
             if decode and state == "present" and not self._decodes(extent):
                 state = "damaged"
-            if state != "present":
+            if state == "damaged" or (state == "missing" and not self.fill_absent):
                 yield Fault(self.name, label, state)
+
+    def load(self, region: Region) -> npt.NDArray[Any] | Fault:
+        """Read a region as stored; the first chunk that is missing or damaged where there is one."""
+        if fault := next(self.faults(region, decode=False), None):
+            return fault
+        try:
+            values = np.asarray(self.array[tuple(slice(*bounds) for bounds in region)])
+        except Exception as error:
+            if transient(error):
+                raise
+            where = " and ".join(f"{start} to {stop}" for start, stop in region)
+            return next(self.faults(region, decode=True), Fault(self.name, f"of {where}", "damaged"))
+        return values.astype(object) if values.dtype.kind == "T" else values  # text of any length
 
     def _chunks(self, region: Region) -> Iterator[tuple[str, str, Region]]:
         """Every chunk of the region as (label, state, extent in the array): present, missing or damaged."""

@@ -328,7 +328,8 @@ class Dataset:
         self._check_rows(start, stop)
         stored = open_array(locate(self.path), self.targets[0], text=True)
         dtype = np.dtype(stored.array.dtype)
-        out = np.empty((stop - start, 1), dtype if dtype.kind in "SU" else np.float64)
+        kept = object if dtype.kind == "T" else dtype if dtype.kind in "SU" else np.float64
+        out = np.empty((stop - start, 1), kept)
         return self._read_array(stored, start, stop, out)[:, 0]
 
     def exact(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:

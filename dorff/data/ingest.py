@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -110,6 +110,7 @@ def ingest(
     ordered: Mapping[str, Sequence[str]] | None = None,
     encoding: Attributes | None = None,
     unknown_zero: bool = False,
+    absent_chunks: Literal["refuse", "fill"] = "refuse",
     append: bool = False,
     again: bool = False,
     shard_rows: int | None = None,
@@ -118,10 +119,12 @@ def ingest(
 ) -> int:
     """Write the rows of all sources, in order, as arrays `x` (n, d) and `y` (n, q) of a Zarr v3 group.
 
-    A source is a file: CSV (gzipped or not, with or without header), Parquet, NPY, NPZ, NetCDF or HDF5; or several side
-    by side, `a.csv+b.csv`, whose columns together make each row. `inputs` and `targets` name columns; the name of a 2-d
-    array stands for all its columns, a file without names has c0, c1, ..., and `=0` is a column of zeros. No targets:
-    no `y`. Numbers are kept as float32 where all sources hold no more, else as float64; NaN and infinities are kept.
+    A source is a file: CSV (gzipped or not, with or without header), Parquet, NPY, NPZ, NetCDF or HDF5; a Zarr group; or
+    several side by side, `a.csv+b.csv`, whose columns together make each row. Variables with named dimensions
+    broadcast. `absent_chunks="fill"` takes the fill value for chunks of Zarr that are not there. `inputs` and `targets`
+    name columns; the name of a 2-d array stands for all its columns, a file without names has c0, c1, ..., and `=0` is
+    a column of zeros. No targets: no `y`. Numbers are kept as float32 where all sources hold no more, else as float64;
+    NaN and infinities are kept.
 
     Inputs of text become a column of 0 and 1 for each category, sorted; 0, 1, ... where they are `ordered` so. ISO
     dates and times become seconds since the first row's day, numbers of units "hours since 2000-01-01" stay in these;
@@ -177,7 +180,8 @@ def ingest(
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
         names = {array: several(of) for array, of in (own | dict(also or {})).items()}
         asked = [name for of in names.values() for name in of]
-        opened = [open_source(source, [*asked, *(name.rpartition(":")[0] for name in asked)]) for source in sources]
+        of_sources = [*asked, *(name.rpartition(":")[0] for name in asked)]
+        opened = [open_source(source, of_sources, fill_absent=absent_chunks == "fill") for source in sources]
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
             names[GROUPS] = ()
         if append:

@@ -27,6 +27,7 @@ from dorff.storage.location import locate
 
 Attributes: TypeAlias = dict[str, Any]  # of a Zarr group or array, as its JSON has them
 
+METADATA: Final = ("zarr.json", ".zarray", ".zgroup")  # files that say what a folder is, of v3 and v2
 SEAL: Final = "crc32"
 OPTIONAL: Final = ("storage_transformers", "configuration", "dimension_names")  # of Zarr v3's keys
 SHARD: Final = "0"  # a shard's file, in a folder of its number

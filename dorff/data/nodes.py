@@ -13,7 +13,7 @@ import numpy.typing as npt
 import zarr
 
 from dorff.data.array_files import ArrayFiles, Fault, PlainShards, row_region
-from dorff.data.layout import Attributes, columns_of, has_seal, lost_seal, read_json, transient
+from dorff.data.layout import METADATA, Attributes, columns_of, has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.data.units import ColumnAttributes, text_attributes
 from dorff.errors import InputError, MissingArrayError
@@ -22,7 +22,9 @@ from dorff.storage.location import locate
 
 T = TypeVar("T")
 
-METADATA = ("zarr.json", ".zarray", ".zgroup")
+
+class GridError(InputError):
+    """An array has more dimensions than rows and columns; they have names."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class StoredArray:
     packing: Packing
     plain: PlainShards | None
     sealed: bool = False
+    dims: tuple[str, ...] = ()  # names of its dimensions, "" where one has none
 
     @property
     def array(self) -> zarr.Array[Any]:
@@ -65,16 +68,10 @@ class StoredArray:
             return None
         if self.plain is not None:
             return self.plain.read(start, stop, self.packing, out)
-        if fault := next(self.files.faults(row_region(self.files.shape, start, stop), decode=False), None):
-            return fault
         for a, b in pairwise([start, *range((start // step + 1) * step, stop, step), stop]):
-            try:
-                rows = np.asarray(self.array[a:b])
-            except Exception as error:
-                if transient(error):
-                    raise
-                unreadable = Fault(self.files.name, f"of rows {a} to {b}", "damaged")
-                return next(self.files.faults(row_region(self.files.shape, a, b), decode=True), unreadable)
+            rows = self.files.load(row_region(self.files.shape, a, b))
+            if isinstance(rows, Fault):
+                return rows
             out[a - start : b - start] = self.packing.decode(rows).reshape(b - a, -1)
         return None
 
@@ -181,7 +178,7 @@ def open_array(path: Path, name: str, *, text: bool = False) -> StoredArray:
     key, status = next(((k, one) for k, one in there if one is not None), ("", None))
     if status is None or key == ".zgroup":
         raise _no_array(path, name)
-    return _open(path, name, key, *status, NUMBER_KINDS + "SU" * text)
+    return _open(path, name, key, *status, NUMBER_KINDS + "SUT" * text)
 
 
 def has_array(path: Path, name: str) -> bool:
@@ -215,25 +212,44 @@ def _open(path: Path, name: str, key: str, size: int, mtime_ns: int, kinds: str)
     if read_json(path / name / key).get("node_type", "array") == "group":
         raise _no_array(path, name)
     array = open_zarr(path / name, what, v3=key == "zarr.json")
+    dims = dimension_names(path / name, key, array)
     if array.ndim not in (1, 2):
-        raise InputError(f"{what}: wanted 1 or 2 dimensions (rows, columns), got shape {array.shape}; reshape it.")
+        problem = f"{what}: wanted 1 or 2 dimensions (rows, columns), got shape {array.shape}"
+        if dims and all(dims):
+            raise GridError(problem)
+        raise InputError(f"{problem}; reshape it.")
     if 0 in (*array.chunks, *(array.shards or ())):
         raise InputError(f"{what}: its metadata cannot be understood (chunks of no rows); write it again.")
     if array.ndim == 2 and array.shape[1] > MOST_COLUMNS:
         raise InputError(f"{what}: wanted at most {MOST_COLUMNS} columns, claims {array.shape[1]}; write it again.")
-    if (kind := np.dtype(array.dtype).kind) not in kinds:
+    dtype = np.dtype(array.dtype)
+    if dtype.kind not in kinds:
         wanted, remedy = "real numbers", "convert it to numbers first"
         if kinds != NUMBER_KINDS:
-            wanted, remedy = "labels", "store whole numbers, booleans or text of fixed length"
+            wanted, remedy = "labels", "store whole numbers, booleans or text"
         raise InputError(f"{what}: wanted {wanted}, got type {array.dtype}; {remedy}.")
-    attributes = dict(array.attrs) if kind in NUMBER_KINDS else {}  # text is not packed
-    if kind in NUMBER_KINDS and key == ".zarray" and "_ARRAY_DIMENSIONS" in attributes:
+    files, packing = ArrayFiles(array, path / name, name), Packing()
+    if dtype.kind in NUMBER_KINDS:  # text is not packed
+        packing = Packing.of(stored_attributes(key, array), dtype, what)
+    return StoredArray(files, packing, PlainShards.of(files), has_seal(dict(array.attrs)), dims)
+
+
+def stored_attributes(key: str, array: zarr.Array[Any]) -> dict[str, Any]:
+    """Return an array's attributes, by which its numbers are packed; `key` is its metadata file."""
+    attributes = dict(array.attrs)
+    if key == ".zarray" and "_ARRAY_DIMENSIONS" in attributes:
         # xarray keeps a v2 array's _FillValue in Zarr's own fill value.
-        attributes = {"_FillValue": array.fill_value} | attributes
-    files = ArrayFiles(array, path / name, name)
-    return StoredArray(
-        files, Packing.of(attributes, np.dtype(array.dtype), what), PlainShards.of(files), has_seal(dict(array.attrs))
-    )
+        return {"_FillValue": array.fill_value} | attributes
+    return attributes
+
+
+def dimension_names(directory: Path, key: str, array: zarr.Array[Any]) -> tuple[str, ...]:
+    """Return the names of an array's dimensions, "" where one has none."""
+    names = read_json(directory / key).get("dimension_names") if key == "zarr.json" else None
+    names = names or array.attrs.get("_ARRAY_DIMENSIONS")
+    if not isinstance(names, list) or len(names) != array.ndim:
+        return ("",) * array.ndim
+    return tuple(name if isinstance(name, str) else "" for name in names)
 
 
 def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:

@@ -273,7 +273,7 @@ def _numbers(value: Any, where: str) -> Array:
         return values
     numbers = [number for text in _texts(value) for number in _spelled(text, where)]
     whole = bool(numbers) and all(isinstance(number, int) for number in numbers)
-    if whole and -(2**63) <= min(numbers) and max(numbers) < 2**63:
+    if whole and min(numbers) >= -(2**63) and max(numbers) < 2**63:
         return np.array(numbers, np.int64)
     if whole and min(numbers) >= 0 and max(numbers) < 2**64:
         return np.array(numbers, np.uint64)

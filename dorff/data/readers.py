@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from dorff.data.labels import Run
-from dorff.data.layout import transient
+from dorff.data.layout import METADATA, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Array
 from dorff.errors import IncompleteError, InputError
 from dorff.spec.part import Part
@@ -232,10 +232,14 @@ class ArraysReader(Reader):
         with reading(self.path, self.format_name):
             for parts in zip(*(self.stream(name, places, rows) for name, places in arrays), strict=True):
                 count += len(parts[0])
-                self._digest.follow(self.path, count, self.rows)
+                self._follow([name for name, _ in arrays], parts, count)
                 runs = tuple(Run.of(part[:, 0]) for part in parts[len(wanted) :])
                 numbers = parts[: len(wanted)] or (np.empty((len(parts[-1]), 0)),)
                 yield SourceBlock(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
+
+    def _follow(self, arrays: Sequence[str], parts: Sequence[Array], count: int) -> None:
+        """Take note of what was read: parts of these arrays, the rows up to number `count`."""
+        self._digest.follow(self.path, count, self.rows)
 
 
 class ColumnNames(Part):
@@ -244,22 +248,30 @@ class ColumnNames(Part):
     asked: tuple[str, ...] = ()
 
 
-def open_source(source: str | os.PathLike[str], asked: Collection[str] = ()) -> Reader:
-    """The reader of a file, or of several as `a.csv+b.csv`; `asked` as of CSVReader. InputError for what none reads."""
+def open_source(source: str | os.PathLike[str], asked: Collection[str] = (), *, fill_absent: bool = False) -> Reader:
+    """The reader of a file, or of several as `a.csv+b.csv`; `asked` as of CSVReader. InputError for what none reads.
+    With `fill_absent` chunks that are not there hold a Zarr array's fill value."""
     name = os.fspath(source)
     parts = [name] if "+" not in name or Path(name).exists() else name.split("+")
-    readers = [_open_file(part, asked) for part in parts]
+    readers = [_open_file(part, asked, fill_absent=fill_absent) for part in parts]
     return readers[0] if len(readers) == 1 else SideBySide(readers)
+
+
+def is_zarr(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a local folder with the metadata of Zarr."""
+    return any((Path(path) / key).is_file() for key in METADATA)
 
 
 def ending(path: str) -> str:
     return Path(path.lower().removesuffix(".gz")).suffix + (".gz" if path.lower().endswith(".gz") else "")
 
 
-def _open_file(path: str, asked: Collection[str]) -> Reader:
+def _open_file(path: str, asked: Collection[str], *, fill_absent: bool) -> Reader:
     suffix = ending(path)
     if not Path(path).exists():
         raise InputError(f"{path}: there is no such file on this machine; check the path.")
+    if is_zarr(path):
+        return cast(Reader, _ZARR(path, asked, fill_absent=fill_absent))
     if not Path(path).is_file():
         raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
     if (entry := READERS.get(suffix)) is None:
@@ -273,6 +285,7 @@ def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) ->
     READERS.add(*(Entry(end, build, options) for end in ends.split()))
 
 
+_ZARR = lazily("dorff.data.zarr_reader", "ZarrReader")
 _CSV = lazily("dorff.data.arrow_readers", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
 _add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _CSV, ColumnNames)
 _add(".parquet .pq", lazily("dorff.data.arrow_readers", "ParquetReader"))

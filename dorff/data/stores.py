@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from dorff.data.nodes import Node, check_seals, committed, group_attributes, ing
 from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
-from dorff.storage.location import locate
+from dorff.storage.location import is_remote, locate
 
 # A common multiple of the arrays' shards beyond this many of the largest is given up.
 MAX_SHARDS_IN_COMMON: Final = 16
@@ -52,8 +53,12 @@ def open_dataset(
     x_names, y_names = several(inputs), several(targets.name if isinstance(targets, Classes) else targets)
     if not x_names:
         raise InputError(f"{group}: inputs: wanted at least one array, got none; name those that hold the inputs.")
-    arrays = {name: nodes.open_array(group, name) for name in x_names}
-    arrays |= {name: nodes.open_array(group, name, text=classes is not None) for name in y_names}
+    try:
+        arrays = {name: nodes.open_array(group, name) for name in x_names}
+        arrays |= {name: nodes.open_array(group, name, text=classes is not None) for name in y_names}
+    except nodes.GridError as error:
+        raise InputError(f"{error}; {_ingest_remedy(group, x_names, targets)}.") from error
+    _check_first_dims(group, arrays, _ingest_remedy(group, x_names, targets))
     width = {name: stored.columns for name, stored in arrays.items()}
     find, names = partial(Column.find, group, attributes, arrays=tuple(width)), (weights, groups, labelled)
     columns = [None if name is None else find(name=name) for name in names]
@@ -85,6 +90,25 @@ def open_dataset(
         unusable=nodes.kept_of(attributes, "unusable", 0),
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
+
+
+def _ingest_remedy(group: Path, inputs: Sequence[str], targets: str | Sequence[str] | Classes | None) -> str:
+    """Say how rows are made of arrays with more, or other, dimensions."""
+    command = ["dorff", "ingest", str(group), "ROWS.zarr", "--inputs", ",".join(inputs)]
+    if isinstance(targets, Classes):
+        command += ["--classes", targets.name]
+    elif several(targets):
+        command += ["--targets", ",".join(several(targets))]
+    copy = "copy it to this machine, then " if is_remote(group) else ""
+    return f"{copy}make a row of each cell with `{shlex.join(command)}`, and name that store"
+
+
+def _check_first_dims(group: Path, arrays: Mapping[str, nodes.StoredArray], remedy: str) -> None:
+    """InputError where arrays by others lie along different dimensions, such as lat and lon, of one length perhaps."""
+    first = {name: stored.dims[0] for name, stored in arrays.items() if stored.dims and stored.dims[0]}
+    if len(set(first.values())) > 1:
+        shown = ", ".join(f"{name} along {dim}" for name, dim in first.items())
+        raise InputError(f"{group}: its arrays have no rows in common ({shown}); {remedy}.")
 
 
 def check_disjoint(inputs: Sequence[str], targets: Sequence[str], what: str) -> None:
