@@ -119,7 +119,7 @@ def ingest(
 ) -> int:
     """Write the rows of all sources, in order, as arrays `x` (n, d) and `y` (n, q) of a Zarr v3 group.
 
-    A source is a file: CSV (gzipped or not, with or without header), Parquet, NPY, NPZ, NetCDF or HDF5; a Zarr group; or
+    A source is a file: CSV (gzipped or not, with or without header), Parquet, NPY, NPZ, NetCDF, HDF5; a Zarr group; or
     several side by side, `a.csv+b.csv`, whose columns together make each row. Variables with named dimensions
     broadcast. `absent_chunks="fill"` takes the fill value for chunks of Zarr that are not there. `inputs` and `targets`
     name columns; the name of a 2-d array stands for all its columns, a file without names has c0, c1, ..., and `=0` is
@@ -179,9 +179,8 @@ def ingest(
             _check_further(array, several(of))
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
         names = {array: several(of) for array, of in (own | dict(also or {})).items()}
-        asked = [name for of in names.values() for name in of]
-        of_sources = [*asked, *(name.rpartition(":")[0] for name in asked)]
-        opened = [open_source(source, of_sources, fill_absent=absent_chunks == "fill") for source in sources]
+        asked = [part for of in names.values() for name in of for part in (name, name.rpartition(":")[0])]
+        opened = [open_source(source, asked, fill_absent=absent_chunks == "fill") for source in sources]
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
             names[GROUPS] = ()
         if append:
