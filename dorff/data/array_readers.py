@@ -128,7 +128,7 @@ class VariablesReader(GriddedReader):
                 return np.array(file.variables[name][bounds])
             stored = file[name]
             text = self.variables[name].stored.kind == "U"
-            return np.array(stored.asstr("utf-8")[bounds] if text else stored[bounds])
+            return np.asarray(stored.asstr("utf-8")[bounds] if text else stored[bounds])
 
 
 def _classic_variables(file: Any) -> dict[str, Variable]:
