@@ -23,8 +23,18 @@ SINCE: Final = re.compile(
     re.I,
 )
 CALENDARS: Final = ("standard", "gregorian", "proleptic_gregorian", "")
-ODD: Final = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*|[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
+# 2024-05-31T12:00:00,5+02:00 and 20240531T120000Z, with or without what follows the day or the hour.
+ISO: Final = re.compile(
+    r"(?:(\d{4})-(\d\d)-(\d\d)|(\d{4})(\d\d)(\d\d)(?=T))"
+    r"(?:(?:T| +)(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)? ?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?)?",
+    re.I,
+)
+ODD_DATE: Final = r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*|\d{4}-?W\d\d(-?\d)?|\d{4}-\d{3}|\d{4}-\d\d"
+ODD: Final = re.compile(rf"{ODD_DATE}|[+\u2212-]?(\d+[.,]?\d*|[.,]\d+)([eEdD][+\u2212-]?\d+)?")
+#: Numbers with something beside them: $3.50, (1.5), 12 m, 1,000.5, 50.3%.
+ADORNED: Final = re.compile(r"[^\w\d]{0,3}\d[\d.,'_\s\u2212+-]*([eEdD][+-]?\d+)?\D{0,8}")
 MOST: Final = 1000  # categories of a column
+ROWS_TO_JUDGE: Final = 20  # with text; of fewer, values that all differ say little
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,23 @@ def units_of(text: str, calendar: str = "standard") -> tuple[float, float] | Non
 
 
 def seconds(values: Sequence[str | None], where: str) -> FloatArray:
-    """ISO dates and times as seconds since 1970, in UTC unless they say otherwise; NaN where there is none."""
+    """Return ISO dates and times as seconds since 1970, NaN where there is none.
+
+    They are in UTC unless they have an offset of their own. Digits below a microsecond are cut off.
+    """
+    times = _cast(values)
+    if times is None:
+        times = _cast([_plain_iso(value) for value in values])
+    if times is not None:
+        return times
+    if len(values) > 1:  # some have an offset, others have none
+        return np.concatenate([seconds([value], where) for value in values])
+    problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
+    raise InputError(f"{where}: {problem}; write it so.")
+
+
+def _cast(values: Sequence[str | None]) -> FloatArray | None:
+    """Return seconds since 1970 of texts as Arrow reads them; None where one is written in another way."""
     import pyarrow as pa  # large, and only files that are read need it
 
     for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
@@ -108,10 +134,21 @@ def seconds(values: Sequence[str | None], where: str) -> FloatArray:
         except pa.ArrowInvalid:
             continue
         return np.asarray(times.to_numpy(zero_copy_only=False) / 1e6)
-    if len(values) > 1:
-        return np.concatenate([seconds([value], where) for value in values])
-    problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
-    raise InputError(f"{where}: {problem}; write it so.")
+    return None
+
+
+def _plain_iso(value: str | None) -> str | None:
+    """Return an ISO time as Arrow reads it: six digits below the second at most, a decimal point, hyphens, Z."""
+    match = None if value is None else ISO.fullmatch(value.strip())
+    if match is None:
+        return value
+    *date, hour, minute, second, digits, zone = (part or "" for part in match.groups())
+    day = "-".join(part for part in date if part)
+    if not hour:
+        return day
+    fraction = f".{digits[:6]}" if digits else ""
+    zone = "Z" if zone.upper() in ("Z", "UTC", "GMT") else zone.replace(":", "")
+    return f"{day}T{hour}:{minute or '00'}:{second or '00'}{fraction}{zone}"
 
 
 def _texts(run: Run, where: str) -> list[str | None]:
@@ -173,35 +210,61 @@ class Learner:
     def _categories(self, readers: Sequence[Reader], text: list[str], times: dict[str, str]) -> dict[str, set[str]]:
         """The different values of columns of text; those whose first is a time get their units in `times` instead."""
         words: dict[str, set[str]] = {of: set() for of in text}
+        rows = dict.fromkeys(text, 0)
         for reader in readers:
             wanted = reader.resolve([of for of in text if of not in times])
             for block in reader.blocks([], wanted) if wanted else ():
                 for of, run in zip(wanted, block.labels, strict=True):
                     where = f"{reader.path}: column {of!r}"
-                    values = [v for v in _texts(self.absent.blank_labels(run), where) if v is not None]
+                    texts = _texts(self.absent.blank_labels(run), where)
+                    values = [value for value in texts if value is not None]
                     if not words[of] and of not in times and of not in self.one_hot and (units := _day(values[:1])):
                         times[of] = units
                     if of not in times:
                         words[of].update(values)
+                        known = np.array([*(value is not None for value in texts), False])
+                        rows[of] += int(np.count_nonzero(known[run.index]))
                         self._check(of, words[of], where)
                 if all(of in times for of in wanted):
                     break
         for of in text:
             if of not in times and not words[of]:
                 raise InputError(f"{readers[0].path}: column {of!r} holds no value in any row; leave it out.")
+            if of not in times:
+                self._check_repeated(of, words[of], rows[of], readers[0].path)
         return words
 
     def _check(self, of: str, words: set[str], where: str) -> None:
         """InputError where values are rather names of rows, numbers or other dates than categories."""
         if len(words) > MOST:
             remedy = "such a name for each row is no category: leave the column out, or name it in --groups"
-            raise InputError(f"{where}: has more than {MOST:,} different texts, such as {min(words)!r}; {remedy}.")
+            looks = _looks_like(words)
+            raise InputError(f"{where}: has more than {MOST:,} different texts, {looks}; {remedy}.")
         if of in self.one_hot:
             return
         if odd := sorted(filter(ODD.fullmatch, words)):
             remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
             problem = f"has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601"
             raise InputError(f"{where}: {problem}: {remedy}.")
+
+    def _check_repeated(self, of: str, words: set[str], rows: int, where: str) -> None:
+        """Raise InputError where a category has fewer than two rows on the average, of `ROWS_TO_JUDGE` or more.
+
+        The weight of a category with one row is fitted to that row alone and says nothing of any other.
+        """
+        if of in self.one_hot or rows < ROWS_TO_JUDGE or 2 * len(words) <= rows:
+            return
+        problem = f"has {len(words):,} different texts in {rows:,} rows, {_looks_like(words)}, too many for categories"
+        remedy = f"write numbers alone and times as 2024-05-31T12:00:00, leave the column out, or give --one-hot {of}"
+        raise InputError(f"{where}: column {of!r}: {problem}; {remedy} to have a column for each.")
+
+
+def _looks_like(words: set[str]) -> str:
+    """Return what the values of a column look like, with an example."""
+    example = min(words)
+    if all(map(ADORNED.fullmatch, words)):
+        return f"numbers with something beside them, such as {example!r}"
+    return f"such as {example!r}"
 
 
 def _column(readers: Sequence[Reader], name: str) -> str:

@@ -39,9 +39,7 @@ class Run:
         if isinstance(column, np.ndarray):
             import pyarrow as pa  # large, and only files that are read need it
 
-            short = column.dtype.kind == "f" and column.dtype.itemsize not in (4, 8)  # Arrow hashes no others
-            native = np.dtype(np.float64) if short else column.dtype.newbyteorder("=")
-            column = pa.array(column if column.dtype.kind == "M" else column.astype(native, copy=False))
+            column = pa.array(_as_arrow_takes(column))
             column = column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
         labelled = column.dictionary_encode()
         values = labelled.dictionary.to_pylist()
@@ -53,6 +51,15 @@ class Run:
 
     def __getitem__(self, rows: slice) -> "Run":
         return Run(self.values, self.index[rows])
+
+
+def _as_arrow_takes(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a column (n,) in a type that Arrow encodes without loss; of times all that a microsecond holds."""
+    if column.dtype.kind == "M":
+        taken = np.datetime_data(column.dtype) in {(unit, 1) for unit in ("D", "s", "ms", "us", "ns")}
+        return column.astype(column.dtype.newbyteorder("=") if taken else "M8[us]", copy=False)
+    short = column.dtype.kind == "f" and column.dtype.itemsize not in (4, 8)  # Arrow hashes no others
+    return column.astype(np.float64 if short else column.dtype.newbyteorder("="), copy=False)
 
 
 class LabelTable:

@@ -204,3 +204,93 @@ def test_damaged_encodings_are_refused(tmp_path: Path) -> None:
     for damaged in ([1], {"colour": 3}, {"when": {"time": ["years"]}}, {"when:day": {"cycle": ["moon"]}}, {"a": {}}):
         with pytest.raises(InputError, match=r"s\.zarr: what it says of encodings is damaged; restore"):
             made(tmp_path, source, encoding=damaged)
+
+
+TIMES = np.array(["2024-05-01T01:00", "2024-05-01T02:30", "NaT"], "M8[ns]") + np.timedelta64(123456789, "ns")
+SINCE_DAY = [3600.123456, 9000.123456, np.nan]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["ns", "us", "tz", "int96", "dictionary", "polars", *(f"npz {unit}" for unit in ("ns", "us", "ps", ">ns"))],
+)
+def test_times_are_the_same_to_the_microsecond_from_any_array(tmp_path: Path, kind: str) -> None:
+    u = [1.0, 2, 3]
+    path = tmp_path / ("a.npz" if kind.startswith("npz") else "a.parquet")
+    column = pa.array(TIMES)
+    if kind.startswith("npz"):
+        base = TIMES.astype("M8[us]") if kind == "npz ps" else TIMES  # picoseconds reach to 1970 and a few months
+        dtype = {"npz ps": "M8[us]", "npz >ns": ">M8[ns]"}.get(kind, f"M8[{kind[4:]}]")
+        np.savez(path, when=base.astype(dtype), u=u)
+    elif kind == "polars":
+        polars = pytest.importorskip("polars")
+        polars.DataFrame({"when": TIMES, "u": u}).write_parquet(path)
+    else:
+        column = column.cast(pa.timestamp("us"), safe=False) if kind == "us" else column
+        column = column.cast(pa.timestamp("ns", "Europe/Berlin")) if kind == "tz" else column
+        column = column.dictionary_encode() if kind == "dictionary" else column
+        table = pa.table({"when": column, "u": u})
+        pq.write_table(table, path, use_deprecated_int96_timestamps=kind == "int96")
+    data = made(tmp_path, path, inputs="when")
+    assert data.encoding == {"when": {"time": ["seconds since 2024-05-01T00:00:00"]}}
+    np.testing.assert_allclose(data.read(0, 3)[0][:, 0], SINCE_DAY, rtol=0, atol=4e-7)
+
+
+@pytest.mark.parametrize("unit", ["Y", "M", "W", "D", "h", "m", "25s", "s", "ms", "us"])
+def test_times_of_every_unit_of_numpy(tmp_path: Path, unit: str) -> None:
+    times = np.array(["1965-03-02T10:11:12", "2024-05-01T02:30:20", "NaT"], "M8[s]").astype(f"M8[{unit}]")
+    np.savez(tmp_path / "a.npz", when=times, u=[1.0, 2, 3])
+    values = made(tmp_path, tmp_path / "a.npz", inputs="when").read(0, 3)[0][:, 0]
+    assert values[1] - values[0] == np.diff(times.astype("M8[s]").astype(np.int64))[0]
+    assert np.isnan(values[2]) and 0 <= values[0] < 86400
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2024-05-01T00:00:01.123456789", 1.123456),
+        ("2024-05-01 00:00:01.1234567", 1.123456),
+        ("2024-05-01T00:00:01,5", 1.5),
+        ("2024-05-01T02:00:00.123456789+02:00", 0.123456),
+        ("2024-05-01 02:00:00.5 +0200", 0.5),
+        ("20240501T000001Z", 1),
+        ("20240501T0001", 60),
+        ("2024-05-01 00:00:01 UTC", 1),
+        ("2024-05-01t00:00:01z", 1),
+        ("2024-05-01", 0),
+    ],
+)
+def test_iso_times_as_they_are_written(tmp_path: Path, text: str, seconds: float) -> None:
+    source = write(tmp_path / "a.csv", [f'1,a,"{text}",1', "1,a,2024-05-01T01:00:00.25,1"])
+    data = made(tmp_path, source, inputs="when")
+    np.testing.assert_allclose(data.read(0, 2)[0][:, 0], [seconds, 3600.25], rtol=0, atol=4e-7)
+
+
+@pytest.mark.parametrize("text", ["2024-W18-3", "2024-122", "2024-05", "01.05.2024 10:00", "2024/05/01"])
+def test_dates_of_other_forms_are_refused(tmp_path: Path, text: str) -> None:
+    source = write(tmp_path / "a.csv", [f"1,a,{text},1", f"1,a,{text},2"])
+    with pytest.raises(InputError, match=r"'when'.*(date|2024-05-31)"):
+        made(tmp_path, source, inputs="when")
+    assert not (tmp_path / "s.zarr").exists()
+
+
+def test_text_with_a_value_for_each_row_is_no_category(tmp_path: Path) -> None:
+    """Ten texts in twenty rows are categories, eleven are not; of fewer rows any number."""
+    for count, rows, refused in ((10, 20, False), (11, 20, True), (19, 19, False), (30, 60, False), (31, 60, True)):
+        folder = tmp_path / f"{count} {rows}"
+        folder.mkdir()
+        lines = [f"1,{chr(97 + i % count % 26)}{i % count},2024-01-01,1" for i in range(rows)]
+        files = [write(folder / "a.csv", lines[:5]), write(folder / "b.csv", [*lines[5:], "1,,2024-01-01,1"])]
+        if refused:
+            with pytest.raises(InputError, match=rf"'colour': has {count} different texts in {rows} rows.*--one-hot"):
+                made(folder, *files, inputs="colour")
+            assert not (folder / "s.zarr").exists()
+        made(folder, *files, inputs="colour", one_hot=["colour"] if refused else [])
+        assert len(open_dataset(folder / "s.zarr").input_columns) == count
+
+
+@pytest.mark.parametrize("spelt", ["{} m", "${}.50", "({}.5)", "{}\N{DEGREE SIGN}C", "~{}"])
+def test_numbers_with_something_beside_them_are_named(tmp_path: Path, spelt: str) -> None:
+    pq.write_table(pa.table({"v": [spelt.format(i) for i in range(60)], "u": np.ones(60)}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"'v'.*numbers with something beside them"):
+        made(tmp_path, tmp_path / "a.parquet", inputs="v")
