@@ -2,20 +2,22 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from places import ROOT
 
 from dorff.cli import metrics
+from dorff.spec.reader import load_job
 
 BOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "dorff.json").read_text())
 
 
 def test_it_asks_for_figures_that_are_written(tmp_path: Path) -> None:
     """By their names and labels, as a file of all figures has them."""
-    file = tmp_path / "sea.prom"
-    with metrics.recorded(file, "fit", tmp_path / "job.yaml") as figures:
+    file, job = tmp_path / "sea.prom", tmp_path / "job.yaml"
+    with metrics.recorded(file, "fit", job, partial(load_job, job)) as figures:
         figures |= dict.fromkeys(metrics._KEPT, 1.0)
     written = {line.split("{")[0]: line for line in file.read_text().splitlines() if not line.startswith("#")}
     asked = set()

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -101,6 +102,8 @@ def ingest(
 def plan(
     job: options.JobFile,
     root: options.Root = None,
+    allow: options.Allow = None,
+    policy: options.Policy = None,
     of: Annotated[Literal["slurm", "kubernetes"] | None, typer.Option("--for", help=_FOR)] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -109,9 +112,8 @@ def plan(
     from dorff.plan import make_plan
     from dorff.plan.costs import asked_of_buckets
     from dorff.spec.cluster import KubernetesCluster, RemoteCluster, SlurmCluster
-    from dorff.spec.reader import load_job
 
-    loaded, words = load_job(job, root=root), None
+    loaded, words = options.read_job(job, root, allow, policy), None
     if of:  # what it takes where anything fits; and then as it is there
         boundless = loaded.model_copy(update={"cluster": RemoteCluster(address="inproc://boundless")})
         words = make_plan(boundless, anywhere=True).costs.cluster_for(of, loaded)
@@ -178,16 +180,21 @@ def _costs_text(planned: "Plan", costs: "Costs", buckets: dict[str, int], missin
 
 
 def fit(
-    job: options.JobFile, root: options.Root = None, metrics: options.Metrics = None, as_json: options.Json = False
+    job: options.JobFile,
+    root: options.Root = None,
+    allow: options.Allow = None,
+    policy: options.Policy = None,
+    metrics: options.Metrics = None,
+    as_json: options.Json = False,
 ) -> None:
     """Fit, or go on with a fit, and publish the model; what earlier runs of the job did is used again."""
     from dorff.fit import fit as run
     from dorff.plan.lengthscale import lengthscale_words
     from dorff.spec.data import ClassTargets
-    from dorff.spec.reader import load_job
 
-    with recorded(metrics, "fit", job) as figures:
-        described = load_job(job, root=root)
+    read = partial(options.read_job, job, root, allow, policy)
+    with recorded(metrics, "fit", job, read) as figures:
+        described = read()
         words = lengthscale_words([kernel.model_dump() for kernel in described.kernels])
         if any(word.startswith(("tune", "auto")) for word in words):
             say("fit: length-scales are found first, on a sample of rows, unless they were before")

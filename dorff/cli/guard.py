@@ -20,7 +20,7 @@ from functools import partial, wraps
 from logging import INFO, NOTSET, Handler, getLogger
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated, Any, ParamSpec, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -28,6 +28,9 @@ from typer.core import TyperCommand, TyperOption
 from dorff.errors import FAILING, NO_SPACE, DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.errors.secrets import redact
 from dorff.errors.stopping import signalled, working
+
+if TYPE_CHECKING:
+    from dorff.spec.job import Job
 
 P = ParamSpec("P")
 option = partial(typer.Option, show_default=False)  # of what has no default but to be left out
@@ -81,6 +84,24 @@ def _passing_on() -> Iterator[None]:
 def show(value: object, text: str, *, as_json: bool) -> None:
     """A command's result, on stdout: `value` as one line of JSON, or `text` for people."""
     put(json.dumps(_plain(value), allow_nan=False) if as_json else redact(text))
+
+
+def read_job(path: Path, root: Path | None, allow: Sequence[str] | None, policy: Path | None) -> "Job":
+    """Read a job, below a root as far as its operator allows."""
+    from dorff.spec.reader import load_allowed, load_job
+
+    if root is None:
+        if allow or policy is not None:
+            raise InputError(f"{'--allow' if allow else '--policy'}: has no effect without --root; give that too")
+        return load_job(path)
+    try:
+        here = Path.cwd().is_relative_to(root.resolve())
+    except OSError:  # it was removed
+        here = True
+    if here:  # Python, Numba and matplotlib take code and settings from there, in workers too
+        problem = "the working folder lies in it, and programs that dorff starts would run code that lies there"
+        raise InputError(f"--root {root}: {problem}; run the command from a folder outside of it")
+    return load_job(path, root=root, allowed=load_allowed(policy, allow or [], root=root))
 
 
 def rows_of(table: Mapping[str, str]) -> str:
@@ -167,8 +188,12 @@ at = partial(typer.Argument, parser=place)  # what may be in another storage
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
-_WITHIN = "Refuse a job with a path that leads out of this folder."
+_WITHIN = "For jobs that others wrote: paths stay below this folder; no machines, code, secrets or addresses."
 Root = Annotated[Path | None, option("--root", metavar="DIR", envvar="DORFF_ROOT", help=_WITHIN)]
+_ALLOW = "Below --root, allow a key such as cluster.image, or one value of it; may be given several times."
+Allow = Annotated[list[str] | None, option("--allow", metavar="KEY[=VALUE]", help=_ALLOW)]
+_POLICY = "A file of such keys, outside of --root: allow: {cluster.image: [a, b], cluster.type: slurm}."
+Policy = Annotated[Path | None, option("--policy", metavar="FILE", envvar="DORFF_POLICY", help=_POLICY)]
 _COLLECTOR = "Write figures for Prometheus' textfile collector, whether the run succeeds or not."
 Metrics = Annotated[Path | None, option("--metrics", metavar="FILE.prom", help=_COLLECTOR)]
 ModelPath = Annotated[Path, at(metavar="MODEL", help="A model's root (its current version) or one version.")]

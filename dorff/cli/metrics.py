@@ -16,6 +16,7 @@ from dorff.errors import InputError
 
 if TYPE_CHECKING:
     from dorff.fit import FitReport
+    from dorff.spec.job import Job
 
 Figures = dict[str, float | None]
 
@@ -53,12 +54,13 @@ Progress = Callable[..., None]  # told how many rows, or whatever is counted, ar
 
 
 @contextmanager
-def recorded(path: Path | None, command: str, job: Path) -> Iterator[Figures]:
+def recorded(path: Path | None, command: str, job: Path, read: "Callable[[], Job]") -> Iterator[Figures]:
     """Write a block's end and the figures that it fills in to the file `path`, if one is given; InputError, before the
-    block, where it cannot be. A rank of an MPI job does what its driver has for it in the block's place."""
+    block, where it cannot be. A rank of an MPI job, which `read` gives, does what its driver has for it in the block's
+    place."""
     from dorff.engine.mpi import served
 
-    if served(job):
+    if served(job, read):
         raise typer.Exit
     figures: Figures = {}
     if path is None:

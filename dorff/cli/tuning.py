@@ -5,10 +5,11 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dorff.cli.guard import JobFile, Json, Metrics, Root, option, show, warn
+from dorff.cli.guard import Allow, JobFile, Json, Metrics, Policy, Root, option, read_job, show, warn
 from dorff.cli.metrics import Progress, meter, recorded
 from dorff.errors import InputError
 
@@ -23,6 +24,8 @@ def tune(
     job: JobFile,
     out: Annotated[Path | None, option("-o", "--out", metavar="DIR", help="If not JOB-tune, beside the job.")] = None,
     root: Root = None,
+    allow: Allow = None,
+    policy: Policy = None,
     metrics: Metrics = None,
     as_json: Json = False,
 ) -> None:
@@ -32,14 +35,16 @@ def tune(
     trial in DIR/path.csv, and drawn in DIR/path.png."""
     from dorff.fit.choice import kernel_names
     from dorff.spec.checks import AUTO
-    from dorff.spec.reader import load_job
     from dorff.store import check_output
 
     folder = job.with_name(f"{job.stem}-tune") if out is None else out
-    with recorded(metrics, "tune", job) as figures:
-        described = load_job(job, root=root)
+    read = partial(read_job, job, root, allow, policy)
+    with recorded(metrics, "tune", job, read) as figures:
+        described = read()
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--out {folder}: is a file; name a folder, which need not exist yet")
+        if root is not None and out is None and not folder.resolve().is_relative_to(root.resolve()):
+            raise InputError(f"{folder}: is a link that leads out of the root {root}; remove it, or give --out")
         for name in ("best.yaml", "path.csv", "path.png"):
             check_output(folder / name)
         tuned = _tuned(described)

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 from dorff.engine.base import Engine
 from dorff.errors import DorffError, InputError
 from dorff.spec import cluster as spec
-from dorff.spec.reader import load_job
+from dorff.spec.job import Job
 
 #: Where mpirun of Open MPI, of MPICH and srun tell a process its rank.
 _RANKS: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -24,15 +25,16 @@ _GONE: Final = 300.0  # seconds after which a worker that finds no scheduler end
 _SPEAKS: Final = 5.0  # seconds for the first rank to speak: mpirun ends all when one has failed
 
 
-def served(job: Path) -> bool:
+def served(job: Path, read: Callable[[], Job]) -> bool:
     """Whether this process is a rank of a job `cluster: {type: mpi}` that is not the driver's: it has served it then.
+    `read` gives the job, or refuses it.
     InputError where the job cannot be read or run so, which of several ranks the first alone says."""
     rank = next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), None)
     if rank is None:
         return False
     several = any(os.environ.get(name, "1") != "1" for name in _SIZES)
     try:
-        cluster = load_job(job).cluster
+        cluster = read().cluster
         if several and not isinstance(cluster, spec.MPICluster):
             came = f"cluster.type is {cluster.type}, and mpirun has started several processes of it"
             raise InputError(f"{came}; set cluster.type: mpi, or leave mpirun out")

@@ -15,7 +15,7 @@ from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
 from dorff.kernels.skeleton_graph import SkeletonGraph, check_calls, check_sizes, curvature, values_of
 from dorff.kernels.spaces import BaseSpace, Category, Scheme, Sign, Sphere, described, spaces_of
 from dorff.spec.kernel import Scalar
-from dorff.spec.part import OneOrMore, Part, Positives, Takes, Typed, within
+from dorff.spec.part import HARMLESS, OneOrMore, Part, Positives, Takes, Typed, within
 from dorff.spec.registry import SCALARS, SPACES, Config, Word, kind_of
 
 MOST_NODES: Final = 10**5
@@ -301,7 +301,7 @@ class LayerSpec(Part):
 class NodeSpec(Part):
     """A node over input nodes, by number, and nodes above it in the list, by name."""
 
-    of: Annotated[tuple[int | str, ...], OneOrMore()]
+    of: Annotated[tuple[int | str, ...], OneOrMore(), HARMLESS]
     activation: Activation = "relu"
 
 
@@ -349,4 +349,4 @@ class SkeletonSpec(Typed):
     inputs: Annotated[tuple[Annotated[str | Typed, Word(SPACES, alone="angle")], ...], OneOrMore()] = ("angle",)
     shape: Annotated[Any, Takes(_places, {"anyOf": [{**_COUNTS, "minItems": 2}, {"type": "null"}]})] = None
     layers: Annotated[tuple[LayerSpec, ...], OneOrMore()] = ()
-    nodes: dict[str, NodeSpec] | None = None
+    nodes: dict[Annotated[str, HARMLESS], NodeSpec] | None = None

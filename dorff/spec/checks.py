@@ -16,7 +16,9 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationInfo
 
 from dorff.errors import InputError
-from dorff.errors.secrets import carries_secret, redact
+from dorff.errors.secrets import carries_secret
+from dorff.errors.shown import show
+from dorff.spec.trust import check_scheme
 from dorff.storage.location import is_remote, locate
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -34,12 +36,6 @@ class Refusal(ValueError):
     def __init__(self, problem: str, *, key: str | None = None) -> None:
         super().__init__(problem)
         self.key = key
-
-
-def show(value: object) -> str:
-    """`value` as it came but for secrets, cut to a length that a sentence bears."""
-    text = redact(repr(value))
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -75,27 +71,21 @@ class KnownNames:
 
 
 def path(value: object, info: ValidationInfo) -> Path:
-    """A path: from the context's `folder`, if it has one, and below its `root`, links followed, if it has one."""
+    """Return a path, from the context's `folder` if it has one; that it stays below a root `spec.trust` checks."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise Refusal(f"must be a path, came {show(value)}; write one (in quotes where it looks like a number)")
     _no_secret(str(value))
-    context = info.context or {}
     try:
+        check_scheme(value)
         place = locate(value)
-    except InputError as error:  # a broken package
+    except InputError as error:  # a broken package, or one that is not allowed
         raise Refusal(str(error)) from None
     if is_remote(place):
-        if context.get("root") is not None:
-            raise Refusal(f"leads to {value}, out of the root {context['root']}; run without --root")
         return place
     try:
-        found = Path(context.get("folder", ""), Path(value).expanduser())
-        root = context.get("root")
-        if root is None or (leads := found.resolve()).is_relative_to(root):
-            return found
-    except (OSError, RuntimeError) as error:  # no such user; a loop of links
+        return Path((info.context or {}).get("folder", ""), Path(value).expanduser())
+    except (OSError, RuntimeError) as error:  # no such user
         raise Refusal(f"must be a path, came {show(value)}, which cannot be followed ({error}); correct it") from None
-    raise Refusal(f"leads to {leads}, out of the root {root}; name a place below it, or run without --root")
 
 
 def _no_secret(text: str) -> None:

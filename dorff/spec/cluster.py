@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from dorff.errors.shown import show
 from dorff.spec import checks
-from dorff.spec.part import FilePath, Idle, OneOrMore, Part, Positive
+from dorff.spec.part import HARMLESS, FilePath, Idle, OneOrMore, Part, Positive
 from dorff.spec.registry import CLUSTERS, Entry, Word, lazily
+from dorff.spec.trust import Declares, Guarded
 from dorff.storage.location import is_remote
 
 _TEXT = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"}
 _BYTES = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TEXT]})
-Bytes = Annotated[int, BeforeValidator(checks.memory), _BYTES]
+Bytes = Annotated[int, BeforeValidator(checks.memory), _BYTES, HARMLESS]
+Workers = Annotated[int, Field(ge=1), HARMLESS]
+_ELSEWHERE = Guarded("machines that tasks are sent to")
+_QUEUE = Guarded("machines, or who pays for them")
+_NETWORK = Guarded("a network that others may listen on")
+_FILE = Guarded("a file of credentials")
+_SECRET = Guarded("a secret of the cluster's")
+_PODS = Guarded("rights or machines of pods")
 _ADDRESS = WithJsonSchema({"type": "string", "pattern": f"^({checks.ADDRESS})$"})
 _WALLTIME = r"(?!(0+-)?0+:00:)(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d"
 _Name = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
@@ -26,10 +35,11 @@ _PLAIN = Idle(lambda one, _: "" if one.encrypted else f"{one.address} {_TLS}", r
 _ENCRYPTED = Idle(lambda one, _: f"{one.address} is encrypted" if one.encrypted else "", refused=True)
 
 
-class ClusterSpec(Part):
-    """The options of a type of cluster. `in_driver`: tasks run in the driver's own process. `on_this_machine`: its
-    workers share the driver's memory and disk, and the plan counts them to what this machine has to hold. Elsewhere it
-    has to hold the driver only."""
+class ClusterSpec(Part, Declares):
+    """The options of a type of cluster, each of which declares what it is (`dorff.spec.trust`).
+
+    `in_driver`: tasks run in the driver's own process. `on_this_machine`: its workers share the driver's memory and
+    disk, and the plan counts them to what this machine has to hold. Elsewhere it has to hold the driver only."""
 
     in_driver: ClassVar[bool] = False
     on_this_machine: ClassVar[bool] = True
@@ -60,11 +70,11 @@ class LocalCluster(ClusterSpec):
     that one process has done before workers start runs in the driver; `small_jobs: workers` has workers for all."""
 
     START: ClassVar[float] = 4.0  # seconds more that a fit takes for having workers
-    type: Literal["local"] = "local"
-    workers: Annotated[int, Field(ge=1)] = 2
+    type: Annotated[Literal["local"], HARMLESS] = "local"
+    workers: Workers = 2
     memory: Bytes = 4 * 2**30
-    host: str = "127.0.0.1"
-    small_jobs: Literal["driver", "workers"] = "driver"
+    host: Annotated[str, Guarded("an address to listen on", free=("127.0.0.1", "::1", "localhost"))] = "127.0.0.1"
+    small_jobs: Annotated[Literal["driver", "workers"], HARMLESS] = "driver"
 
     def of_work(self, seconds: float) -> "ClusterSpec":
         """The driver for what it has done before workers are there, by itself."""
@@ -76,16 +86,16 @@ class SerialCluster(ClusterSpec):
 
     in_driver: ClassVar[bool] = True
     workers: ClassVar[int] = 1
-    type: Literal["serial"] = "serial"
+    type: Annotated[Literal["serial"], HARMLESS] = "serial"
     memory: Bytes = 4 * 2**30
 
 
-class TLS(Part):
+class TLS(Part, Declares):
     """Files that let this client and a cluster know each other: the authority's certificate, ours and its key."""
 
-    ca: FilePath
-    cert: FilePath
-    key: FilePath
+    ca: Annotated[FilePath, _FILE]
+    cert: Annotated[FilePath, _FILE]
+    key: Annotated[FilePath, _FILE]
 
 
 class RemoteCluster(ClusterSpec):
@@ -97,9 +107,11 @@ class RemoteCluster(ClusterSpec):
     type: ClassVar[str] = "address"
     workers: ClassVar[int] = 1
     memory: ClassVar[float] = math.inf
-    address: Annotated[str, BeforeValidator(checks.address), _ADDRESS]
-    tls: Annotated[TLS | None, _PLAIN] = None
-    plain_tcp: Annotated[bool, _ENCRYPTED] = False
+    address: Annotated[
+        str, BeforeValidator(checks.address), _ADDRESS, Guarded("a machine whose answers and tasks are code")
+    ]
+    tls: Annotated[TLS | None, _PLAIN, HARMLESS] = None  # its keys are guarded
+    plain_tcp: Annotated[bool, _ENCRYPTED, Guarded("a connection that nobody vouches for")] = False
 
     @property
     def encrypted(self) -> bool:
@@ -111,7 +123,7 @@ def _walltime(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(_WALLTIME, value):
         return value
     wanted = 'must be a time in quotes, "HH:MM:SS" or "DAYS-HH:MM:SS", of a minute at least'
-    raise checks.Refusal(f"{wanted}, came {checks.show(value)}; correct it")
+    raise checks.Refusal(f"{wanted}, came {show(value)}; correct it")
 
 
 _SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{_WALLTIME}$"})
@@ -150,16 +162,21 @@ class SlurmCluster(ClusterSpec):
     `wait`: seconds that a fit is without a running job before it gives up."""
 
     on_this_machine: ClassVar[bool] = False
-    type: Literal["slurm"]
-    workers: Annotated[int, Field(ge=1)] = 2
+    type: Annotated[Literal["slurm"], _ELSEWHERE]
+    workers: Workers = 2
     memory: Bytes = 4 * 2**30
-    walltime: Annotated[str, BeforeValidator(_walltime), _SCHEMA] = "01:00:00"
-    queue: _Word = ""
-    account: _Word = ""
-    directives: Annotated[tuple[_Directive, ...], OneOrMore()] = ()
-    interface: _Word = ""
-    folder: Annotated[FilePath, Field(validate_default=True), AfterValidator(_shared)] = Path("slurm")
-    wait: Positive = 600.0
+    walltime: Annotated[str, BeforeValidator(_walltime), _SCHEMA, HARMLESS] = "01:00:00"
+    queue: Annotated[_Word, _QUEUE] = ""
+    account: Annotated[_Word, _QUEUE] = ""
+    directives: Annotated[tuple[_Directive, ...], OneOrMore(), Guarded("options that run code on the nodes")] = ()
+    interface: Annotated[_Word, _NETWORK] = ""
+    folder: Annotated[
+        FilePath,
+        Field(validate_default=True),
+        AfterValidator(_shared),
+        Guarded("a place for credentials, which nobody else may write to", always=True),
+    ] = Path("slurm")
+    wait: Annotated[Positive, HARMLESS] = 600.0
 
     @property
     def lifetime(self) -> int:
@@ -175,9 +192,9 @@ class MPICluster(ClusterSpec):
 
     on_this_machine: ClassVar[bool] = False
     workers: ClassVar[int] = 1
-    type: Literal["mpi"]
+    type: Annotated[Literal["mpi"], _ELSEWHERE]
     memory: Bytes = 4 * 2**30
-    interface: _Word = ""
+    interface: Annotated[_Word, _NETWORK] = ""
 
 
 class KubernetesCluster(ClusterSpec):
@@ -188,17 +205,22 @@ class KubernetesCluster(ClusterSpec):
     `tolerations`."""
 
     on_this_machine: ClassVar[bool] = False
-    type: Literal["kubernetes"] = "kubernetes"
-    image: Annotated[str, Field(pattern=r"^\S+$"), BeforeValidator(partial(checks.text, "the name of an image"))]
-    workers: Annotated[int, Field(ge=1)] = 2
+    type: Annotated[Literal["kubernetes"], _ELSEWHERE] = "kubernetes"
+    image: Annotated[
+        str,
+        Field(pattern=r"^\S+$"),
+        BeforeValidator(partial(checks.text, "the name of an image")),
+        Guarded("the code that pods run"),
+    ]
+    workers: Workers = 2
     memory: Bytes = 4 * 2**30
-    namespace: _Namespace | None = None  # the driver's own
-    tls: _Name = "dorff-tls"
-    claim: _Name | None = None
-    env_from: Annotated[tuple[_Name, ...], OneOrMore()] = ()
-    service_account: _Name | None = None
-    priority_class: _Name | None = None
-    tolerations: Annotated[tuple[_Taint, ...], OneOrMore()] = ()
+    namespace: Annotated[_Namespace | None, _PODS] = None  # the driver's own
+    tls: Annotated[_Name, _SECRET] = "dorff-tls"
+    claim: Annotated[_Name | None, Guarded("a volume of the cluster's")] = None
+    env_from: Annotated[tuple[_Name, ...], OneOrMore(), _SECRET] = ()
+    service_account: Annotated[_Name | None, _PODS] = None
+    priority_class: Annotated[_Name | None, _PODS] = None
+    tolerations: Annotated[tuple[_Taint, ...], OneOrMore(), _PODS] = ()
 
 
 Cluster = Annotated[ClusterSpec, Word(CLUSTERS, default="local")]

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
+from dorff.errors.shown import show
 from dorff.spec import checks
 from dorff.spec.checks import KnownNames
 from dorff.spec.part import ArrayName, Box, FilePath, Idle, Names, OneOf, OneOrMore, Part, Penalties, Positive, ViewName
@@ -98,7 +99,7 @@ def _power(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and (value == 1 or (value > 1 and value % 2 == 0)):
         return value
     wanted = "1, or even (L^2, L^4 ... are sums of squares)"
-    raise checks.Refusal(f"must be {wanted}, came {checks.show(value)}; correct it")
+    raise checks.Refusal(f"must be {wanted}, came {show(value)}; correct it")
 
 
 class KnnSpec(Part):

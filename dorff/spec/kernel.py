@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic.functional_serializers import SerializerFunctionWrapHandler, model_serializer
 
+from dorff.errors.shown import show
 from dorff.spec import checks
 from dorff.spec.part import (
     GAUSSIAN,
@@ -143,7 +144,7 @@ class MultiViewSpec(Typed):
         for number, name in enumerate(names):
             if name in names[:number]:
                 remedy = "give each a name of its own"
-                raise checks.Refusal(f"has two views that are called {checks.show(name)}; {remedy}", key="views")
+                raise checks.Refusal(f"has two views that are called {show(name)}; {remedy}", key="views")
         return self
 
     @property

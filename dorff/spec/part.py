@@ -12,6 +12,7 @@ from pydantic_core import core_schema
 
 from dorff.errors import InputError
 from dorff.spec import checks
+from dorff.spec.trust import Harmless
 
 _WRITTEN = PlainSerializer(lambda value: str(value) if isinstance(value, Path) else value)
 _ROWS: Final = {"type": "array", "minItems": 1, "items": {"type": "array", "items": {"type": "number"}, "minItems": 1}}
@@ -28,9 +29,10 @@ _AUTO: Final = {"const": checks.AUTO}
 _GIVEN: Final = [_NOT_NEGATIVE, {"type": "array", "items": _NOT_NEGATIVE, "minItems": 1}, _RANGE]
 _OR_AUTO: Final = WithJsonSchema({"anyOf": [*_GIVEN, _AUTO]})
 FilePath = Annotated[Path, BeforeValidator(checks.path), PlainSerializer(str), WithJsonSchema(_NAME)]
-ArrayName = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, "the name of an array"))]
+HARMLESS: Final = Harmless()
+ArrayName = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, "the name of an array")), HARMLESS]
 #: The name of an array, or several, stacked.
-Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays), WithJsonSchema(_NAMES)]
+Names = Annotated[str | tuple[str, ...], BeforeValidator(checks.arrays), WithJsonSchema(_NAMES), HARMLESS]
 _MATRIX = WithJsonSchema({"anyOf": [_NAME, _ROWS]})
 #: A matrix: the file that holds it, or its rows.
 Rows = Annotated[Path | tuple[tuple[float, ...], ...], BeforeValidator(checks.rows), _WRITTEN, _MATRIX]
@@ -70,6 +72,7 @@ ClassWeight = Annotated[
     BeforeValidator(checks.class_weight),
     PlainSerializer(lambda weights: dict(weights) if isinstance(weights, tuple) else weights),
     WithJsonSchema({"anyOf": [{"enum": ["none", "balanced"]}, _LABELS]}),
+    HARMLESS,
 ]
 #: The largest error of sums that are not exact, relative to what is summed.
 Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.positive)]
@@ -77,9 +80,9 @@ Tolerance = Annotated[float, Field(ge=1e-13, le=1e-3), BeforeValidator(checks.po
 Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(checks.share)]
 #: Several of these, in order.
 Levels = Annotated[tuple[float, ...], BeforeValidator(checks.levels), WithJsonSchema({**_NUMBERS, "items": _SHARE})]
-ViewName = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, "the name of a view"))]
+ViewName = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, "the name of a view")), HARMLESS]
 _BY = "leaves, rows or the name of a column"
-FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, _BY))]
+FoldsBy = Annotated[str, Field(min_length=1), BeforeValidator(partial(checks.text, _BY)), HARMLESS]
 #: Radial and spherical degree of a quadrature rule.
 Degrees = Annotated[tuple[int, int], BeforeValidator(checks.degree), WithJsonSchema({"enum": [[1, 1], [1, 3], [3, 3]]})]
 #: A number, one an input, or how it is found.
@@ -119,7 +122,7 @@ class Part(BaseModel):
 class Typed(Part):
     """A mapping whose `type` is a word of a registry; options, where the word has some, are fields of a subclass."""
 
-    type: str
+    type: Annotated[str, HARMLESS]  # the registry refuses words that are not allowed
 
 
 def within(least: int, most: int | None = None) -> Any:
@@ -127,7 +130,7 @@ def within(least: int, most: int | None = None) -> Any:
     return Field(ge=least, le=most)
 
 
-class OneOf:
+class OneOf(Harmless):
     """Beside `str`: one of these names."""
 
     def __init__(self, *names: str) -> None:
@@ -140,7 +143,7 @@ class OneOf:
         return {"enum": list(self.names.built)}
 
 
-class Takes:
+class Takes(Harmless):
     """Beside a type: what `make` takes, left as it is written; what it says of anything else. `schema` is its JSON
     Schema, where the type does not say it."""
 

@@ -4,7 +4,8 @@
 
 import os
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +13,12 @@ import yaml
 from pydantic import ValidationError
 
 from dorff.errors import InputError
-from dorff.spec.checks import Refusal, show
+from dorff.errors.shown import show
+from dorff.spec.checks import Refusal
 from dorff.spec.job import Job
 from dorff.spec.part import Typed
 from dorff.spec.registry import Config, Entry, Registry
+from dorff.spec.trust import Allowed, Trust, leads_through, trusting
 
 MOST_VALUES = 1_000_000  # what a matrix written out may need, and a handful of aliases must not become
 MOST_PLACES: Final = 8  # of further faults that are named
@@ -73,25 +76,88 @@ _Loader.add_implicit_resolver(
 )
 
 
-def load_job(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | None = None) -> Job:
-    """The job that the YAML file `path` describes; its relative paths start from the file's folder. Every path in it
-    must lead, links followed, to a place below `root`, if one is given. Raises InputError, one sentence, for whatever
-    is wrong with the file."""
+def load_job(
+    path: str | os.PathLike[str], *, root: str | os.PathLike[str] | None = None, allowed: Allowed | None = None
+) -> Job:
+    """Read the job that a YAML file describes.
+
+    Parameters
+    ----------
+    path
+        The job file. Its relative paths start from its folder.
+    root
+        A folder, for a job that others wrote: every path must lead, links followed, to a place below it, and keys that
+        name machines, code, secrets or addresses are refused (`dorff.spec.trust`).
+    allowed
+        What is allowed below `root` all the same: keys, with the values that they may have, or None for any value.
+        A path may also lead to an allowed value, or below it.
+
+    Raises
+    ------
+    InputError
+        One sentence, for whatever is wrong with the file.
+    """
     source = Path(path)
     if root is not None and not Path(root).is_dir():
         raise InputError(f"root {root}: is not a folder; name the one that a job's paths have to be in")
-    context = {"folder": source.resolve().parent, "root": None if root is None else Path(root).resolve()}
+    trust = None if root is None else Trust(root=Path(root).resolve(), allowed=allowed or {})
     if not isinstance(raw := _read(source), dict):
         keys = ", ".join(Job.model_fields)
         raise InputError(f"{source}: must be a mapping with the keys {keys}, came {show(raw)}; write them")
     try:
-        return Job.model_validate(raw, context=context)
+        with trusting(trust):
+            job = Job.model_validate(raw, context={"folder": source.resolve().parent})
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         places = list(dict.fromkeys(_where(one, raw) for one in others))
         shown = ", ".join(places[:MOST_PLACES]) + (", ..." if len(places) > MOST_PLACES else "")
         more = f" (and {len(places)} more: {shown})" if others else ""
         raise InputError(f"{source}: {_sentence(first, raw)}{more}") from None  # pydantic's repeats values
+    if trust is not None:
+        try:
+            trust.check(job)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+    return job
+
+
+def load_allowed(
+    policy: str | os.PathLike[str] | None, options: Sequence[str], *, root: str | os.PathLike[str]
+) -> dict[str, tuple[str, ...] | None]:
+    """Read what an operator allows jobs below a root: the file `policy`, and options KEY or KEY=VALUE.
+
+    The file is YAML, or TOML where its name ends in .toml: `allow: {KEY: VALUE, KEY: [VALUE, ...], KEY: true}`, where
+    true stands for any value. It may not lie in the root, nor may a link on the way to it.
+    """
+    allowed: dict[str, tuple[str, ...] | None] = {}
+    if policy is not None:
+        allowed |= _read_policy(Path(policy), Path(root).resolve())
+    for option in options:
+        key, equals, value = option.partition("=")
+        known = allowed.get(key, ())
+        allowed[key] = (*known, value) if equals and known is not None else None
+    return allowed
+
+
+def _read_policy(source: Path, root: Path) -> dict[str, tuple[str, ...] | None]:
+    if leads_through(source, root):
+        problem = f"leads through the root {root}, where those who write jobs could change it"
+        raise InputError(f"policy {source}: {problem}; keep it elsewhere")
+    content = _read(source, toml=source.suffix == ".toml")
+    allow = content.get("allow") if isinstance(content, dict) and list(content) == ["allow"] else None
+    if not isinstance(allow, dict):
+        raise InputError(f"policy {source}: wanted allow: {{KEY: VALUES}} alone, came {show(content)}; correct it")
+    found: dict[str, tuple[str, ...] | None] = {}
+    for key, value in allow.items():
+        values = value if isinstance(value, list) else [value]
+        if value is True:
+            found[str(key)] = None
+        elif values and all(isinstance(item, str) and item for item in values):
+            found[str(key)] = tuple(values)
+        else:
+            wanted = "true, a text or a list of texts"
+            raise InputError(f"policy {source}: {show(key)}: wanted {wanted}, came {show(value)}; correct it")
+    return found
 
 
 def job_schema() -> Config:
@@ -131,7 +197,7 @@ def job_schema() -> Config:
     return {"$schema": DIALECT, "title": "A dorff job", **put_words(schema), "$defs": put_words(parts) | definitions}
 
 
-def _read(source: Path) -> object:
+def _read(source: Path, *, toml: bool = False) -> object:
     if source.exists() and not (source.is_file() or source.is_dir()):
         raise InputError(f"{source}: is no plain file; give the path of a job file")
     try:
@@ -139,7 +205,7 @@ def _read(source: Path) -> object:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise InputError(f"{source}: is larger than {MOST_BYTES >> 20} MiB; give a job file")
-        return yaml.load(content.decode(), Loader=_Loader)
+        return tomllib.loads(content.decode()) if toml else yaml.load(content.decode(), Loader=_Loader)
     except OSError as error:
         raise InputError(f"{source}: cannot be read ({error.strerror}); give the path of a job file") from error
     except UnicodeDecodeError as error:
@@ -149,6 +215,8 @@ def _read(source: Path) -> object:
         raise InputError(f"{source}, line {line}: {error.problem}; correct the YAML there") from error
     except RecursionError:
         raise InputError(f"{source}: is nested too deeply; correct it") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: is not TOML ({error}); correct it") from error
     except (yaml.YAMLError, ValueError) as error:  # a control character; a date such as 2024-99-99
         raise InputError(f"{source}: is not YAML ({str(error).splitlines()[0]}); correct it") from error
 

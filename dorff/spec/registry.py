@@ -15,8 +15,10 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
 
 from dorff.errors import InputError
-from dorff.spec.checks import KnownNames, Refusal, nearest, show
+from dorff.errors.shown import show
+from dorff.spec.checks import KnownNames, Refusal, nearest
 from dorff.spec.part import Part, Typed
+from dorff.spec.trust import Harmless, check_word
 
 Config: TypeAlias = dict[str, Any]  # the description of a thing, as JSON or YAML has it
 
@@ -52,6 +54,7 @@ class Registry:
         self.group: Final = f"dorff.{kind}"
         self._home = home
         self._entries: dict[str, Entry] = {}
+        self._foreign: set[str] = set()  # words of other packages that were imported
 
     def add(self, *entries: Entry) -> None:
         self._entries |= {entry.name: entry for entry in entries}
@@ -67,8 +70,11 @@ class Registry:
         importlib.import_module(self._home)
         if not isinstance(name, str):
             return None
+        if name in self._foreign:
+            check_word(self.group, name)
         if name not in self._entries:
             for point in _entry_points(self.group, tuple(sys.path)).select(name=name):
+                check_word(self.group, name)
                 try:
                     entry = point.load()
                 except Exception as error:  # whatever another package's code raises
@@ -76,6 +82,7 @@ class Registry:
                 if not isinstance(entry, Entry) or entry.name != name:
                     raise InputError(f"{self.group} {name}: {point.value} is no dorff.spec.registry.Entry so named")
                 self._entries[name] = entry
+                self._foreign.add(name)
         return self._entries.get(name)
 
     def own(self, name: str) -> Entry | None:
@@ -100,7 +107,7 @@ Refer: TypeAlias = Callable[[Entry, Registry], Config]  # gives a "$ref" to the 
 
 
 @dataclass(frozen=True)
-class Word:
+class Word(Harmless):
     """Beside a field's type: a mapping whose `type` is a word of the registry, and whose other keys are its options.
     `default` is the word where `type` is left out; `later` are known but not built, `without` do not go here. `alone`
     stands for itself, in the place of a mapping."""
@@ -154,7 +161,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Keyed:
+class Keyed(Harmless):
     """Beside a field's type: a word that needs no options, or a mapping with a word as a key; `only`: which."""
 
     registry: Registry
@@ -216,7 +223,7 @@ def _of_keys(registry: Registry, refer: Refer, only: Sequence[str] = ()) -> list
 
 
 @dataclass(frozen=True)
-class NameOf:
+class NameOf(Harmless):
     """Beside `str`: a word of a registry, none of which has options, or one `more`."""
 
     registry: Registry

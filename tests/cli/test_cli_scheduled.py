@@ -17,6 +17,7 @@ from dorff.cli import metrics
 from dorff.cli.metrics import recorded
 from dorff.data import ingest, open_dataset
 from dorff.errors import GateError, IncompleteError, InputError
+from dorff.spec.job import Job
 from dorff.store import Lease, append_history
 
 
@@ -47,6 +48,10 @@ def answered(*words: object) -> Any:
     return json.loads(done.stdout)
 
 
+def read() -> Job:
+    raise AssertionError("no rank of MPI has to read the job")
+
+
 def samples(path: Path) -> dict[str, float]:
     """Names and values of a textfile, all with the same labels."""
     families = list(text_string_to_metric_families(path.read_text()))
@@ -58,7 +63,7 @@ def samples(path: Path) -> dict[str, float]:
 
 def test_metrics_of_a_run_that_succeeds(tmp_path: Path) -> None:
     path, before = tmp_path / "sea.prom", time.time()
-    with recorded(path, "fit", Path("job.yaml")) as figures:
+    with recorded(path, "fit", Path("job.yaml"), read) as figures:
         figures.update(rows_used=3000, score=None)
     found = samples(path)
     assert found["dorff_last_run_exit_code"] == 0 and found["dorff_rows_used"] == 3000
@@ -77,10 +82,10 @@ def test_a_run_that_fails_keeps_the_figures_of_the_last_that_did_not(
     tmp_path: Path, error: BaseException, code: int
 ) -> None:
     path, job = tmp_path / "sea.prom", tmp_path / "job.yaml"
-    with recorded(path, "fit", job) as figures:
+    with recorded(path, "fit", job, read) as figures:
         figures.update(rows_used=3000, last_published_timestamp_seconds=12.0)
     first = samples(path)
-    with pytest.raises(type(error)), recorded(path, "fit", job) as figures:
+    with pytest.raises(type(error)), recorded(path, "fit", job, read) as figures:
         figures.update(rows_used=4)
         raise error
     second = samples(path)
@@ -89,11 +94,11 @@ def test_a_run_that_fails_keeps_the_figures_of_the_last_that_did_not(
         name: value for name, value in first.items() if "last_run" not in name
     }
     assert second["dorff_last_run_timestamp_seconds"] >= first["dorff_last_run_timestamp_seconds"]
-    with recorded(path, "fit", job) as figures:
+    with recorded(path, "fit", job, read) as figures:
         figures.update(digits=9.0)
     third = samples(path)
     assert third["dorff_last_published_timestamp_seconds"] == 12.0 and "dorff_rows_used" not in third
-    with recorded(path, "tune", job):
+    with recorded(path, "tune", job, read):
         pass
     assert "dorff_last_published_timestamp_seconds" not in samples(path)  # another command's file
 
@@ -101,7 +106,7 @@ def test_a_run_that_fails_keeps_the_figures_of_the_last_that_did_not(
 def test_a_textfile_that_is_not_ours_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "sea.prom"
     path.write_bytes(b"dorff_rows_used{ 1 2 3\n\xff")
-    with pytest.raises(InputError), recorded(path, "fit", Path("job.yaml")):
+    with pytest.raises(InputError), recorded(path, "fit", Path("job.yaml"), read):
         raise InputError("x")
     assert set(samples(path)) == {f"dorff_{name}" for name in metrics._RUN}
 
@@ -296,15 +301,18 @@ def test_credentials_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert call("credentials", tmp_path / "tls").exit_code == 3
 
 
-def test_a_job_is_kept_to_its_root(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_kept_to_its_root(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     before = contents(place)
     write_job(place / "out.yaml", state="../runs")
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     for command in ("plan", "fit", "tune"):
-        done = call(command, "out.yaml", "--root", ".")
+        done = call(command, place / "out.yaml", "--root", place)
         assert done.exit_code == 3 and "state leads to" in done.stderr
-        assert call(command, "job.yaml", "--root", "none").exit_code == 3
+        assert call(command, place / "job.yaml", "--root", "none").exit_code == 3
     monkeypatch.setenv("DORFF_ROOT", str(place))
-    assert call("plan", "out.yaml").exit_code == 3 and call("plan", "job.yaml").exit_code == 0
+    assert call("plan", place / "out.yaml").exit_code == 3 and call("plan", place / "job.yaml").exit_code == 0
     (place / "out.yaml").unlink()
     assert contents(place) == before
 

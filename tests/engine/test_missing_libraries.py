@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dorff.engine import mpi, open_engine
 from dorff.engine.mpi import served
 from dorff.errors import InputError
 from dorff.spec.cluster import SlurmCluster
+from dorff.spec.reader import load_job
 
 
 def test_slurm_needs_dask_jobqueue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +49,11 @@ def test_mpi_needs_its_libraries(
     """The first rank says so; others end as quietly as they came."""
     monkeypatch.setattr(mpi, "_SPEAKS", 0.1)
     job = write_job(tmp_path / "job.yaml", cluster={"type": "mpi"})
-    assert not served(job), "no mpirun has started this"
+    assert not served(job, partial(load_job, job)), "no mpirun has started this"
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(InputError, match=r"pip install 'dorff\[mpi\]'"):
-        served(job)
+        served(job, partial(load_job, job))
     print("heard", file=sys.__stderr__, flush=True)
     assert ("heard" in capfd.readouterr().err) == (rank == 0)
 
@@ -59,7 +61,8 @@ def test_mpi_needs_its_libraries(
 def test_a_job_of_another_kind_is_no_business_of_mpis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a driver that is a job of Slurm's: it has a rank."""
     monkeypatch.setenv("SLURM_PROCID", "0")
-    assert not served(write_job(tmp_path / "job.yaml", cluster={"type": "local"}))
+    job = tmp_path / "job.yaml"
+    assert not served(job, partial(load_job, write_job(job, cluster={"type": "local"})))
 
 
 @pytest.mark.parametrize(
@@ -69,10 +72,11 @@ def test_a_wrong_job_of_another_kind_is_said_by_every_rank(
     wrong: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", "3")
+    job = tmp_path / "job.yaml"
     with pytest.raises(InputError, match="cluster"):
-        served(write_job(tmp_path / "job.yaml", **wrong))
+        served(job, partial(load_job, write_job(job, **wrong)))
     (tmp_path / "job.yaml").write_text("cluster: {type: [")
     with pytest.raises(InputError, match="correct the YAML"):
-        served(tmp_path / "job.yaml")
+        served(job, partial(load_job, job))
     print("heard", file=sys.__stderr__, flush=True)
     assert "heard" in capfd.readouterr().err

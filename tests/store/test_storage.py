@@ -242,8 +242,12 @@ def test_a_root_is_not_left_for_another_storage(tmp_path: Path, monkeypatch: pyt
         "{data: {store: a.zarr}, kernel: {type: curl_free, scalar: {lengthscale: 1}}, state: s, model: 'memory://m'}"
     )
     assert load_job(job).model == locate("memory://m")
-    with pytest.raises(InputError, match=r"model leads to memory://m, out of the root .*; run without --root"):
+    with pytest.raises(InputError, match=r"model '?memory.*allow dorff\.storage=memory"):
         load_job(job, root=tmp_path)
+    scheme = {"dorff.storage": ("memory",)}
+    with pytest.raises(InputError, match=r"model leads to memory://m, out of the root .*allow model=PLACE"):
+        load_job(job, root=tmp_path, allowed=scheme)
+    assert load_job(job, root=tmp_path, allowed=scheme | {"model": ("memory://m",)}) == load_job(job)
 
 
 def test_a_file_that_must_be_new_replaces_none(home: Location) -> None:
