@@ -34,7 +34,13 @@ BEYOND = re.compile(
             *("two views that are called", "arrays of the kernel's views", "kernels of other views"),
             *("which dorff sets", "must be a folder that the nodes see"),
             *("must begin below its end", "rows of p numbers", "rows of numbers, all as long", "came (nan|-?inf)"),
-            *("leads to", "cannot be followed", "cannot be loaded", "password or a signed query"),
+            *(
+                "leads to",
+                "cannot be followed",
+                "cannot be loaded",
+                "word of another package",
+                "password or a signed query",
+            ),
             *(r"came 'a\\x00b'", "has the label True"),
             *("came '9{20,}", "must be one of: (pixels|left)"),  # bytes beyond all; a view that the kernel has not
         ]

@@ -248,7 +248,8 @@ CODE_OF_WORDS: list[dict[str, Any]] = [
     {"manifold": {"graph": {"type": "cloud"}, "weight": 1}}, {"features": {"sampler": {"type": "cloud"}}},
     {"solve": {"loss": {"cloud": 1}}}, {"solve": {"loss": "cloud"}}, {"solve": {"loss": "squarred"}},
     {"kernel": {"type": "decomposable", "scalar": CURL["scalar"], "output": "cloud"}}, {"state": "cloud://a/b"},
-    {"kernel": {"type": "compositional", "inputs": {"type": "cloud"}}}, {"publish": {"holdout": "cloud://a/b"}},
+    {"kernel": {**CURL, "type": "decomposable", "scalar": {"type": "skeleton", "inputs": {"type": "cloud"}}}},
+    {"publish": {"holdout": "cloud://a/b"}},
 ]  # fmt: skip
 #: Reads jobs, each of which has to be refused, the first below a root; says which of them ran the package's code.
 READ = """
