@@ -102,6 +102,8 @@ def _header(file: IO[bytes], path: str, size: int) -> tuple[tuple[int, ...], boo
 
 # How NetCDF4 names the scale of a dimension that no variable describes.
 NO_VARIABLE: Final = "This is a netCDF dimension but not a netCDF variable"
+# And how the name of a variable begins that is named like a dimension it does not lie along.
+NO_COORDINATE: Final = "_nc4_non_coord_"
 
 
 class VariablesReader(GriddedReader):
@@ -115,7 +117,9 @@ class VariablesReader(GriddedReader):
         self.path = path
         format_name = "NetCDF" if self._classic else "HDF5"
         with reading(path, format_name), self._opened() as file:
-            variables = _classic_variables(file) if self._classic else _hdf5_variables(file)
+            held = _classic_variables(file) if self._classic else _hdf5_variables(file)
+        self._stored_names = {name.replace(NO_COORDINATE, ""): name for name in held}
+        variables = {name: held[stored] for name, stored in self._stored_names.items()}
         super().__init__(path, format_name, variables, asked)
 
     def _opened(self) -> Any:
@@ -126,7 +130,7 @@ class VariablesReader(GriddedReader):
         with self._opened() as file:
             if self._classic:
                 return np.array(file.variables[name][bounds])
-            stored = file[name]
+            stored = file[self._stored_names[name]]
             text = self.variables[name].stored.kind == "U"
             return np.asarray(stored.asstr("utf-8")[bounds] if text else stored[bounds])
 

@@ -221,8 +221,10 @@ class _Planner:
         if any(dims[1] in other and other != dims for other in asked.values()):
             return ""
         beside = [other for other in asked if asked[other] == dims] or self._witnesses(name)
-        problem = f"each cell of {_shown({name: dims})} is a row, as of {beside[0]}"
-        return f"{self.path}: {problem}; for columns along {dims[1]} name {name}0, {name}1, ..."
+        problem = f"a row is a cell of {_shown({name: dims})}, as {beside[0]} has these dimensions too"
+        if self._dims(beside[0]) == dims[1:]:
+            problem = f"a row is a cell of {_shown({name: dims})}, as {beside[0]} lies along {dims[1]}"
+        return f"{self.path}: {problem}; name {name}0, {name}1, ... for columns"
 
     def _grid(self, along: Mapping[str, tuple[str, ...]], mapped: Mapping[str, tuple[str, ...]]) -> Grid:
         every = dict.fromkeys(dim for dims in mapped.values() for dim in dims)

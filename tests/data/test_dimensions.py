@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import h5py
+import netCDF4
 import numpy as np
 import numpy.typing as npt
 import pytest
 import xarray as xr
+from cases import LAW
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
@@ -147,6 +152,30 @@ def test_fields_of_fewer_dimensions_are_repeated_along_the_others(tmp_path: Path
     np.testing.assert_array_equal(rows, flattened(data, ["u", *names])[:, 1:])
 
 
+@settings(LAW, max_examples=30)
+@given(data=st.data())
+def test_any_variables_broadcast_as_in_xarray(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """One variable of all dimensions, in any order, and others of some."""
+    lengths = {"a": 2, "b": 3, "c": 4}
+    every = tuple(data.draw(st.permutations(sorted(lengths))))
+    some = st.lists(st.sampled_from(sorted(lengths)), unique=True, max_size=3).map(tuple)
+    dims = {"u": every} | {f"v{place}_": data.draw(some) for place in range(data.draw(st.integers(0, 3)))}
+    count = {name: int(np.prod([lengths[dim] for dim in of])) for name, of in dims.items()}
+    fields = {
+        name: (of, np.arange(float(count[name])).reshape([lengths[dim] for dim in of]) + 100 * place)
+        for place, (name, of) in enumerate(dims.items())
+    }
+    path = tmp_path_factory.mktemp("any") / "data.nc"
+    dataset = xr.Dataset(fields)
+    dataset.to_netcdf(path, engine=data.draw(st.sampled_from(["scipy", "netcdf4"])))
+    names = data.draw(st.permutations(list(dims)))
+    with mock.patch("dorff.data.readers.BLOCK_BYTES", data.draw(st.sampled_from([64, 500, 2**22]))):
+        rows, _ = rows_of(path, names)
+    # Of several that have all dimensions the first gives the order.
+    first = next(name for name in names if len(dims[name]) == 3)
+    np.testing.assert_array_equal(rows, flattened(dataset, [first, *names])[:, 1:])
+
+
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [(["a", "b"], "dimensions t, z, d"), (["a", "d2"], "no variable spans the dimensions t, z, d"), (["s"], "no dim")],
@@ -167,6 +196,19 @@ def test_a_dimension_without_a_variable_is_no_column(tmp_path: Path) -> None:
         assert "N_PROF" in file
     with pytest.raises(InputError, match="no column 'N_PROF'"):
         ingest([path], tmp_path / "s.zarr", inputs=["N_PROF"], targets=["TEMP"])
+
+
+def test_a_variable_that_is_named_like_another_dimension(tmp_path: Path) -> None:
+    """NetCDF4 stores it by another name."""
+    with netCDF4.Dataset(tmp_path / "data.nc", "w") as file:
+        file.createDimension("obs", 4)
+        file.createDimension("depth", 3)
+        file.createVariable("depth", "f8", ("obs",))[:] = np.arange(4.0)
+        file.createVariable("u", "f8", ("obs", "depth"))[:] = np.arange(12.0).reshape(4, 3)
+        file.createVariable("time", "f8", ("obs",))[:] = np.arange(4.0) * 10
+    rows, columns = rows_of(tmp_path / "data.nc", ["time", "depth"], ["u"])
+    assert columns == ["time", "depth", "u0", "u1", "u2"]
+    np.testing.assert_array_equal(rows[:, :2], np.column_stack([np.arange(4) * 10, np.arange(4)]))
 
 
 def drifters(sizes: Sequence[int]) -> xr.Dataset:

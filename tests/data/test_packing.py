@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import given
+from cases import LAW
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from xarray.conventions import decode_cf_variable
@@ -46,6 +47,7 @@ def packed(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any]]:
     return stored, attributes
 
 
+@settings(LAW, max_examples=200)
 @given(packed())
 def test_values_are_those_of_xarray(given: tuple[np.ndarray, dict[str, Any]]) -> None:
     stored, attributes = given
@@ -60,6 +62,7 @@ def test_values_are_those_of_xarray(given: tuple[np.ndarray, dict[str, Any]]) ->
     np.testing.assert_array_equal(values.astype(np.float64), wanted.astype(np.float64))
 
 
+@settings(LAW, max_examples=100)
 @given(packed(), st.sampled_from(["text", "bytes", "array", "padded", "base64"]))
 def test_attributes_mean_the_same_as_text(given: tuple[np.ndarray, dict[str, Any]], kind: str) -> None:
     stored, attributes = given
