@@ -203,20 +203,27 @@ def test_nothing_to_explain_is_explained_at_once() -> None:
     assert not found.solution.h.any() and parts[0].n == N
 
 
-def test_stated_digits_hold_where_an_iteration_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the system's norm, relative to the solution's: a residual alone can be far smaller than the error."""
+@pytest.mark.parametrize("ridge", [1e-7, 1e-5])
+def test_stated_digits_hold_where_an_iteration_is_cut_short(ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the system's norm, relative to the solution's: a residual alone can be far smaller than the error.
+
+    At a ridge of 1e-7 rounding decides how many digits can be stated: between none and a half by the kernels of five
+    processors. At 1e-5 these state 3.3 to 3.9 after 120 steps, of the 4.9 that are right.
+    """
     monkeypatch.setattr(cg, "most_rank", lambda _: 1)
     made, _ = system(dict(every_kernel(2, 2))["curl trace"], 2)
-    G = made.apply(np.eye(made.size), np.zeros(made.size, int)) + made.problem.l * 1e-7 * np.eye(made.size)
+    shift = made.problem.l * ridge
+    G = made.apply(np.eye(made.size), np.zeros(made.size, int)) + shift * np.eye(made.size)
     x = np.linalg.solve(G, made.rhs)[:, 0]
     stated = []
     for most in (5, 20, 60, 120):
-        found = iterate(made, 1e-7, nystrom(made, made.problem.l * 1e-7), most=most)
+        found = iterate(made, ridge, nystrom(made, shift), most=most)
         off = found.solution.h[made.problem.blocks[0].at] - x
         error = np.sqrt((off @ G @ off) / (x @ G @ x))
         assert not found.solution.converged and found.solution.digits <= max(0.0, -np.log10(error) + 0.3)
         stated.append(found.solution.digits)
-    assert max(stated) > 0.2
+    if ridge == 1e-5:
+        assert max(stated) > 1
 
 
 def test_a_sample_without_rows_is_no_preconditioner() -> None:
