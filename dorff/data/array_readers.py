@@ -164,7 +164,8 @@ def _hdf5_variables(file: Any) -> dict[str, Variable]:
             stored=np.dtype(str) if text else stored.dtype,
             attributes=attributes,
             dims=_hdf5_dims(name, stored, held),
-            chunks=stored.chunks,
+            # Without filters any part of a chunk is read by itself.
+            chunks=stored.chunks if stored.id.get_create_plist().get_nfilters() else None,
         )
     return variables
 

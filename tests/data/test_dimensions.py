@@ -88,6 +88,28 @@ def test_single_characters_are_flags_of_levels_and_texts_of_profiles(tmp_path: P
     assert (rows[:, 6] == 1).all()
 
 
+@pytest.mark.parametrize("model", ["NETCDF3_CLASSIC", "NETCDF4"])
+def test_characters_as_argo_writes_them(tmp_path: Path, model: Any) -> None:
+    """Flags lie along the levels themselves, texts along a dimension of their own."""
+    flags = np.array([list("114"), list("141")], "S1")
+    with netCDF4.Dataset(tmp_path / "data.nc", "w", format=model) as file:
+        for dim, length in {"N_PROF": 2, "N_LEVELS": 3, "STRING4": 4}.items():
+            file.createDimension(dim, length)
+        file.createVariable("PRES", "f4", ("N_PROF", "N_LEVELS"))[:] = np.arange(6.0).reshape(2, 3)
+        file.createVariable("PRES_QC", "S1", ("N_PROF", "N_LEVELS"))[:] = flags
+        file.createVariable("DIRECTION", "S1", ("N_PROF",))[:] = np.array(list("AD"), "S1")
+        file.createVariable("PLATFORM", "S1", ("N_PROF", "STRING4"))[:] = np.array([list("59 "), list("61 ")], "S1")[
+            :, [0, 1, 2, 2]
+        ]
+        file.createVariable("FORMAT", "S1", ("STRING4",))[:] = np.array(list("3.1 "), "S1")
+    words = ["PRES_QC", "PLATFORM", "DIRECTION", "FORMAT"]
+    rows, columns = rows_of(tmp_path / "data.nc", ["PRES", *words], one_hot=words)
+    kinds = ["PRES_QC=1", "PRES_QC=4", "PLATFORM=59", "PLATFORM=61", "DIRECTION=A", "DIRECTION=D", "FORMAT=3.1"]
+    assert columns == ["PRES", *kinds]
+    np.testing.assert_array_equal(rows[:, 1], flags.ravel() == b"1")
+    np.testing.assert_array_equal(rows[:, [3, 5]], np.repeat([[1, 1], [0, 0]], 3, axis=0))
+
+
 @ENGINES
 def test_groups_and_classes_broadcast_too(tmp_path: Path, engine: str) -> None:
     path = write(argo(), tmp_path, engine)
@@ -254,6 +276,18 @@ def test_observations_of_profiles_of_trajectories(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows, np.column_stack([data.lon, data.depth.values[of[profile]], profile]))
 
 
+def test_numbers_of_other_samples_lead_elsewhere(tmp_path: Path) -> None:
+    data = drifters([3, 1, 4])
+    data["dives"] = xr.DataArray(np.array([1, 1, 0]), dims="traj", attrs={"sample_dimension": "dive"})
+    data["zdives"] = data.dives
+    data.rowsize.attrs["sample_dimension"] = "obs"
+    data["depth"] = xr.DataArray([5.0, 6.0], dims="dive")
+    path = write(data, tmp_path, "netcdf4")
+    assert rows_of(path, ["lon", "mass"])[0].shape == (8, 2)
+    (tmp_path / "rows.zarr").rename(tmp_path / "first.zarr")
+    np.testing.assert_array_equal(rows_of(path, ["depth", "mass"])[0], [[5, 0], [6, 1]])
+
+
 def test_blocks_that_are_cut_anywhere_repeat_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = list(np.random.default_rng(0).integers(0, 6, 200))
     data, of = drifters(sizes), np.repeat(np.arange(200), sizes)
@@ -280,10 +314,14 @@ def test_sizes_that_do_not_add_up_are_refused(tmp_path: Path, sizes: list[int], 
         assert ingest([path], tmp_path / "s.zarr", inputs=["lon", "mass"], targets=["ve"]) == 8
 
 
-def test_places_of_no_instance_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "words"), [(3, "0 to 2, got 3 in row 6"), (-1, "got -1 in row 6"), (-99, "wanted whole numbers")]
+)
+def test_places_of_no_instance_are_refused(tmp_path: Path, place: int, words: str) -> None:
     data = drifters([3, 1, 4])
-    data["which"] = xr.DataArray([0, 0, 1, 1, 2, 2, 3, 3], dims="obs", attrs={"instance_dimension": "traj"})
+    attributes = {"instance_dimension": "traj", "missing_value": -99}
+    data["which"] = xr.DataArray([0, 0, 1, 1, 2, 2, place, 0], dims="obs", attrs=attributes)
     path = write(data.drop_vars("rowsize"), tmp_path, "netcdf4")
-    with pytest.raises(InputError, match="which: wanted places along traj, 0 to 2, got 3 in row 6"):
+    with pytest.raises(InputError, match=f"which: .*{words}"):
         ingest([path], tmp_path / "s.zarr", inputs=["lon", "mass"], targets=["ve"])
     assert not (tmp_path / "s.zarr").exists()
