@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,35 +13,32 @@ from dorff.data.labels import FILE, Run, label_of, text_of
 from dorff.data.layout import Attributes
 from dorff.data.packing import FillValues
 from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock
+from dorff.data.units import (
+    ISO_SECONDS,
+    NO_UNITS,
+    ColumnAttributes,
+    Conversions,
+    TimeUnits,
+    time_units,
+)
 from dorff.errors import InputError
 
 CYCLES: Final = {"day": 86_400.0, "week": 7 * 86_400.0, "year": 0.0}  # seconds; years differ
 MONDAY: Final = 3 * 86_400.0  # from the start of the week that 1970 begins in
-UNITS: Final = {"day": 86_400.0, "hour": 3600.0, "hr": 3600.0, "minute": 60.0, "min": 60.0, "second": 1.0, "sec": 1.0}
-SINCE: Final = re.compile(
-    r"([a-z]+?)s? since (\d{1,4})-(\d\d?)-(\d\d?)(?:[T ]+(\d\d?):(\d\d?)(?::(\d\d?)(?:\.0*)?)?)? ?(?:Z|UTC|\+00:?00)?",
-    re.I,
-)
-CALENDARS: Final = ("standard", "gregorian", "proleptic_gregorian", "")
 # 2024-05-31T12:00:00,5+02:00 and 20240531T120000Z, with or without what follows the day or the hour.
 ISO: Final = re.compile(
     r"(?:(\d{4})-(\d\d)-(\d\d)|(\d{4})(\d\d)(\d\d)(?=T))"
     r"(?:(?:T| +)(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)? ?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?)?",
     re.I,
 )
-ODD_DATE: Final = r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*|\d{4}-?W\d\d(-?\d)?|\d{4}-\d{3}|\d{4}-\d\d"
-ODD: Final = re.compile(rf"{ODD_DATE}|[+\u2212-]?(\d+[.,]?\d*|[.,]\d+)([eEdD][+\u2212-]?\d+)?")
-#: Numbers with something beside them: $3.50, (1.5), 12 m, 1,000.5, 50.3%.
-ADORNED: Final = re.compile(r"[^\w\d]{0,3}\d[\d.,'_\s\u2212+-]*([eEdD][+-]?\d+)?\D{0,8}")
-MOST: Final = 1000  # categories of a column
-ROWS_TO_JUDGE: Final = 20  # with text; of fewer, values that all differ say little
+USUAL_CALENDARS: Final = ("", "standard", "gregorian")
 
 
 @dataclass(frozen=True)
 class Encoding:
     """How an input `name` becomes columns of numbers: by the `words` of its categories ("one_hot": a column each;
-    "ordered": 0, 1, ...), in units such as "hours since 2000-01-01" ("time"), or, where the name is a column and a
-    cycle, when:day, as sine and cosine of the place there ("cycle": day, week or year)."""
+    "ordered": 0, 1, ...), in units such as "hours since 2000-01-01", and a calendar ("time"), or, where
+    the name is a column and a cycle, when:day, as sine and cosine of the place there ("cycle": day, week or year)."""
 
     name: str
     kind: str
@@ -67,7 +64,7 @@ class Encoding:
         """A row of numbers (values + 1, columns) for each value, and NaN, for none, as the last. InputError where one
         is no time or category; but with `zero` it is 0 in all columns of one_hot, and a gap in an order."""
         if self.clock:
-            return self.of_seconds(np.append(seconds(values, where), np.nan))
+            return self.of_times(np.append(seconds(values, where), np.nan), ISO_SECONDS, where)
         place = {word: number for number, word in enumerate(self.words)}
         new = [value for value in values if value is not None and value not in place]
         if new and not zero:
@@ -80,32 +77,46 @@ class Encoding:
         each = [gap if value is None else rows[place[value]] if value in place else unknown for value in values]
         return np.array([*each, gap])
 
-    def of_seconds(self, times: FloatArray) -> FloatArray:
-        """Columns (n, columns) of seconds (n,) since 1970."""
+    def check(self) -> None:
+        """Raise ValueError or KeyError where this is not what `to_attributes` wrote."""
+        known = {"one_hot": True, "ordered": True, "time": True, "cycle": self.words[:1] and self.words[0] in CYCLES}
+        if not self.words or not known[self.kind]:
+            raise ValueError(self.name)
         if self.kind == "time":
-            scale, start = units_of(self.words[0]) or (1.0, 0.0)
-            return ((times - start) / scale)[:, None]
-        begin, length = np.zeros(len(times)) - MONDAY, CYCLES[self.words[0]]
+            self.units(self.name)
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return units and calendar of a time."""
+        return dict(zip(("units", "calendar"), self.words, strict=False)) if self.kind == "time" else {}
+
+    def units(self, where: str) -> TimeUnits:
+        """Return the units of a time; InputError, naming `where`, if they cannot be understood."""
+        units = time_units(self.words[0], self.attributes.get("calendar", ""), where)
+        if units is None:
+            raise InputError(f"{where}: {self.words[0]!r} are no units of a time; restore its metadata from a copy.")
+        return units
+
+    def of_times(self, times: Numbers, units: TimeUnits, where: str) -> FloatArray:
+        """Return the columns (n, columns) of times (n,) in `units`; InputError, naming `where`, of another calendar."""
+        if self.kind == "time":
+            return units.conversion_to(self.units(where), where).convert(times, where)[:, None]
+        cycle = self.words[0]
+        if cycle != "day" and not units.is_gregorian and not (cycle == "year" and units.year_seconds):
+            problem = f"a {cycle} has no fixed length in the calendar {units.calendar}"
+            raise InputError(f"{where}: {problem}; leave {self.name} out.")
+        clock = ISO_SECONDS if units.is_gregorian else units.seconds
+        times = units.conversion_to(clock, where).convert(times, where)
+        begin, length = np.zeros(len(times)) - MONDAY, CYCLES[cycle]
         span: Any = length
-        if not length:
+        if not length and units.year_seconds:
+            begin, span = np.zeros(len(times)), units.year_seconds
+        elif not length:
             year = np.nan_to_num(times).astype("datetime64[s]").astype("datetime64[Y]")
             begin, end = (one.astype("datetime64[s]").astype(np.float64) for one in (year, year + 1))
             span = end - begin
         angle = 2 * np.pi * np.mod(times - begin, span) / span
         return np.column_stack([np.sin(angle), np.cos(angle)])
-
-
-def units_of(text: str, calendar: str = "standard") -> tuple[float, float] | None:
-    """Seconds of a unit, and of its origin since 1970: "hours since 2000-01-01" (CF conventions, 4.4). Or None."""
-    match = SINCE.fullmatch(text.strip())
-    if match is None or match[1].lower() not in UNITS or calendar.lower() not in CALENDARS:
-        return None
-    year, month, day, *clock = (int(part or 0) for part in match.groups()[1:])
-    try:
-        start = np.datetime64(f"{year:04}-{month:02}-{day:02}", "s").astype(np.int64)
-    except ValueError:
-        return None
-    return UNITS[match[1].lower()], float(start + 3600 * clock[0] + 60 * clock[1] + clock[2])
 
 
 def seconds(values: Sequence[str | None], where: str) -> FloatArray:
@@ -151,7 +162,7 @@ def _plain_iso(value: str | None) -> str | None:
     return f"{day}T{hour}:{minute or '00'}:{second or '00'}{fraction}{zone}"
 
 
-def _texts(run: Run, where: str) -> list[str | None]:
+def label_texts(run: Run, where: str) -> list[str | None]:
     labels = [label_of(value, where) for value in run.values]
     return [None if label is None else text_of(label) for label in labels]
 
@@ -166,135 +177,57 @@ def from_attributes(attributes: Any, where: object) -> dict[str, Encoding]:
     try:
         pairs = {name: next(iter(one.items())) for name, one in attributes.items()}
         encodings = {name: Encoding(name, kind, tuple(map(str, words))) for name, (kind, words) in pairs.items()}
-        sure: Mapping[str, Any] = {"time": units_of, "cycle": CYCLES.__contains__, "one_hot": bool, "ordered": bool}
-        if not all(one.words and sure[one.kind](one.words[0]) for one in encodings.values()):
-            raise ValueError
+        for encoding in encodings.values():
+            encoding.check()
     except (AttributeError, KeyError, TypeError, ValueError, StopIteration):
         raise InputError(f"{where}: what it says of encodings is damaged; restore its metadata from a copy.") from None
     return encodings
 
 
-@dataclass(frozen=True)
-class Learner:
-    """Finds how inputs are to be encoded: text as one_hot, unless it is a time or in `ordered`; numbers too where
-    they are in `one_hot`. `absent` is what stands for none."""
-
-    one_hot: Sequence[str]
-    ordered: Mapping[str, Sequence[str]]
-    absent: FillValues
-
-    def learn(self, readers: Sequence[Reader], names: Sequence[str]) -> dict[str, Encoding]:
-        """Of those names that need one, from all their rows. InputError at no categories, or an option of no input."""
-        for name in (*self.one_hot, *self.ordered):
-            if name not in names:
-                option = "--one-hot" if name in self.one_hot else "--ordered"
-                raise InputError(f"{option} {name}: is none of the inputs; name one of {', '.join(names)}.")
-        column = {name: _column(readers, name) for name in names if not name.startswith("=")}
-        timed = ((of, _time_units(one, of)) for of in column.values() for one in reversed(readers))  # the first's stay
-        times = {of: units for of, units in timed if units and of not in self.one_hot}
-        wanted = [of for of in dict.fromkeys(column.values()) if of not in self.ordered and of not in times]
-        text = [of for of in wanted if of in self.one_hot or any(of in r.columns and r.is_text(of) for r in readers)]
-        words = self._categories(readers, text, times)
-        encodings = {name: Encoding(name, "ordered", tuple(each)) for name, each in self.ordered.items()}
-        for name, of in column.items():
-            if name != of and of not in times:
-                raise InputError(f"{readers[0].path}: column {of!r} holds no times, which {name} needs; write {of}.")
-            if name != of:
-                encodings[name] = Encoding(name, "cycle", (name.rpartition(":")[2],))
-            elif of in times:
-                encodings[name] = Encoding(name, "time", (times[of],))
-            elif of in text:
-                encodings[name] = Encoding(name, "one_hot", tuple(sorted(words[of])))
-        return encodings
-
-    def _categories(self, readers: Sequence[Reader], text: list[str], times: dict[str, str]) -> dict[str, set[str]]:
-        """The different values of columns of text; those whose first is a time get their units in `times` instead."""
-        words: dict[str, set[str]] = {of: set() for of in text}
-        rows = dict.fromkeys(text, 0)
-        for reader in readers:
-            wanted = reader.resolve([of for of in text if of not in times])
-            for block in reader.blocks([], wanted) if wanted else ():
-                for of, run in zip(wanted, block.labels, strict=True):
-                    where = f"{reader.path}: column {of!r}"
-                    texts = _texts(self.absent.blank_labels(run), where)
-                    values = [value for value in texts if value is not None]
-                    if not words[of] and of not in times and of not in self.one_hot and (units := _day(values[:1])):
-                        times[of] = units
-                    if of not in times:
-                        words[of].update(values)
-                        known = np.array([*(value is not None for value in texts), False])
-                        rows[of] += int(np.count_nonzero(known[run.index]))
-                        self._check(of, words[of], where)
-                if all(of in times for of in wanted):
-                    break
-        for of in text:
-            if of not in times and not words[of]:
-                raise InputError(f"{readers[0].path}: column {of!r} holds no value in any row; leave it out.")
-            if of not in times:
-                self._check_repeated(of, words[of], rows[of], readers[0].path)
-        return words
-
-    def _check(self, of: str, words: set[str], where: str) -> None:
-        """InputError where values are rather names of rows, numbers or other dates than categories."""
-        if len(words) > MOST:
-            remedy = "such a name for each row is no category: leave the column out, or name it in --groups"
-            looks = _looks_like(words)
-            raise InputError(f"{where}: has more than {MOST:,} different texts, {looks}; {remedy}.")
-        if of in self.one_hot:
-            return
-        if odd := sorted(filter(ODD.fullmatch, words)):
-            remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
-            problem = f"has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601"
-            raise InputError(f"{where}: {problem}: {remedy}.")
-
-    def _check_repeated(self, of: str, words: set[str], rows: int, where: str) -> None:
-        """Raise InputError where a category has fewer than two rows on the average, of `ROWS_TO_JUDGE` or more.
-
-        The weight of a category with one row is fitted to that row alone and says nothing of any other.
-        """
-        if of in self.one_hot or rows < ROWS_TO_JUDGE or 2 * len(words) <= rows:
-            return
-        problem = f"has {len(words):,} different texts in {rows:,} rows, {_looks_like(words)}, too many for categories"
-        remedy = f"write numbers alone and times as 2024-05-31T12:00:00, leave the column out, or give --one-hot {of}"
-        raise InputError(f"{where}: column {of!r}: {problem}; {remedy} to have a column for each.")
+def time_encoding(name: str, attributes: Mapping[str, str]) -> Encoding:
+    """Return the encoding of times with these units, and their calendar where it is not the usual one."""
+    calendar = attributes.get("calendar", "")
+    usual = calendar.lower() in USUAL_CALENDARS
+    return Encoding(name, "time", (attributes["units"],) if usual else (attributes["units"], calendar))
 
 
-def _looks_like(words: set[str]) -> str:
-    """Return what the values of a column look like, with an example."""
-    example = min(words)
-    if all(map(ADORNED.fullmatch, words)):
-        return f"numbers with something beside them, such as {example!r}"
-    return f"such as {example!r}"
+def stated_attributes(reader: Reader, column: str, stated: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a source's column, with the units that a user states in place of its own."""
+    attributes = dict(reader.attributes(column))
+    if column in stated:
+        attributes["units"] = "" if stated[column] == NO_UNITS else stated[column]
+    return {name: text for name, text in attributes.items() if text}
 
 
-def _column(readers: Sequence[Reader], name: str) -> str:
-    """The column of a name: itself, or when of when:day, unless a column has that name."""
-    of, _, cycle = name.rpartition(":")
-    return of if of and cycle in CYCLES and not any(name in reader.columns for reader in readers) else name
+def time_attributes(reader: Reader, column: str, stated: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a column of numbers that are times; {} of any other.
 
-
-def _day(values: Sequence[str]) -> str:
-    """Seconds since the start of the day of a time; "" where it is none."""
-    try:
-        day = seconds(values, "")[0] // CYCLES["day"] * CYCLES["day"]
-    except (InputError, IndexError):
-        return ""
-    return f"seconds since {np.datetime64(int(day), 's')}"
-
-
-def _time_units(reader: Reader, column: str) -> str:
-    """Return the units of a column of numbers that are times; "" of any other."""
-    attributes = reader.attributes(column)
-    units = attributes.get("units", "")
-    return units if units_of(units, attributes.get("calendar", "")) else ""
+    InputError for units that claim to be a time and cannot be understood.
+    """
+    if column in reader.columns and reader.is_text(column):
+        return {}
+    attributes = stated_attributes(reader, column, stated)
+    where = f"{reader.path}: column {column!r}"
+    units = time_units(attributes.get("units", ""), attributes.get("calendar", ""), where)
+    return {} if units is None else attributes
 
 
 class Encoded(Reader):
-    """A source whose columns come as encodings say; of one number each; of zeros, `=0`; the label `FILE`, its path."""
+    """A source whose columns come as encodings say; of one number each; of zeros, `=0`; the label `FILE`, its path.
+    `stated` are units in place of the source's own, by column."""
 
-    def __init__(self, reader: Reader, encodings: Mapping[str, Encoding], absent: FillValues, *, zero: bool) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        encodings: Mapping[str, Encoding],
+        absent: FillValues,
+        *,
+        zero: bool,
+        stated: Mapping[str, str],
+    ) -> None:
         super().__init__(reader.path, reader.columns, numbered=reader.numbered)
         self._reader, self._encodings, self._absent, self._zero = reader, encodings, absent, zero
+        self._stated = stated
         self._of = {column: one for one in encodings.values() for column in one.columns}
 
     def resolve(self, names: Sequence[str], *, labels: bool = False) -> tuple[str, ...]:
@@ -321,11 +254,14 @@ class Encoded(Reader):
     def attributes(self, column: str) -> Mapping[str, str]:
         """Return the source's attributes of a column; of times, with the units that they come in."""
         encoding = self._of.get(column)
-        if encoding is None:
-            return self._reader.attributes(column)
-        if encoding.kind != "time":
+        if encoding is not None and encoding.kind in ("one_hot", "cycle"):
             return {}
-        return {**self._reader.attributes(encoding.column), "units": encoding.words[0]}
+        attributes = stated_attributes(self._reader, column, self._stated)
+        if encoding is None or encoding.kind != "time":
+            return attributes
+        if attributes.get("calendar", "").lower() not in USUAL_CALENDARS:
+            attributes.pop("calendar", None)
+        return attributes | encoding.attributes
 
     def content(self) -> str:
         return self._reader.content()
@@ -334,7 +270,7 @@ class Encoded(Reader):
         """The source's blocks, cut so that those of many categories are no larger than others."""
         constants = {column: value for column in columns if (value := _constant(column)) is not None}
         encodings = dict.fromkeys(self._of[column] for column in columns if column in self._of)
-        scales = {one.column: one.clock and units_of(_time_units(self._reader, one.column)) for one in encodings}
+        scales = {one.column: self._time_units(one.column) if one.clock else None for one in encodings}
         numbers = [column for column in columns if column not in self._of and column not in constants]
         numbers = list(dict.fromkeys([*numbers, *(of for of, scale in scales.items() if scale)]))
         texts = list(dict.fromkeys([*labels, *(of for of, scale in scales.items() if not scale)]))
@@ -351,15 +287,41 @@ class Encoded(Reader):
                 for one in encodings:
                     scale, where = scales[one.column], f"{self.path}: column {one.column!r}"
                     if scale:
-                        rows = one.of_seconds(raw[one.column].astype(np.float64) * scale[0] + scale[1])
+                        rows = one.of_times(self._absent.without_given(raw[one.column]), scale, where)
                     else:
                         run = self._absent.blank_labels(runs[one.column])
-                        rows = one.table(_texts(run, where), where, zero=self._zero)[run.index]
+                        rows = one.table(label_texts(run, where), where, zero=self._zero)[run.index]
                     parts |= zip(one.columns, rows.T, strict=True)
                 plain = not encodings and not constants
                 together = block.numbers if plain else np.column_stack([parts[column] for column in columns])
                 yield SourceBlock(together, tuple(runs[label] for label in labels))
         self.rows = self._reader.rows
+
+    def conversions(self, wanted: ColumnAttributes, labels: Collection[str]) -> Conversions:
+        """Return how numbers of the columns become those with the `wanted` attributes.
+
+        Times are converted as they are encoded. InputError for units that cannot be converted, and where `labels`,
+        columns whose values are names, would have to be.
+        """
+        conversions = Conversions()
+        for column, attributes in wanted.items():
+            encoding = self._of.get(column)
+            if encoding is None or encoding.kind != "time":
+                given = stated_attributes(self._reader, column, self._stated)
+                conversions.add(column, given, attributes, self.path)
+            elif given := time_attributes(self._reader, encoding.column, self._stated):
+                conversions.add(column, given, encoding.attributes, self.path)
+                conversions.by_column.pop(column, None)
+            if column in labels and column in conversions.converted:
+                problem = f"its values are labels, whose units differ ({conversions.converted[column]})"
+                raise InputError(f"{self.path}: column {column!r}: {problem}; convert them, or state units by --units.")
+        return conversions
+
+    def _time_units(self, column: str) -> TimeUnits | None:
+        """Return the units of a column of numbers that are times; None of text."""
+        attributes = time_attributes(self._reader, column, self._stated)
+        where = f"{self.path}: column {column!r}"
+        return time_units(attributes["units"], attributes.get("calendar", ""), where) if attributes else None
 
 
 def _constant(name: str) -> float | None:

@@ -1,8 +1,6 @@
 """Turns files of rows into a Zarr group, or adds them to one; whole or not at all."""
 
 import os
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -11,7 +9,16 @@ from typing import Final, Literal
 
 import numpy as np
 
-from dorff.data.encoding import Encoded, Encoding, Learner, from_attributes, to_attributes
+from dorff.data.columns import (
+    CODED,
+    OWN,
+    Columns,
+    attributes_to_keep,
+    check_columns,
+    check_further,
+    resolve_columns,
+)
+from dorff.data.encoding import Encoded, Encoding, from_attributes, to_attributes
 from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
 from dorff.data.layout import (
     ArrayLayout,
@@ -27,22 +34,18 @@ from dorff.data.layout import (
     staging,
     write_metadata,
 )
+from dorff.data.learning import Learner, text_times
 from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, common_dtype, open_source
-from dorff.data.stores import check_disjoint, open_dataset, several
-from dorff.data.units import ColumnAttributes
+from dorff.data.stores import open_dataset, several
+from dorff.data.units import ColumnAttributes, Conversions, conversion_notices
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate
 
-WEIGHTS: Final = "weights"
-CODED: Final = (CLASSES, GROUPS)  # arrays of whole numbers that stand for labels
-OWN: Final = ("x", "y", CLASSES, WEIGHTS, GROUPS)  # arrays that have an argument each, in the order of these
-NAMES: Final = {"x": "inputs", "y": "targets"}
 NONE: Final = "none"  # groups
 FILES: Final = 7  # sources, more than a job has folds: a group each
-Columns = dict[str, tuple[str, ...]]  # by array
 Progress = Callable[[int], None]
 Notice = Callable[[str], None]
 
@@ -77,7 +80,7 @@ class _Target:
         """What is committed with the rows."""
         encoding: Attributes = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
         more: Attributes = {"missing": list(self.missing), "unusable": self.unusable}
-        more["column_attributes"] = self.column_attributes
+        more["column_attributes"] = {column: each for column, each in self.column_attributes.items() if each}
         if CLASSES in self.columns:
             more |= {"labels": {CLASSES: list(self.labels.labels)}, "counts": {CLASSES: list(self.labels.counts)}}
         if self.ends and np.isfinite(self.ends).all():
@@ -109,6 +112,8 @@ def ingest(
     one_hot: Sequence[str] = (),
     ordered: Mapping[str, Sequence[str]] | None = None,
     encoding: Attributes | None = None,
+    column_attributes: ColumnAttributes | None = None,
+    units: Mapping[str, str] | None = None,
     unknown_zero: bool = False,
     absent_chunks: Literal["refuse", "fill"] = "refuse",
     append: bool = False,
@@ -131,6 +136,11 @@ def ingest(
     a name when:day, when:week or when:year is sine and cosine of when's place there. `one_hot` names more columns of
     categories. The store remembers it (`Encoding`), and so do models: rows are appended so, and `encoding` is that of
     another store or model. What is no category is refused, or `unknown_zero`: 0 in all columns, a gap in an order.
+
+    A column of numbers has units where a source's attributes say so (CF conventions). The store keeps them; numbers of
+    further sources are converted to those of the first, appended ones to the store's, and times in any calendar to one
+    origin. `column_attributes` are those of a model, or of another store, to convert to. `units` states a column's
+    units in place of what the sources say, "none" for none.
 
     `classes` names a column of labels: text, whole numbers, booleans, or at most 100 other numbers. They become
     the array `classes` (n, 1) of codes, -1 where there is none (an empty field, NaN, null); code k is the label
@@ -176,7 +186,7 @@ def ingest(
         by_file = groups is None and _of_files(store if append else None, sources, classes)
         groups = FILE if by_file else None if groups == NONE else groups
         for array, of in (also or {}).items():
-            _check_further(array, several(of))
+            check_further(array, several(of))
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
         names = {array: several(of) for array, of in (own | dict(also or {})).items()}
         asked = [part for of in names.values() for name in of for part in (name, name.rpartition(":")[0])]
@@ -185,23 +195,31 @@ def ingest(
             names[GROUPS] = ()
         if append:
             encoding = kept_of(group_attributes(store), "encoding", {})
+            column_attributes = kept_of(group_attributes(store), "column_attributes", ColumnAttributes())
+        stated = dict(units or {})
+        if unknown := [name for name in stated if not any(name in reader.columns for reader in opened)]:
+            raise InputError(f"--units {unknown[0]}: no source has such a column; name one of those that they have.")
         if encoding is not None and (one_hot or ordered):
             raise InputError(f"{store}: its inputs are encoded as before; leave --one-hot and --ordered out.")
         if encoding is None:
             encoded = [name for array, of in names.items() if array not in OWN[1:] for name in of]
-            encodings = Learner(one_hot, ordered or {}, absent).learn(opened, list(dict.fromkeys(encoded)))
+            encodings = Learner(one_hot, ordered or {}, absent, stated).learn(opened, list(dict.fromkeys(encoded)))
         else:
             encodings = from_attributes(encoding, store)
-        readers = [Encoded(one, encodings, absent, zero=unknown_zero) for one in opened]
-        columns = _resolve(readers, names)
-        _check_columns(columns, names)
+            encodings |= text_times(opened, names["x"], encodings, column_attributes or {})
+        readers = [Encoded(one, encodings, absent, zero=unknown_zero, stated=stated) for one in opened]
+        columns = resolve_columns(readers, names)
+        check_columns(columns, names)
+        wanted = attributes_to_keep(readers, columns, encodings, column_attributes)
+        labels = {column for array in CODED for column in columns.get(array, ())}
+        labels |= {each.column for each in encodings.values() if each.kind in ("one_hot", "ordered")}
+        conversions = [reader.conversions(wanted, labels) for reader in readers]
         with staging(store) as (folder, check):
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
             target = replace(target, encodings=encodings, missing=tuple(one for one in every if one != "none"))
-            kept = group_attributes(store) if append else {}
-            target = replace(target, column_attributes=_column_attributes(readers, columns, kept))
+            target = replace(target, column_attributes=wanted)
             shown = progress or (lambda _: None)
-            added, unusable, ungrouped = _write(folder, target, readers, absent, shown, again=again)
+            added, unusable, ungrouped = _write(folder, target, readers, conversions, absent, shown, again=again)
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0
             target = replace(target, unusable=before + unusable)
             if append:
@@ -212,6 +230,8 @@ def ingest(
                 folder.rename(store)
                 sync_directory(store.parent)
         tell = notice or (lambda _: None)
+        for sentence in conversion_notices(conversions):
+            tell(sentence)
         for remark in next((reader.remarks for reader in opened if reader.remarks), ()):
             tell(remark)
         for value in (one for one in absent.unmet.values() if str(one) in map(str, missing)):
@@ -230,68 +250,6 @@ def _of_files(store: Path | None, sources: Sequence[str | os.PathLike[str]], cla
     if store is not None:
         return bool(columns_of(group_attributes(store)).get(GROUPS) == [FILE])
     return classes is None and len(set(sources)) >= FILES
-
-
-def _check_further(array: str, columns: Sequence[str]) -> None:
-    """InputError where a further array cannot have this name, or has no columns."""
-    if array in OWN or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", array):
-        remedy = f"take one of letters, digits, - and _, and none of {', '.join(OWN)}, which have options of their own"
-        raise InputError(f"also: {array!r} is no name for a further array; {remedy}.")
-    if not columns:
-        raise InputError(f"also: {array}: wanted at least one column, got none; name its columns.")
-
-
-def _resolve(readers: Sequence[Encoded], names: Columns) -> Columns:
-    """The columns of each array, the same in all sources."""
-    if not readers:
-        raise InputError("sources: wanted at least one file, got none; name the files to ingest.")
-    if not names["x"]:
-        raise InputError("inputs: wanted at least one column, got none; name the columns that are inputs.")
-    listed = {array: of for array, of in names.items() if of}
-    first, *others = ({name: one.resolve(of, labels=name in CODED) for name, of in listed.items()} for one in readers)
-    for reader, other in zip(readers[1:], others, strict=True):
-        for array, of in first.items():
-            if other[array] != of:
-                counts = f"{len(other[array])} columns, but for {len(of)} in {readers[0].path}"
-                problem = f"{', '.join(listed[array])} stands for {counts}"
-                raise InputError(f"{reader.path}: {problem}; all sources need the same columns.")
-    return first
-
-
-def _check_columns(columns: Columns, names: Columns) -> None:
-    """Refuse classes, weights or groups that are no single column, of their own where they are labels; and columns
-    that are named twice in an array, or are both inputs and targets."""
-    for array in (CLASSES, WEIGHTS, GROUPS):
-        of = columns.get(array, ("",))
-        if len(of) > 1 or of[0].startswith("="):
-            came = "a constant" if len(of) == 1 else f"{len(of)} columns"
-            what = "weights" if array == WEIGHTS else "labels"
-            raise InputError(f"{array}: wanted one column of {what}, got {came}, {', '.join(of[:3])}; name one.")
-        for other in (name for name in columns if name not in CODED):
-            if array in CODED and (of[0] in columns[other] or (array == CLASSES and of[0] in names[other])):
-                remedy = "name it once, as what is to be told from the inputs"
-                if array == GROUPS:
-                    remedy = f"leave it out here, and write solve.folds.by: {of[0]} in the job"
-                raise InputError(f"{array}: column {of[0]!r} is among the {NAMES.get(other, other)} too; {remedy}.")
-    for array, of in columns.items():
-        for column, count in Counter(of).items():
-            if count > 1 and not column.startswith("="):
-                raise InputError(f"{NAMES.get(array, array)}: column {column!r} is named {count} times; name it once.")
-    check_disjoint(columns["x"], columns.get("y", ()), "column")
-
-
-def _column_attributes(readers: Sequence[Reader], columns: Columns, kept: Attributes) -> ColumnAttributes:
-    """Return the CF attributes of each column that has any.
-
-    They are those that the store, which has the attributes `kept`, says already; else the first source's.
-    """
-    attributes = dict(kept_of(kept, "column_attributes", ColumnAttributes()))
-    for column in dict.fromkeys(name for names in columns.values() for name in names):
-        given = (dict(reader.attributes(column)) for reader in readers)
-        found = attributes.get(column) or next(filter(None, given), {})
-        if found:
-            attributes[column] = found
-    return attributes
 
 
 def _fresh(readers: Sequence[Reader], columns: Columns, shard_rows: int | None) -> _Target:
@@ -342,7 +300,14 @@ def _kept_layout(store: Path, name: str) -> ArrayLayout:
 
 
 def _write(
-    staging: Path, target: _Target, readers: Sequence[Reader], absent: FillValues, progress: Progress, *, again: bool
+    staging: Path,
+    target: _Target,
+    readers: Sequence[Reader],
+    conversions: Sequence[Conversions],
+    absent: FillValues,
+    progress: Progress,
+    *,
+    again: bool,
 ) -> tuple[int, int, int]:
     """Write the last shard's rows, then all rows of the sources, into shards in the staging folder. Returns how many
     rows the sources have, how many of them hold NaN or infinity, and how many have no group."""
@@ -360,9 +325,11 @@ def _write(
             writers[name] = stack.enter_context(ShardWriter(staging / name, layout, start=start))
         for name, rows in (target.tail or {}).items():
             writers[name].write(rows)
-        for reader in readers:
+        for reader, converted in zip(readers, conversions, strict=True):
             for block in reader.blocks(names, labels):
                 numbers = absent.blank(block.numbers)
+                if converted.by_column:
+                    numbers = converted.convert(numbers, names, reader.path)
                 target.see(numbers[:, places["x"]])
                 for name in places:
                     writers[name].write(numbers[:, places[name]])

@@ -77,17 +77,22 @@ class FillValues:
 
     def blank(self, numbers: Array) -> Array:
         """Further rows (n, columns) with NaN in the place of those given; they are looked at."""
-        for one, value in self._given.items():
-            near = np.isclose(numbers, one, DIGITS, 0) if abs(one) >= LARGE else numbers == one
-            if near.any():
-                self.unmet.pop(value, None)
-                numbers = np.where(near, np.nan, numbers).astype(numbers.dtype)
+        numbers = self.without_given(numbers)
         low, high = _extreme(np.fmin, numbers), _extreme(np.fmax, numbers)
         for j, ends in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             if any(end in USUAL or abs(end) >= LARGE for end in ends):
                 values = self._set_apart(j, numbers[:, j].astype(np.float64))
                 low[j], high[j] = values.min(initial=np.inf), values.max(initial=-np.inf)
         self._low, self._high = np.fmin(self._low, low), np.fmax(self._high, high)
+        return numbers
+
+    def without_given(self, numbers: Array) -> Array:
+        """Return numbers of any shape with NaN in the place of those given."""
+        for one, value in self._given.items():
+            near = np.isclose(numbers, one, DIGITS, 0) if abs(one) >= LARGE else numbers == one
+            if near.any():
+                self.unmet.pop(value, None)
+                numbers = np.where(near, np.nan, numbers).astype(numbers.dtype)
         return numbers
 
     def blank_labels(self, run: Run) -> Run:

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data import Dataset, ingest, open_dataset
-from dorff.data.encoding import Encoding, from_attributes, units_of
+from dorff.data.encoding import Encoding, from_attributes
 from dorff.data.layout import reported, staging
 from dorff.data.nodes import group_attributes
 from dorff.data.readers import ending, open_source
+from dorff.data.units import ISO_SECONDS, Conversion
 from dorff.errors import InputError
 from dorff.model import Model
 from dorff.predict.shared import ModelInputs, labels_of
@@ -153,6 +154,16 @@ class Values:
         """Of the inputs that are times."""
         return {name: one.words[0] for name, one in self.encodings.items() if one.kind == "time"}
 
+    @property
+    def clocks(self) -> dict[str, Conversion | None]:
+        """How the inputs that are times become seconds since 1970; None for a calendar that timestamps do not have."""
+        clocks: dict[str, Conversion | None] = {}
+        for name, encoding in self.encodings.items():
+            if encoding.kind == "time":
+                units = encoding.units(self.dataset.path)
+                clocks[name] = units.conversion_to(ISO_SECONDS, name) if units.is_gregorian else None
+        return clocks
+
     def read(self, start: int, stop: int) -> tuple[Columns, Columns]:
         """Inputs and predictions of a run of rows, numbers or text (rows,)."""
         X, names = self.dataset.read(start, stop)[0], self.dataset.input_columns
@@ -191,10 +202,13 @@ def _write_csv(path: Path, values: Values) -> None:
     def arrow(name: str, column: npt.NDArray[Any]) -> Any:
         if name not in values.units:
             return pa.array(column, from_pandas=True)
-        scale, origin = units_of(values.units[name]) or (1.0, 0.0)
-        times = np.round((column * scale + origin) * 1e6)
+        conversion = clocks[name]
+        if conversion is None:
+            return pa.array(column, from_pandas=True)
+        times = np.round(conversion.convert(column, f"column {name!r}") * 1e6)
         return pa.array(times, pa.float64(), from_pandas=True).cast(pa.int64()).cast(pa.timestamp("us"))
 
+    clocks = values.clocks
     dataset, writer = values.dataset, None
     for start, stop in dataset.cuts(ROWS):
         inputs, outputs = values.read(start, stop)

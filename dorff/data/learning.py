@@ -1,0 +1,154 @@
+"""Finds how the inputs of sources are to be encoded: by their types, their units, and the values of text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from dorff.data.encoding import CYCLES, Encoding, label_texts, seconds, time_attributes, time_encoding
+from dorff.data.packing import FillValues
+from dorff.data.readers import Reader
+from dorff.data.units import GREGORIAN_START_SECONDS, ISO_SECONDS, ColumnAttributes, time_units
+from dorff.errors import InputError
+
+ODD_DATE: Final = r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*|\d{4}-?W\d\d(-?\d)?|\d{4}-\d{3}|\d{4}-\d\d"
+ODD: Final = re.compile(rf"{ODD_DATE}|[+\u2212-]?(\d+[.,]?\d*|[.,]\d+)([eEdD][+\u2212-]?\d+)?")
+#: Numbers with something beside them: $3.50, (1.5), 12 m, 1,000.5, 50.3%.
+ADORNED: Final = re.compile(r"[^\w\d]{0,3}\d[\d.,'_\s\u2212+-]*([eEdD][+-]?\d+)?\D{0,8}")
+MOST: Final = 1000  # categories of a column
+ROWS_TO_JUDGE: Final = 20  # with text; of fewer, values that all differ say little
+
+
+@dataclass(frozen=True)
+class Learner:
+    """Finds how inputs are to be encoded: text as one_hot, unless it is a time or in `ordered`; numbers too where
+    they are in `one_hot`. `absent` is what stands for none, `stated` are units of columns in place of the source's."""
+
+    one_hot: Sequence[str]
+    ordered: Mapping[str, Sequence[str]]
+    absent: FillValues
+    stated: Mapping[str, str] = field(default_factory=dict)
+
+    def learn(self, readers: Sequence[Reader], names: Sequence[str]) -> dict[str, Encoding]:
+        """Of those names that need one, from all their rows. InputError at no categories, or an option of no input."""
+        for name in (*self.one_hot, *self.ordered):
+            if name not in names:
+                option = "--one-hot" if name in self.one_hot else "--ordered"
+                raise InputError(f"{option} {name}: is none of the inputs; name one of {', '.join(names)}.")
+        column = {name: _column(readers, name) for name in names if not name.startswith("=")}
+        times: dict[str, Encoding] = {}
+        for of in column.values():
+            given = (time_attributes(reader, of, self.stated) for reader in readers)
+            if of not in self.one_hot and (attributes := next(filter(None, given), None)):
+                times[of] = time_encoding(of, attributes)
+        wanted = [of for of in dict.fromkeys(column.values()) if of not in self.ordered and of not in times]
+        text = [of for of in wanted if of in self.one_hot or any(of in r.columns and r.is_text(of) for r in readers)]
+        words = self._categories(readers, text, times)
+        encodings = {name: Encoding(name, "ordered", tuple(each)) for name, each in self.ordered.items()}
+        for name, of in column.items():
+            if name != of and of not in times:
+                raise InputError(f"{readers[0].path}: column {of!r} holds no times, which {name} needs; write {of}.")
+            if name != of:
+                encodings[name] = Encoding(name, "cycle", (name.rpartition(":")[2],))
+            elif of in times:
+                encodings[name] = times[of]
+            elif of in text:
+                encodings[name] = Encoding(name, "one_hot", tuple(sorted(words[of])))
+        return encodings
+
+    def _categories(
+        self, readers: Sequence[Reader], text: list[str], times: dict[str, Encoding]
+    ) -> dict[str, set[str]]:
+        """The different values of columns of text; those whose first is a time are put into `times` instead."""
+        words: dict[str, set[str]] = {of: set() for of in text}
+        rows = dict.fromkeys(text, 0)
+        for reader in readers:
+            wanted = reader.resolve([of for of in text if of not in times])
+            for block in reader.blocks([], wanted) if wanted else ():
+                for of, run in zip(wanted, block.labels, strict=True):
+                    where = f"{reader.path}: column {of!r}"
+                    texts = label_texts(self.absent.blank_labels(run), where)
+                    values = [value for value in texts if value is not None]
+                    if not words[of] and of not in times and of not in self.one_hot and (day := _day(values[:1])):
+                        times[of] = time_encoding(of, day)
+                    if of not in times:
+                        words[of].update(values)
+                        known = np.array([*(value is not None for value in texts), False])
+                        rows[of] += int(np.count_nonzero(known[run.index]))
+                        self._check(of, words[of], where)
+                if all(of in times for of in wanted):
+                    break
+        for of in text:
+            if of not in times and not words[of]:
+                raise InputError(f"{readers[0].path}: column {of!r} holds no value in any row; leave it out.")
+            if of not in times:
+                self._check_repeated(of, words[of], rows[of], readers[0].path)
+        return words
+
+    def _check(self, of: str, words: set[str], where: str) -> None:
+        """InputError where values are rather names of rows, numbers or other dates than categories."""
+        if len(words) > MOST:
+            remedy = "such a name for each row is no category: leave the column out, or name it in --groups"
+            looks = _looks_like(words)
+            raise InputError(f"{where}: has more than {MOST:,} different texts, {looks}; {remedy}.")
+        if of in self.one_hot:
+            return
+        if odd := sorted(filter(ODD.fullmatch, words)):
+            remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
+            problem = f"has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601"
+            raise InputError(f"{where}: {problem}: {remedy}.")
+
+    def _check_repeated(self, of: str, words: set[str], rows: int, where: str) -> None:
+        """Raise InputError where a category has fewer than two rows on the average, of `ROWS_TO_JUDGE` or more.
+
+        The weight of a category with one row is fitted to that row alone and says nothing of any other.
+        """
+        if of in self.one_hot or rows < ROWS_TO_JUDGE or 2 * len(words) <= rows:
+            return
+        problem = f"has {len(words):,} different texts in {rows:,} rows, {_looks_like(words)}, too many for categories"
+        remedy = f"write numbers alone and times as 2024-05-31T12:00:00, leave the column out, or give --one-hot {of}"
+        raise InputError(f"{where}: column {of!r}: {problem}; {remedy} to have a column for each.")
+
+
+def _looks_like(words: set[str]) -> str:
+    """Return what the values of a column look like, with an example."""
+    example = min(words)
+    if all(map(ADORNED.fullmatch, words)):
+        return f"numbers with something beside them, such as {example!r}"
+    return f"such as {example!r}"
+
+
+def _column(readers: Sequence[Reader], name: str) -> str:
+    """The column of a name: itself, or when of when:day, unless a column has that name."""
+    of, _, cycle = name.rpartition(":")
+    return of if of and cycle in CYCLES and not any(name in reader.columns for reader in readers) else name
+
+
+def _day(values: Sequence[str]) -> dict[str, str]:
+    """Units and calendar of seconds since the start of the day of a time; {} where it is none."""
+    try:
+        day = seconds(values, "")[0] // CYCLES["day"] * CYCLES["day"]
+    except (InputError, IndexError):
+        return {}
+    units = {"units": f"seconds since {np.datetime64(int(day), 's')}"}
+    return units if day >= GREGORIAN_START_SECONDS else {**units, "calendar": ISO_SECONDS.calendar}
+
+
+def text_times(
+    readers: Sequence[Reader],
+    names: Sequence[str],
+    encodings: Mapping[str, Encoding],
+    wanted: ColumnAttributes,
+) -> dict[str, Encoding]:
+    """Return encodings of text in columns that have `wanted` units of time, and no encoding yet."""
+    found: dict[str, Encoding] = {}
+    for name in names:
+        attributes = wanted.get(name, {})
+        is_text = any(name in reader.columns and reader.is_text(name) for reader in readers)
+        if name not in encodings and is_text and "units" in attributes:
+            encoding = time_encoding(name, attributes)
+            if time_units(attributes["units"], attributes.get("calendar", ""), name) is not None:
+                found[name] = encoding
+    return found
