@@ -220,6 +220,9 @@ class _Planner:
         asked = {other: self._dims(other) for other in self.whole if other != name}
         if any(dims[1] in other and other != dims for other in asked.values()):
             return ""
+        near = {other for each in self.whole for other in self.variables[each].text("coordinates").split()}
+        if near & set(self.whole):  # CF conventions, 5: those of a curved grid
+            return ""
         beside = [other for other in asked if asked[other] == dims] or self._witnesses(name)
         problem = f"a row is a cell of {_shown({name: dims})}, as {beside[0]} has these dimensions too"
         if self._dims(beside[0]) == dims[1:]:

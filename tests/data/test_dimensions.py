@@ -158,6 +158,16 @@ def test_cells_that_only_the_file_shows_are_said(tmp_path: Path) -> None:
     assert any("TEMP (N_PROF, N_LEVELS)" in sentence and "TEMP0" in sentence for sentence in said)
 
 
+def test_places_on_a_curved_grid_are_sure(tmp_path: Path) -> None:
+    said: list[str] = []
+    lat, lon, u = np.random.default_rng(0).standard_normal((3, 6, 7))
+    places = {"lat": (("y", "x"), lat), "lon": (("y", "x"), lon)}
+    path = write(xr.Dataset({"u": (("y", "x"), u)}, coords=places), tmp_path, "scipy")
+    rows, _ = rows_of(path, ["lon", "lat"], ["u"], notice=said.append)
+    np.testing.assert_array_equal(rows, np.column_stack([lon.ravel(), lat.ravel(), u.ravel()]))
+    assert said == []
+
+
 @pytest.mark.parametrize("names", [["t", "y", "x", "lat", "u"], ["lat", "lon", "t", "u"], ["mask", "u", "z0"]])
 def test_fields_of_fewer_dimensions_are_repeated_along_the_others(tmp_path: Path, names: list[str]) -> None:
     rng = np.random.default_rng(0)
