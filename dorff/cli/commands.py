@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from dorff.engine import Engine
 
 Names = Sequence[str] | None
+_TARGETS = "Arrays of targets (y; of classes classes), of files columns: those of the model, if left out."
 
 app = typer.Typer(
     name="dorff",
@@ -95,6 +95,7 @@ def predict(
     out: Annotated[Path, options.at(metavar="OUT", help="OUT.zarr, with the array y, or OUT.csv, or OUT.nc.")],
     inputs: options.Inputs = "",
     views: options.Views = "",
+    rename: options.Rename = "",
     std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
     noise: Annotated[bool, typer.Option("--noise", help="With --std: of new targets, noise in them.")] = False,
     bands: options.Bands = "",
@@ -105,26 +106,33 @@ def predict(
 ) -> None:
     """Write the model's predictions for a data set, or a file that ingest reads, into a new one.
 
-    OUT.csv and OUT.nc hold the inputs too, OUT.nc on the grid of a file that has one. Of a classifier y holds the
-    classes' probabilities (f itself, where not calibrated), and an array classes the code of the likeliest; labels
-    are in the attributes. --std adds an array std; --bands 0.95 adds low_95 and high_95, always with noise: conformal
-    where the job had solve.conformal, else plain (the attribute dorff.uncertainty says which). --views takes the mean
-    of some of a model's views, reading their arrays alone. --missing and --unknown-zero are of files, as in ingest."""
+    OUT.csv and OUT.nc hold the inputs too, OUT.nc on the grid of a file that has one, and of a target u the columns
+    u_predicted, u_std, u_low_95 and u_high_95 (of quantiles u_q5). Of a classifier y holds the classes' probabilities
+    (f itself, where not calibrated), in columns red_probability (red_decision), and an array classes the code of the
+    likeliest (column class_predicted); labels are in the attributes. --std adds an array std; --bands 0.95 adds low_95
+    and high_95, always with noise: conformal where the job had solve.conformal, else plain (the attribute
+    dorff.uncertainty says which). --views takes the mean of some of a model's views, reading their arrays alone.
+    --missing and --unknown-zero are of files, as in ingest.
+    --rename longitude=lon: what IN calls longitude is the model's lon."""
     import dorff.predict as predicting
     from dorff.data.nodes import group_attributes
-    from dorff.predict.tables import Tables
+    from dorff.predict.renaming import Renaming
+    from dorff.predict.tables import TableOptions, Tables
     from dorff.store import load_model, resolve_model
 
     extra = predicting.Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
     named, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
-    more = ({"missing": missing} if missing else {}) | ({"unknown_zero": True} if unknown_zero else {})
-    with Tables.opened(model, store, out, [*(named or ()), *(some or ())], **more) as table:
+    renaming = Renaming.parse(options.names("--rename", rename))
+    tables = TableOptions(missing=missing or (), unknown_zero=unknown_zero, renaming=renaming)
+    with Tables.opened(model, store, out, asked=extra, options=tables, arrays=named, views=some) as table:
         arrays, place = table.inputs or named, table.store
         with _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak), meter("predict") as tell:
-            given = partial(predicting.predict, inputs=arrays, uncertainty=extra, views=some, progress=tell)
             model = resolve_model(model)  # which another fit may replace meanwhile
-            rows = given(model, place, table.out, engine=engine)
+            rows = predicting.predict(
+                model, place, table.out, engine=engine, inputs=arrays, uncertainty=extra, views=some,
+                renaming=renaming, progress=tell,
+            )  # fmt: skip
         written = group_attributes(table.out)["dorff"]
         empty, far = written[predicting.NAN_ROWS], written.get(predicting.REPEATING_ROWS, 0)
         table.finish(model, arrays, some)
@@ -139,25 +147,35 @@ def predict(
 @command()
 def score(
     model: options.ModelPath,
-    store: options.Store,
+    data: Annotated[list[Path], options.at(metavar="DATA...", help="The data set, or files of rows.")],
     inputs: options.Inputs = "",
     views: options.Views = "",
-    targets: Annotated[str, options.option(metavar="U,V", help="Arrays of targets; y, or of classes classes.")] = "",
+    rename: options.Rename = "",
+    targets: Annotated[str, options.option(metavar="U,V", help=_TARGETS)] = "",
+    missing: options.Missing = None,
+    unknown_zero: options.UnknownZero = False,
     coverage: Annotated[bool, typer.Option("--coverage", help="Targets inside bands of 50 to 99%, too.")] = False,
     pooled: options.Pooled = False,
     mean: options.Mean = False,
     workers: options.Workers = 2,
     as_json: options.Json = False,
 ) -> None:
-    """How far predictions are from a data set's targets: R2 and RMSE, of each output too; accuracy of classes.
+    """How far predictions are from the targets of a data set, or of files: R2 and RMSE, of each output too; accuracy
+    of classes.
+
+    DATA is a data set, or any files that ingest reads, one below the other: columns are found by the names that the
+    model has for them (--rename longitude=lon: what they call longitude is lon), and read as in ingest, into a
+    temporary data set (in TMPDIR).
 
     R2 is the mean of the outputs', each over its own deviation; with kernels of vector fields, whose components are of
     one unit, and of classes it is pooled over the outputs. To compare models of both kinds say which. Rows count by
-    the weights that the model was fitted by, where the data set has an array of that name (--json: `weights`).
+    the weights that the model was fitted by, where the data have a column of that name (--json: `weights`).
 
     --coverage: of plain bands (the posterior's, noise in them) and of conformal ones, where the model has them."""
     from dorff.predict import COVERAGE_LEVELS, ROWS
     from dorff.predict import score as run
+    from dorff.predict.renaming import Renaming
+    from dorff.predict.tables import TableOptions, rows_to_score
     from dorff.solvers import R2
     from dorff.store import load_model
 
@@ -165,13 +183,18 @@ def score(
     if pooled and mean:
         raise InputError("--pooled and --mean: are two kinds of R2; give one")
     wanted, of = "--coverage" if coverage else "", R2.POOLED if pooled else R2.MEAN if mean else None
-    with _engine(workers, model, store, (arrays, some), wanted, (6, ROWS)) as (engine, _), meter("score") as progress:
-        scores = run(
-            model, store, engine=engine, inputs=arrays, targets=options.names("--targets", targets) or None,
-            coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of, progress=progress,
-        )  # fmt: skip
+    named, renaming = options.names("--targets", targets), Renaming.parse(options.names("--rename", rename))
+    tables = TableOptions(missing=missing or (), unknown_zero=unknown_zero, renaming=renaming)
+    with rows_to_score(model, data, named, options=tables, arrays=arrays, views=some) as rows:
+        reads = (rows.inputs, some)
+        with _engine(workers, model, rows.store, reads, wanted, (6, ROWS)) as (engine, _), meter("score") as progress:
+            scores = run(
+                model, rows.store, engine=engine, inputs=rows.inputs, targets=rows.targets, weights=rows.weights,
+                labelled=rows.labelled, coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of,
+                renaming=rows.renaming, progress=progress,
+            )  # fmt: skip
     if far := scores.rows_repeating:
-        say(f"dorff: {store}: {load_model(model, posterior=False).beyond(far, scores.rows)}", "warning")
+        say(f"dorff: {data[0]}: {load_model(model, posterior=False).beyond(far, scores.rows)}", "warning")
     figures = {name: value for name, value in asdict(scores).items() if value is not None or name == "weights"}
     show(figures, score_text(scores), as_json=as_json)
 

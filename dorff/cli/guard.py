@@ -203,6 +203,8 @@ Inputs = Annotated[str, option(metavar="A,B", help=_STACKED)]
 Views = Annotated[str, option(metavar="V,W", help="Views of the model to use, others may be missing.")]
 _NONE = "A number that stands for none, made NaN; none: keep all others that look so, not refuse them."
 Missing = Annotated[list[str] | None, option(metavar="-9999", help=_NONE)]
+_RENAME = "Columns that are called otherwise than the model's: OLD=NEW, with the model's name last."
+Rename = Annotated[str, option(metavar="OLD=NEW,...", help=_RENAME)]
 Bands = Annotated[str, option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.")]
 UnknownZero = Annotated[bool, typer.Option("--unknown-zero", help="What is no category counts as none; else refused.")]
 Pooled = Annotated[bool, typer.Option("--pooled", help="R2 of all outputs together; else by the kernel.")]

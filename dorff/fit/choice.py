@@ -9,7 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from dorff.data import RowBlock
+from dorff.data import Dataset, RowBlock
+from dorff.data.labels import CLASSES
+from dorff.data.layout import columns_of
+from dorff.data.nodes import group_attributes
 from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
 from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
@@ -21,6 +24,7 @@ from dorff.plan.sharing import loss_of
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
+from dorff.storage.location import locate
 
 LONGEST_NAME: Final = 80
 
@@ -166,7 +170,11 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         | {"python": platform.python_version()},
     }
     if plan.job.solve.other_loss:
-        info["loss"], info["data"]["fitted"] = loss.config(), list(dataset.target_columns)
+        info["loss"] = loss.config()
+    if names != list(dataset.target_columns):
+        info["data"]["fitted"] = list(dataset.target_columns)
+    if columns := source_columns(dataset):
+        info["data"]["columns"] = columns
     if dataset.encoding:
         info["data"]["encoding"] = dataset.encoding
     if dataset.column_attributes:
@@ -180,6 +188,20 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
     if isinstance(fitted.fit.kernel, MultiView):
         info["data"]["views"] = views_of(plan, fitted.fit.kernel)
     return fitted.model(frozen.features, plan.own.sampler, plan.spec.seed, info)
+
+
+def source_columns(dataset: Dataset) -> dict[str, str]:
+    """Return what the files that were ingested call the columns of labels, of weights, and of what is labelled."""
+    attributes, columns = group_attributes(locate(dataset.path)), dict[str, str]()
+    named = {"weights": dataset.weights, "labelled": dataset.labelled}
+    places = {key: (column.array, column.place) for key, column in named.items() if column is not None}
+    if dataset.coding is not None:
+        places[CLASSES] = dataset.targets[0], 0
+    for key, (array, place) in places.items():
+        names = columns_of(attributes).get(array, [])
+        if place < len(names):
+            columns[key] = names[place]
+    return columns
 
 
 def views_of(plan: Plan, kernel: MultiView) -> list[dict[str, Any]]:

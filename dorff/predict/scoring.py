@@ -15,6 +15,8 @@ from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Calibration, Model, Views
 from dorff.model.losses import Quantiles
+from dorff.predict.columns import fitted_targets, model_inputs
+from dorff.predict.renaming import Renaming
 from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, expected, labels_of
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import content, load_model, resolve_model
@@ -75,7 +77,8 @@ class ScoreSums:
 def score(
     model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
     targets: str | Sequence[str] | None = None, coverage: Sequence[float] = (), views: Sequence[str] | None = None,
-    r2_of: R2 | None = None, weights: str | None = None, progress: Progress | None = None,
+    r2_of: R2 | None = None, weights: str | None = None, labelled: str | None = None,
+    renaming: Renaming | None = None, progress: Progress | None = None,
 ) -> Scores:  # fmt: skip
     """Scores of the model on the rows of the Zarr group `store`, read once, block by block.
 
@@ -84,7 +87,8 @@ def score(
     inputs: those of a multi-view model, or `x`, if None. `views` names some views of such a model: only their arrays
     are opened, and their mean is scored, with plain bands. `r2_of` is the model's own if None (`r2_of_model`); another
     compares it with models of other kernels. Rows count by the column `weights` where the data set has it: that of the
-    model's job (`data.weights`) if None; "" counts each once. Rows of NaN or infinity, and those without a label by
+    model's job (`data.weights`) if None; "" counts each once; so `labelled`. `renaming` has the model's names of
+    columns that are called otherwise in `store`. Rows of NaN or infinity, and those without a label by
     the job's `data.labelled`, are left out where the model was fitted so. Raises InputError where inputs or targets
     are not the model's, it has no posterior for `coverage`, or `nan: refuse` and a row holds NaN or infinity."""
     version, levels = resolve_model(model), tuple(coverage)
@@ -92,12 +96,17 @@ def score(
     sight = ModelInputs.of(fitted, inputs, views)
     data, columns = fitted.info.get("data", {}), dict[str, str]()
     opened = partial(open_dataset, str(store), inputs=sight.arrays)
-    named = {"weights": data.get("weights") if weights is None else weights, "labelled": data.get("labelled")}
+    named = {
+        "weights": data.get("weights") if weights is None else weights,
+        "labelled": data.get("labelled") if labelled is None else labelled,
+    }
     for key, name in named.items():
         with suppress(MissingArrayError):
             if name and opened(targets=None, **{key: name}):  # it has the column
                 columns[key] = name
     dataset = opened(targets=_scored(fitted, targets), **columns)
+    known = [*model_inputs(fitted), *fitted_targets(fitted)]
+    dataset = (renaming or Renaming()).dataset(dataset, known)
     check_inputs(fitted, dataset, sight)
     expected = fitted.p if fitted.observe is None else len(fitted.observe)
     if dataset.q != expected:

@@ -1,10 +1,10 @@
 """Predictions of tables as people have them: for rows of any file that ingest reads, and as CSV or NetCDF."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -12,14 +12,20 @@ import numpy.typing as npt
 
 from dorff.data import Dataset, ingest, open_dataset
 from dorff.data.encoding import Encoding, from_attributes
+from dorff.data.ingest import NONE
+from dorff.data.labels import CLASSES
 from dorff.data.layout import reported, staging
-from dorff.data.nodes import group_attributes
-from dorff.data.readers import ending, open_source
+from dorff.data.nodes import group_attributes, kept_of, node
+from dorff.data.readers import Reader, ending, is_zarr, open_source
 from dorff.data.units import ISO_SECONDS, Conversion
+from dorff.data.variables import GriddedReader
 from dorff.errors import InputError
 from dorff.model import Model
+from dorff.predict.columns import OutputColumn, duplicates, fitted_targets, model_inputs, output_columns
+from dorff.predict.netcdf import write_netcdf
+from dorff.predict.renaming import Renaming
 from dorff.predict.shared import ModelInputs, labels_of
-from dorff.predict.writing import check_free
+from dorff.predict.writing import Uncertainty, check_free
 from dorff.spec.registry import READERS
 from dorff.storage.files import sync_directory
 from dorff.storage.location import is_remote
@@ -27,10 +33,173 @@ from dorff.store import load_model
 
 TABLES: Final = (".csv", ".nc")
 ROWS: Final = 65536  # written at a time
-NO_VARIABLE: Final = "This is a netCDF dimension but not a netCDF variable.%10d"  # as NetCDF4 calls such a scale
+KEYS: Final = ("weights", "labelled")  # columns beside inputs and targets that a score uses
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How the columns of a table are understood: numbers that stand for none, categories that the model does not know,
+    and columns that are called otherwise than the model's."""
+
+    missing: Sequence[str] = ()
+    unknown_zero: bool = False
+    renaming: Renaming = field(default_factory=Renaming)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsToScore:
+    """A data set, and what `score` is called with: its arrays and columns, those that are called otherwise."""
+
+    store: Path
+    renaming: Renaming
+    inputs: Sequence[str] | None
+    targets: Sequence[str] | None
+    weights: str | None = None
+    labelled: str | None = None
+
+
+@contextmanager
+def rows_to_score(
+    model: Path,
+    data: Sequence[Path],
+    targets: Sequence[str],
+    *,
+    options: TableOptions,
+    arrays: Sequence[str] | None = None,
+    views: Sequence[str] | None = None,
+) -> Iterator[RowsToScore]:
+    """Open a data set, or files, which become a temporary data set with inputs and targets as the model's.
+
+    `targets` name arrays, or columns of files; those that the model was fitted to if
+    there are none. Weights, and the column that says which rows are labelled, are those
+    of the model's job where the data have them. InputError for several of which one is
+    no file, and as in `Tables.opened`.
+    """
+    fitted = load_model(model, posterior=False)
+    named = [*(arrays or ()), *(views or ())]
+    for source in data:
+        table = is_table(source, fitted, named)
+        if len(data) > 1 and not table:
+            raise InputError(f"{source}: is no file of rows; give one data set, or files alone")
+        check_options(source, options, table=table, named=bool(named))
+    if not table:
+        yield RowsToScore(store=data[0], renaming=options.renaming, inputs=arrays, targets=list(targets) or None)
+        return
+
+    classes = labels_of(fitted) is not None
+    measured = list(targets) or _measured(fitted, model, options.renaming)
+    if classes and len(measured) != 1:
+        raise InputError(f"--targets: a classifier is scored by one column of labels, not {', '.join(measured)}")
+    beside = _columns_beside(fitted, data[0], measured, options.renaming)
+    columns: dict[str, Any] = {"classes": measured[0]} if classes else {"targets": measured}
+    columns |= {"weights": beside["weights"]} if "weights" in beside else {}
+    columns |= {"also": {"labelled": beside["labelled"]}} if "labelled" in beside else {}
+    with TemporaryDirectory(prefix="dorff-score-") as folder:
+        store = Path(folder, "rows.zarr")
+        _ingest_like(fitted, data, store, options, known=_known(fitted), **columns)
+        yield RowsToScore(
+            store=store,
+            renaming=options.renaming.only([*model_inputs(fitted), *([] if classes else fitted_targets(fitted))]),
+            inputs=["x"],
+            targets=[CLASSES if classes else "y"],
+            weights="weights" if "weights" in beside else "",
+            labelled="labelled" if "labelled" in beside else "",
+        )
+
+
+def _columns_beside(model: Model, source: Path, targets: Sequence[str], renaming: Renaming) -> dict[str, str]:
+    """Return the columns of weights, and of what is labelled, that a table has."""
+    data = model.info.get("data", {})
+    kept = data.get("columns", {})
+    there = open_source(source, [*_inputs_in_table(model, renaming, source), *targets]).columns
+    named = {key: renaming.to_table(kept.get(key) or data[key]) for key in KEYS if data.get(key)}
+    return {key: column for key, column in named.items() if column in there}
+
+
+def _measured(model: Model, path: Path, renaming: Renaming) -> list[str]:
+    """Return the columns of a table that hold what the model was fitted to."""
+    if labels_of(model) is None:
+        return [renaming.to_table(name) for name in fitted_targets(model)]
+    name = model.info.get("data", {}).get("columns", {}).get(CLASSES)
+    if name is None:
+        raise InputError(f"{path}: does not say which column its labels were; name it in --targets")
+    return [renaming.to_table(name)]
+
+
+def _known(model: Model) -> list[str]:
+    """Return the names of all columns that a model knows, as tables have them."""
+    data = model.info.get("data", {})
+    columns = data.get("columns", {})
+    targets = [columns[CLASSES]] if CLASSES in columns else [] if labels_of(model) else fitted_targets(model)
+    beside = [columns.get(key) or data[key] for key in KEYS if data.get(key)]
+    return [*model_inputs(model), *targets, *beside]
+
+
+def _inputs_in_table(model: Model, renaming: Renaming, where: Path) -> list[str]:
+    """Return what ingest is asked for, of a table, to make the model's inputs."""
+    data = model.info.get("data", {})
+    names = _columns(from_attributes(data.get("encoding", {}), where), data.get("inputs", ()), where)
+    return [renaming.to_table(name) for name in names]
+
+
+def _ingest_like(
+    model: Model, sources: Sequence[Path], store: Path, options: TableOptions, *, known: Sequence[str], **columns: Any
+) -> None:
+    """Ingest tables as those of the model were; `known` are the columns that the model has names for, and further
+    `columns` arguments of `ingest`."""
+    data, renaming = model.info.get("data", {}), options.renaming
+    names, kept = _inputs_in_table(model, renaming, sources[0]), data.get("column_attributes")
+    for source in sources if renaming else ():
+        renaming.check(_all_columns(source, names), known, source)
+    ingest(
+        list(sources),
+        store,
+        inputs=names,
+        groups=NONE,
+        encoding=renaming.encoding_to_table(data.get("encoding", {}), sources[0]),
+        column_attributes=None if kept is None else {renaming.to_table(name): each for name, each in kept.items()},
+        missing=[*data.get("missing", ()), *options.missing],
+        unknown_zero=options.unknown_zero,
+        **columns,
+    )
+
+
+def check_options(given: Path, options: TableOptions, *, table: bool, named: bool) -> None:
+    """Raise InputError where arrays, or views, are named of a file, or options of files given of a data set."""
+    if table and named:
+        raise InputError(f"{given}: is a file, ingest it for --inputs and --views; leave these out")
+    if not table and (options.missing or options.unknown_zero):
+        raise InputError(f"{given}: is no file; leave --missing and --unknown-zero out")
+
+
+def is_table(path: Path, model: Model, arrays: Sequence[str] = ()) -> bool:
+    """Whether rows are to be ingested: of a file, of files side by side, or of a Zarr group by others that lacks the
+    arrays of the model's inputs, such as a grid. `arrays` are those that a user names."""
+    if is_remote(path):
+        return False
+    if path.is_file() or ("+" in str(path) and all(Path(part).is_file() for part in str(path).split("+"))):
+        return True
+    if arrays or not is_zarr(path) or "dorff" in group_attributes(path):
+        return False
+    return not all(node(path / name).is_array for name in ModelInputs.of(model, None, None).arrays)
+
+
+def _all_columns(source: Path, asked: Sequence[str]) -> list[str]:
+    """Return the columns of a table; of a file of variables these, too."""
+    reader = open_source(source, asked)
+    return [*reader.columns, *(reader.variables if isinstance(reader, GriddedReader) else ())]
+
+
+def _check_free_names(model: Model, asked: Uncertainty, where: Path, columns: Sequence[str]) -> None:
+    """Raise InputError where a column of the rows has the name of one of the predictions."""
+    arrays = ["y", *([CLASSES] if labels_of(model) is not None else []), *asked.widths(model)]
+    names = [column.name for array in arrays for column in output_columns(model, array, noise=asked.noise)]
+    for name in [*(name for name in names if name in columns), *duplicates(names)]:
+        problem = f"has a column {name!r}, which is what a prediction would be called"
+        raise InputError(f"{where}: {problem}; rename it there, or leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tables:
     """Rows `given` and predictions `wanted`, and data sets that stand for files, `store` and `out`:
     the same places where not. `inputs` are the arrays of inputs of a file that was ingested."""
@@ -44,32 +213,44 @@ class Tables:
     @classmethod
     @contextmanager
     def opened(
-        cls, model: Path, given: Path, wanted: Path, arrays: Sequence[str] = (), **options: Any
+        cls,
+        model: Path,
+        given: Path,
+        wanted: Path,
+        *,
+        asked: Uncertainty,
+        options: TableOptions,
+        arrays: Sequence[str] | None = None,
+        views: Sequence[str] | None = None,
     ) -> "Iterator[Tables]":
         """What stands for files is in a folder beside `wanted`, and gone at the end. The columns of a file are encoded
-        as the model's were, and numbers stand for none as there; `options` are those of `ingest`. InputError where
-        `wanted` is there, the model says no columns, `arrays` are named of a file, or options given of a data set."""
-        if arrays if given.is_file() else options:
-            problem = f"{given}: is {'a file, ingest it for --inputs and --views' if arrays else 'no file'}"
-            raise InputError(f"{problem}; leave {'these' if arrays else '--missing and --unknown-zero'} out")
+        as the model's were, and numbers stand for none as there. InputError where `wanted` is there, the model says no
+        columns, `arrays` are named of a file, `options` of files given of a data set, or a column of the rows has the
+        name of one of the predictions."""
+        fitted = load_model(model, posterior=False)
+        table = is_table(given, fitted, [*(arrays or ()), *(views or ())])
+        check_options(given, options, table=table, named=bool(arrays or views))
         if (name := ending(str(wanted))) in READERS.names and wanted.suffix not in TABLES:
             raise InputError(f"{wanted}: predictions become a data set, {' or '.join(TABLES)}, no {name}; rename it")
-        if not given.is_file() and wanted.suffix not in TABLES:
-            yield cls(given, wanted, given, wanted)
+        if not table and wanted.suffix not in TABLES:
+            yield cls(given=given, wanted=wanted, store=given, out=wanted)
             return
         if is_remote(wanted if wanted.suffix in TABLES else given):
             raise InputError(f"{wanted}: files are read and written on this machine; give data sets, or paths here")
         check_free(wanted)
         with staging(wanted.absolute()) as (folder, _):
-            if given.is_file():
-                data = load_model(model, posterior=False).info.get("data", {})
-                encoding = data.get("encoding", {})
-                options["missing"] = [*data.get("missing", ()), *options.get("missing", ())]
-                names = _columns(from_attributes(encoding, model), data.get("inputs", ()), given)
-                ingest([given], folder / "in.zarr", inputs=names, encoding=encoding, **options)
-                yield cls(given, wanted, folder / "in.zarr", folder / "out.zarr", ("x",))
+            store = given
+            if table:
+                store = folder / "in.zarr"
+                names = _inputs_in_table(fitted, options.renaming, given)
+                _check_free_names(fitted, asked, given, _all_columns(given, names))
+                _ingest_like(fitted, [given], store, options, known=model_inputs(fitted))
             else:
-                yield cls(given, wanted, given, folder / "out.zarr")
+                dataset = open_dataset(store, inputs=ModelInputs.of(fitted, arrays, views).arrays, targets=None)
+                _check_free_names(fitted, asked, given, dataset.input_columns)
+            yield cls(
+                given=given, wanted=wanted, store=store, out=folder / "out.zarr", inputs=("x",) if table else None
+            )
 
     def finish(self, model: Path, inputs: Sequence[str] | None, views: Sequence[str] | None) -> None:
         """Move the predictions to their place, as a table where one is wanted."""
@@ -80,69 +261,49 @@ class Tables:
             if self.wanted.suffix in TABLES:
                 fitted, made = load_model(model, posterior=False), self.out.with_name(self.wanted.name)
                 arrays = ModelInputs.of(fitted, inputs, views).arrays
-                values = Values.of(fitted, open_dataset(self.store, inputs=arrays, targets=None), self.out)
-                _write_csv(made, values) if self.wanted.suffix == ".csv" else self._write_netcdf(made, values)
+                dataset = open_dataset(self.store, inputs=arrays, targets=None)
+                values = Values.of(fitted, dataset, self.out)
+                if self.wanted.suffix == ".csv":
+                    _write_csv(made, values)
+                else:
+                    write_netcdf(made, values, self._source(values), model)
             check_free(self.wanted)
             made.rename(self.wanted)
             sync_directory(self.wanted.absolute().parent)
 
-    def _write_netcdf(self, path: Path, values: "Values") -> None:
-        """On the grid of the inputs' file, with its coordinates, where it has one; else along rows."""
-        import h5py  # large
-
-        from dorff.data.grids import Grid
-
-        start = values.dataset.first
-        reader: Any = open_source(self.given, values.named) if self.inputs else None
-        given = getattr(reader, "grid", None)
-        grid, of_dims = (Grid(("row",), (values.dataset.rows,)), {}) if given is None else (given, reader.coordinates())
-        with h5py.File(path, "w") as file:
-            file.attrs["Conventions"] = "CF-1.11"
-            for dim, length in zip(grid.dims, grid.shape, strict=True):
-                column, attributes = of_dims.get(dim, (np.zeros(length), {}))
-                file[dim] = column
-                file[dim].attrs.update(attributes)
-                file[dim].make_scale(dim if dim in of_dims else NO_VARIABLE % length)
-            inputs, outputs = values.read(start, start + 1)
-            inputs = {name: column for name, column in inputs.items() if name not in of_dims}
-            for name, column in (inputs | outputs).items():
-                stored = file.create_dataset(name, grid.shape, h5py.string_dtype() if column.dtype == object else "f8")
-                stored.attrs.update({"units": values.units[name]} if name in values.units else {})
-                stored.attrs.update({"coordinates": " ".join(inputs)} if inputs and name in outputs else {})
-                for axis, dim in enumerate(grid.dims):
-                    stored.dims[axis].attach_scale(file[dim])
-            for slab in grid.slabs(ROWS):
-                shape = [part.stop - part.start for part in slab]
-                start, before = start + math.prod(shape), start
-                inputs, outputs = values.read(before, start)
-                for name, column in (inputs | outputs).items():
-                    if name not in of_dims:
-                        file[name][slab] = column.reshape(shape)
+    def _source(self, values: "Values") -> Reader | None:
+        """Return the reader of the table that was given, if one was."""
+        return open_source(self.given, values.named) if self.inputs else None
 
 
 Columns = dict[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Values:
-    """What a table holds: inputs as they were before ingest made numbers of them, and predictions, by name."""
+    """What a table holds: inputs as they were before ingest made numbers of them, and predictions, by name. `labels`
+    are those of a classifier."""
 
     dataset: Dataset
     encodings: dict[str, Encoding]
     predictions: Dataset
-    outputs: tuple[str, ...]
+    outputs: tuple[OutputColumn, ...]
     labels: tuple[str, ...]
 
     @classmethod
     def of(cls, model: Model, dataset: Dataset, out: Path) -> "Values":
-        """Of the predictions in the data set `out`: u, u_std, u_low_95 ...; of classes red_probability ..., class."""
-        labels, arrays = labels_of(model) or (), group_attributes(out)["columns"]
-        kind = "" if not labels else "_probability" if "calibration" in model.info else "_decision"
-        endings = {array: "" if array == "classes" else kind if array == "y" else f"_{array}" for array in arrays}
-        names = [f"{name}{endings[array]}" for array, columns in arrays.items() for name in columns]
-        encodings = from_attributes(dataset.encoding, dataset.path)
-        predictions = open_dataset(out, inputs=list(arrays), targets=None)
-        return cls(dataset, encodings, predictions, tuple(names), tuple(map(str, labels)))
+        """Return the values of the predictions in the data set `out`."""
+        attributes = group_attributes(out)
+        noise = kept_of(attributes, "uncertainty", dict[str, Any]()).get("std", {}).get("noise", False)
+        arrays = list(attributes["columns"])
+        outputs = [column for array in arrays for column in output_columns(model, array, noise=noise)]
+        return cls(
+            dataset=dataset,
+            encodings=from_attributes(dataset.encoding, dataset.path),
+            predictions=open_dataset(out, inputs=arrays, targets=None),
+            outputs=tuple(outputs),
+            labels=tuple(map(str, labels_of(model) or ())),
+        )
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -164,6 +325,14 @@ class Values:
                 clocks[name] = units.conversion_to(ISO_SECONDS, name) if units.is_gregorian else None
         return clocks
 
+    def attributes(self, name: str) -> dict[str, str]:
+        """The CF attributes of an input or a prediction."""
+        output = next((column for column in self.outputs if column.name == name), None)
+        if output is not None:
+            return dict(output.attributes)
+        of_time = self.encodings[name].attributes if name in self.encodings else {}
+        return self.dataset.column_attributes.get(name, {}) | of_time
+
     def read(self, start: int, stop: int) -> tuple[Columns, Columns]:
         """Inputs and predictions of a run of rows, numbers or text (rows,)."""
         X, names = self.dataset.read(start, stop)[0], self.dataset.input_columns
@@ -174,9 +343,10 @@ class Values:
             elif one.kind == "one_hot" and inputs.keys() >= set(one.columns):
                 places = np.column_stack([inputs.pop(name) for name in one.columns])
                 inputs[one.name] = _words(one.words, np.where(places.sum(axis=1) == 1, places.argmax(axis=1), np.nan))
-        outputs = dict(zip(self.outputs, self.predictions.read(start, stop)[0].T, strict=True))
+        names_out = [column.name for column in self.outputs]
+        outputs = dict(zip(names_out, self.predictions.read(start, stop)[0].T, strict=True))
         if self.labels:
-            outputs["class"] = _words(self.labels, outputs["class"])
+            outputs["class_predicted"] = _words(self.labels, outputs["class_predicted"])
         return inputs, outputs
 
 

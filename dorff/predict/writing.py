@@ -18,6 +18,8 @@ from dorff.errors import DorffError, InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.calibration import check_level
+from dorff.predict.columns import model_inputs, output_columns, percent
+from dorff.predict.renaming import Renaming
 from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
 from dorff.spec.registry import Config
 from dorff.storage.files import rmtree, sync_directory
@@ -53,7 +55,7 @@ class Uncertainty:
     def widths(self, model: Model) -> dict[str, int]:
         """The arrays to write beside y, and their columns."""
         q = model.p if model.observe is None else len(model.observe)
-        names = [f"{end}_{_percent(level)}" for level in self.bands for end in ("low", "high")]
+        names = [f"{end}_{percent(level)}" for level in self.bands for end in ("low", "high")]
         return ({"std": q if self.noise else model.p} if self.std else {}) | dict.fromkeys(names, q)
 
     def arrays(self, model: Model, X: FloatArray, f: FloatArray, views: Sequence[int] | None) -> dict[str, FloatArray]:
@@ -64,7 +66,7 @@ class Uncertainty:
             middle = model.observed(f)
             for level in self.bands:
                 half = model.factor(level, conformal=None if views is None else False) * deviations
-                arrays |= {f"low_{_percent(level)}": middle - half, f"high_{_percent(level)}": middle + half}
+                arrays |= {f"low_{percent(level)}": middle - half, f"high_{percent(level)}": middle + half}
         return arrays
 
     def described(self, model: Model, sight: ModelInputs) -> dict[str, Any]:
@@ -74,11 +76,6 @@ class Uncertainty:
             kind = "conformal" if model.conformal is not None and sight.views is None else "plain"
             words["bands"] = {"levels": list(self.bands), "kind": kind, "noise": True}
         return {"uncertainty": words} if words else {}
-
-
-def _percent(level: float) -> str:
-    """0.95 -> 95."""
-    return f"{100 * level:.10g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +104,8 @@ class Writing:
 
 def predict(
     model: Path, store: Path, out: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
-    uncertainty: Uncertainty | None = None, views: Sequence[str] | None = None, progress: Progress | None = None,
+    uncertainty: Uncertainty | None = None, views: Sequence[str] | None = None, renaming: Renaming | None = None,
+    progress: Progress | None = None,
 ) -> int:  # fmt: skip
     """Write `y` (n, p), the model's values at the inputs of the Zarr group `store`, into a new group `out`.
 
@@ -117,7 +115,8 @@ def predict(
     conformal where the model has factors, else plain; the attribute `dorff.uncertainty` says which.
 
     `inputs` names the arrays of `store`: those of a multi-view model, or `x`, if None. `views` names some views of
-    such a model: only their arrays are opened, and `y` is the mean of these views; bands are then plain.
+    such a model: only their arrays are opened, and `y` is the mean of these views; bands are then plain. `renaming` has
+    the model's names of columns that are called otherwise in `store`.
 
     Shards are written whole or not at all, beside `out`, which appears when all are there; the same call after
     an interruption goes on with the shards that are missing. Rows keep their numbers: those before the first of
@@ -131,6 +130,7 @@ def predict(
     fitted = load_model(version, posterior=bool(asked))
     sight = ModelInputs.of(fitted, inputs, views)
     dataset = open_dataset(str(store), inputs=sight.arrays, targets=None)
+    dataset = (renaming or Renaming()).dataset(dataset, model_inputs(fitted))
     _check(fitted, version, dataset, sight, asked)
     shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
     classes = {} if labels_of(fitted) is None else {"classes": ArrayLayout(1, shard, unit, "int32")}
@@ -219,16 +219,14 @@ def _check(fitted: Model, version: Path, dataset: Dataset, sight: ModelInputs, a
 def _describe(writing: Writing, model: Model, staging: Path) -> int:
     """Write the predictions' metadata, with a classifier's labels and their counts. Returns how many rows are NaN."""
     arrays, dataset, asked, sight = writing.arrays, writing.dataset, writing.asked, writing.sight
-    outputs = model.info.get("data", {}).get("targets") or [f"y{i}" for i in range(model.p)]
-    targets = outputs if model.observe is None else [f"y{i}" for i in range(len(model.observe))]
-    columns = {"y": tuple(outputs)} | {
-        name: tuple(outputs if name == "std" and not asked.noise else targets) for name in asked.widths(model)
+    columns = {
+        array: tuple(column.name for column in output_columns(model, array, noise=asked.noise)) for array in arrays
     }
     labels, first, rows = labels_of(model), dataset.first, dataset.n
     more: dict[str, Any] = {} if sight.views is None else {"views": [model.views[view] for view in sight.views]}
     more |= asked.described(model, sight)
-    if labels is not None:
-        columns["classes"] = ("class",)
+    described = [column for array in arrays for column in output_columns(model, array, noise=asked.noise)]
+    more |= {"column_attributes": {column.name: dict(column.attributes) for column in described if column.attributes}}
     write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
     written = open_dataset(staging, inputs=["y"] if labels is None else ["y", "classes"], targets=None)
     empty, counts = 0, np.zeros(model.p, dtype=np.int64)

@@ -101,8 +101,10 @@ def test_arrays_are_the_models(data, tmp_path, observe, conformal, noise):
     named = ["u", "v"] if observe is None else ["f0", "f1"]
     of_targets = named if observe is None else ["y0", "y1", "y2"]
     columns = attributes["columns"]
-    assert columns["y"] == named and columns["low_50"] == columns["high_95"] == of_targets
-    assert columns["std"] == (of_targets if noise else named)
+    assert columns["y"] == [f"{name}_predicted" for name in named]
+    assert columns["low_50"] == [f"{name}_low_50" for name in of_targets]
+    assert columns["high_95"] == [f"{name}_high_95" for name in of_targets]
+    assert columns["std"] == [f"{name}_std" for name in (of_targets if noise else named)]
     assert verify(tmp_path / "o.zarr") == []
 
 

@@ -78,12 +78,12 @@ def test_a_table_is_encoded_as_the_model_was_and_comes_back_with_its_words(place
     given = pacsv.read_csv(place / "new.csv", parse_options=pacsv.ParseOptions(delimiter=";"))
     table = pacsv.read_csv(out)
     assert set(table.column_names) == {
-        "x", "colour", "size", "when", "when:year:sin", "when:year:cos", "u", "u_std", "u_low_90", "u_high_90"
+        "x", "colour", "size", "when", "when:year:sin", "when:year:cos", "u_predicted", "u_std", "u_low_90", "u_high_90"
     }  # fmt: skip
     for name in ("colour", "size", "when"):
         assert table[name].cast("string").to_pylist() == given[name].cast(table[name].type).cast("string").to_pylist()
-    np.testing.assert_array_equal(table["u"], values(tmp_path / "out.zarr")[:, 0])
-    assert (np.asarray(table["u_low_90"]) < np.asarray(table["u"])).all()
+    np.testing.assert_array_equal(table["u_predicted"], values(tmp_path / "out.zarr")[:, 0])
+    assert (np.asarray(table["u_low_90"]) < np.asarray(table["u_predicted"])).all()
     assert score(place / "a", tmp_path / "new.zarr", engine=SerialEngine()).r2 > 0.8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.zarr", "out.csv", "out.zarr"]
 
@@ -97,7 +97,7 @@ def test_gaps_are_empty_and_new_categories_zero(place: Path, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
     assert call(*words, "--unknown-zero").exit_code == 0
     table = pacsv.read_csv(tmp_path / "out.csv", convert_options=pacsv.ConvertOptions(strings_can_be_null=True))
-    assert [value is None for value in table["u"].to_pylist()] == [False, True, False]
+    assert [value is None for value in table["u_predicted"].to_pylist()] == [False, True, False]
     assert table["colour"].to_pylist() == ["red", "red", None] and table["size"].to_pylist() == ["big", None, "small"]
     assert table["x"].to_pylist() == [1, None, 1] and table["when"].to_pylist()[1] is None
 
@@ -106,12 +106,12 @@ def test_netcdf_has_the_inputs_as_coordinates(place: Path, tmp_path: Path) -> No
     assert call("predict", place / "a", place / "a.zarr", tmp_path / "out.nc", "--std").exit_code == 0
     predict(place / "a", place / "a.zarr", tmp_path / "out.zarr", engine=SerialEngine())
     with h5py.File(tmp_path / "out.nc") as file:
-        np.testing.assert_array_equal(file["u"][:], values(tmp_path / "out.zarr")[:, 0])
-        near = ["x", "size", "when", "when:year:sin", "when:year:cos", "colour"]
-        assert file["u"].attrs["coordinates"].split() == near
+        np.testing.assert_array_equal(file["u_predicted"][:], values(tmp_path / "out.zarr")[:, 0])
+        near = ["x", "size", "when", "when_year_sin", "when_year_cos", "colour"]
+        assert file["u_predicted"].attrs["coordinates"].split() == near
         assert set(file["colour"].asstr()[:]) == {"red", "blue", "green"} and file["u_std"].shape == (600,)
         assert file["when"].attrs["units"] == "seconds since 2024-08-04T00:00:00"
-    assert VariablesReader(str(tmp_path / "out.nc")).variables["u"].dims == ("row",)
+    assert VariablesReader(str(tmp_path / "out.nc")).variables["u_predicted"].dims == ("row",)
 
 
 def test_a_grid_comes_back_as_a_grid(place: Path, tmp_path: Path) -> None:
@@ -120,11 +120,14 @@ def test_a_grid_comes_back_as_a_grid(place: Path, tmp_path: Path) -> None:
     given = xr.open_dataset(place / "sea.nc", engine="scipy")
     with h5py.File(tmp_path / "out.nc") as file:
         for place_, name in enumerate(("u", "v")):
-            np.testing.assert_array_equal(file[name][:], values(tmp_path / "out.zarr")[:, place_].reshape(30, 20))
+            np.testing.assert_array_equal(
+                file[f"{name}_predicted"][:], values(tmp_path / "out.zarr")[:, place_].reshape(30, 20)
+            )
         np.testing.assert_array_equal(file["lat"][:], given["lat"])
         assert file["lat"].attrs["units"] == "degrees_north" and file["v_std"].shape == (30, 20)
     variables = VariablesReader(str(tmp_path / "out.nc")).variables
-    assert variables["u"].dims == ("lat", "lon") and set(variables) == {"lat", "lon", "u", "v", "u_std", "v_std"}
+    assert variables["u_predicted"].dims == ("lat", "lon")
+    assert set(variables) == {"lat", "lon", "u_predicted", "v_predicted", "u_std", "v_std"}
 
 
 def test_a_file_gives_a_data_set_too(place: Path, tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_classes_have_their_words(place: Path, tmp_path: Path) -> None:
     names = [name.removesuffix("_probability") for name in table.column_names if name.endswith("_probability")]
     likeliest = np.argmax(np.column_stack([table[f"{name}_probability"] for name in names]), axis=1)
     assert sorted(names) == ["blue", "green", "red"]
-    assert table["class"].to_pylist() == [names[place] for place in likeliest]
+    assert table["class_predicted"].to_pylist() == [names[place] for place in likeliest]
 
 
 def test_a_data_set_that_is_encoded_otherwise_is_refused(place: Path, tmp_path: Path) -> None:
