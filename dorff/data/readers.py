@@ -248,6 +248,15 @@ class ColumnNames(Part):
     asked: tuple[str, ...] = ()
 
 
+class TextOptions(ColumnNames):
+    """The options of tables of text: how they are written, where that is not recognised."""
+
+    skip_rows: int = 0
+    comment: tuple[str, ...] = ()
+    delimiter: str = ""
+    decimal: str = ""
+
+
 def open_source(source: str | os.PathLike[str], asked: Collection[str] = (), *, fill_absent: bool = False) -> Reader:
     """The reader of a file, or of several as `a.csv+b.csv`; `asked` as of CSVReader. InputError for what none reads.
     With `fill_absent` chunks that are not there hold a Zarr array's fill value."""
@@ -286,8 +295,10 @@ def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) ->
 
 
 _ZARR = lazily("dorff.data.zarr_reader", "ZarrReader")
-_CSV = lazily("dorff.data.arrow_readers", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
-_add(".csv .tsv .txt .data .csv.gz .tsv.gz .txt.gz .data.gz", _CSV, ColumnNames)
+_CSV = lazily("dorff.data.csv_reader", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
+_TEXTS: Final = ".csv .tsv .txt .data .dat .asc .tab"
+_add(_TEXTS, _CSV, TextOptions)
+_add(" ".join(f"{end}.gz" for end in _TEXTS.split()), _CSV, TextOptions)
 _add(".parquet .pq", lazily("dorff.data.arrow_readers", "ParquetReader"))
 _add(".npy", lazily("dorff.data.array_readers", "NPYReader"))
 _add(".npz", lazily("dorff.data.array_readers", "NPZReader"))

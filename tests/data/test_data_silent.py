@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.io import netcdf_file
 
-from dorff.data import arrow_readers, ingest, open_dataset
-from dorff.data.arrow_readers import CSVReader
+from dorff.data import csv_reader, ingest, open_dataset
+from dorff.data.csv_reader import CSVReader
 from dorff.data.nodes import kept_of
 from dorff.data.packing import FillValues
 from dorff.data.readers import Digest, open_source
@@ -134,7 +134,7 @@ def test_bytes_anywhere_change_no_number_of_rows_in_silence(
     path.write_bytes(data)
     records = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig", "replace"), newline="")) if row]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_readers, "BLOCK", block)
+        patch.setattr(csv_reader, "BLOCK", block)
         try:
             reader = CSVReader(str(path), ["x"])
             rows = sum(len(part) for part in reader.blocks(reader.resolve(["x"])))
@@ -146,7 +146,7 @@ def test_bytes_anywhere_change_no_number_of_rows_in_silence(
 
 def test_a_byte_order_mark_is_one_where_the_file_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a quoted name with a line end in it; where a block of 576 bytes begins it is text, and no quote opens."""
-    monkeypatch.setattr(arrow_readers, "BLOCK", 64)
+    monkeypatch.setattr(csv_reader, "BLOCK", 64)
     begun = "x,y,note\n" + "1,2,c\n" * 93 + "10000,20,"
     for number, (text, rows) in enumerate((('\ufeff"no\nte",x\n"a",1\n"b",2\n', 2), (begun + '\ufeff"\n1,2,c\n', 95))):
         (tmp_path / "a.csv").write_text(text, encoding="utf-8")
@@ -173,7 +173,7 @@ def test_what_is_wrong_is_told_whatever_quote_is_open(tmp_path: Path, monkeypatc
     with pytest.raises(InputError, match="straddl") as caught:
         ingest([tmp_path / "a.csv"], tmp_path / "o.zarr", **XY)
     assert "opens a quote" not in str(caught.value)
-    monkeypatch.setattr(arrow_readers, "BLOCK", 64)
+    monkeypatch.setattr(csv_reader, "BLOCK", 64)
     for length in (200, 100_000):  # Arrow reads some blocks ahead
         text = "x,y,note\nbad,2,c\n" + "1,2,c\n" * 92 + '1,2,"' + "c\n" * length + '"\n'
         (tmp_path / "a.csv").write_text(text)  # blocks of 576 bytes: the first ends in the quote
@@ -183,7 +183,7 @@ def test_what_is_wrong_is_told_whatever_quote_is_open(tmp_path: Path, monkeypatc
 
 def test_rows_that_a_library_loses_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every reader holds what it has read against what the file says: here a block of each goes missing."""
-    monkeypatch.setattr(arrow_readers, "BLOCK", 4096)
+    monkeypatch.setattr(csv_reader, "BLOCK", 4096)
     monkeypatch.setattr("dorff.data.readers.BLOCK_BYTES", 4096)
     monkeypatch.setattr("dorff.data.arrow_readers.BLOCK_BYTES", 4096)
     x, y = RNG.standard_normal((2, 5000))

@@ -1,0 +1,316 @@
+"""How a file of text is written: what separates fields, where its rows begin, what its columns are called.
+
+Recognised are a line of names or none; comments before it, of which the last may have the names; a line of units as
+ERDDAP writes it; Campbell's TOA5; Excel's `sep=;`; columns separated by blanks. Options say what is not.
+"""
+
+import csv
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dorff.data.csv_numbers import NO_NUMBER, is_number
+from dorff.data.csv_stream import NUL, collapse_blanks
+from dorff.errors import InputError
+
+BLANKS: Final = " "  # the delimiter of columns that any number of blanks or tabs separate
+DELIMITERS: Final = (",", "\t", ";", "|", BLANKS)
+MARKERS: Final = ("#", "%", "//")  # of comments, before the first row
+SAMPLE: Final = 2**16  # bytes of the first rows
+LONG_SAMPLE: Final = 2**20  # where comments take all of these
+# What Arrow takes for no value.
+_BROKEN: Final = ("-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "-NaN", "-nan", "NaN", "nan")
+EMPTY: Final = frozenset((*_BROKEN, "", "#N/A", "#N/A N/A", "#NA", "N/A", "NA", "NULL", "n/a", "null"))
+ISO_TIME: Final = re.compile(r"\d{4}-?\d\d-?\d\d([T ].*)?")
+LOGGERS: Final = {"TOA5": (1, 2, 4), "TOACI1": (1, None, 2)}  # records of names and of units, and the first row's
+BINARY_LOGGERS: Final = ("TOB1", "TOB2", "TOB3")
+UNIT: Final = re.compile(
+    r"utc|gmt|[cmuµnk]?m|m?s|secs?|seconds?|min|mins|minutes?|h|hrs?|hours?|d|days?|[kmuµ]?g|[mu]?mol|m?l|k|c|f|deg|degt"
+    r"|deg_?[cf]|degrees?(_(c|f|north|east|true))?|celsius|kelvin|rad|[hkm]?pa|d?bar|decibars?|db|mb|mbar|k?w|j|m?v|m?a"
+    r"|k?hz|n|psu|pss|pp[mtb]|percent|%|counts?|unitless|kts?|knots?|ft|mi|nmi|mph|ntu|yyyy-mm-dd.*",
+    re.I,
+)
+NO_UNITS: Final = frozenset({"", "utc", "gmt", "ts", "rn"})  # a time zone, a logger's clock and row number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How a file of text is written.
+
+    `names` are those of its columns, none where it has none; `units` stand beside some. `start` bytes come before its
+    first row, among them `header` records from the names on. `width` is the
+    number of fields of a row, `rows` are the first ones. Lines that begin with one of `comments` are comments.
+    `missing` are words for no number.
+    """
+
+    delimiter: str
+    names: tuple[str, ...] = ()
+    units: dict[str, str] = field(default_factory=dict)
+    width: int = 0
+    start: int = 0
+    header: int = 0
+    comments: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    rows: list[list[str]] = field(default_factory=list)
+
+    @property
+    def separator(self) -> str:
+        """What stands between fields when Arrow reads them."""
+        return "\t" if self.delimiter == BLANKS else self.delimiter
+
+    def score(self, asked: Collection[str]) -> tuple[int, bool]:
+        """Return how well it explains the file: the names asked for that it has, and whether all rows are alike."""
+        alike = self.width > 1 and self.delimiter != "," and all(len(row) == self.width for row in self.rows)
+        if self.delimiter == BLANKS:
+            alike = alike and any(all(map(is_number, column)) for column in zip(*self.rows, strict=True))
+            return (len(set(self.names) & set(asked)) if alike else 0), alike
+        return len(set(self.names) & set(asked)), alike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The first lines of a file, and whether these are all; with what the user says of it."""
+
+    path: str
+    lines: list[bytes]
+    whole: bool
+    skip_rows: int = 0
+    comments: tuple[str, ...] = ()
+    delimiter: str = ""
+
+    @property
+    def text(self) -> list[str]:
+        """The lines as text, without a byte-order mark."""
+        texts = [line.decode("utf-8", "replace") for line in self.lines]
+        return [texts[0].removeprefix("\ufeff"), *texts[1:]] if texts else []
+
+
+def read_lines(file: Any, size: int) -> tuple[list[bytes], bool]:
+    """Return whole lines of a binary file, of `size` bytes or a little more, and whether these are all."""
+    text, ended = b"", False
+    while not ended and (len(text) < size or not re.search(rb"[\r\n].", text)):
+        piece = file.read(size)
+        ended = not piece
+        text += piece
+    lines = re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
+    return (lines, True) if ended else (lines[:-1] or lines, False)
+
+
+def recognise(sample: Sample, asked: Collection[str]) -> Dialect:
+    """Return how a file is written; InputError where it has no rows of text."""
+    texts = sample.text
+    for number, text in enumerate(texts, 1):
+        if "\0" in text:
+            raise InputError(f"{sample.path}: line {number} {NUL}.")
+        if text.strip():
+            break
+    skipped = sample.skip_rows
+    said = re.fullmatch(r'"?sep=(.)"?\s*', texts[skipped]) if skipped < len(texts) else None
+    skipped += said is not None
+    delimiter = sample.delimiter or (said[1] if said else "")
+    candidates = [delimiter] if delimiter else DELIMITERS
+    dialects = [_layout(sample, texts, skipped, each, asked) for each in candidates]
+    found = [dialect for dialect in dialects if dialect is not None]
+    if not found:
+        raise InputError(f"{sample.path}: is empty; wanted at least one row of numbers.")
+    return max(found, key=lambda dialect: dialect.score(asked))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """A record or a comment: its fields, and the first of its lines and the one after its last."""
+
+    fields: list[str]
+    first: int
+    stop: int
+    comment: bool = False
+
+
+def _records(lines: list[str], first: int, delimiter: str, comments: tuple[str, ...]) -> Iterator[_Record]:
+    """Go through what lines from number `first` on hold; markers count until the first row unless they are given."""
+    at, leading = first, True
+    seen: tuple[str, ...] = ()
+
+    def following() -> Iterator[str]:
+        nonlocal at
+        while at < len(lines):
+            line, at = lines[at], at + 1
+            yield collapse_blanks(line.encode()).decode() if delimiter == BLANKS else line
+
+    reader = csv.reader(following(), delimiter="\t" if delimiter == BLANKS else delimiter)
+    with suppress(csv.Error):
+        while at < len(lines):
+            begin = at
+            line = lines[at].lstrip() if delimiter == BLANKS else lines[at]
+            markers = comments or (MARKERS if leading else seen)
+            if line.startswith(markers):
+                seen += tuple(marker for marker in MARKERS if line.startswith(marker))
+                at += 1
+                yield _Record(fields=[], first=begin, stop=at, comment=True)
+                continue
+            fields = next(reader, None)
+            if fields:
+                leading = False
+                yield _Record(fields=[part.strip() for part in fields], first=begin, stop=at)
+
+
+def _layout(sample: Sample, lines: list[str], first: int, delimiter: str, asked: Collection[str]) -> Dialect | None:
+    """Return what a file is if this separates its fields; None where it has no records then."""
+    first = _after_block(lines, first)
+    given = sample.comments
+    # A first name may begin as comments do: #id.
+    odd = tuple(name for name in asked if name.startswith(MARKERS))
+    own = next((line for line in lines[first:] if line.strip()), "").startswith(odd)
+    markers = given if given or not own else ("\0",)
+    records = list(_records(lines, first, delimiter, markers))
+    used = tuple(
+        m for m in given or MARKERS if any(r.comment and lines[r.first].lstrip().startswith(m) for r in records)
+    )
+    body = [record for record in records if not record.comment]
+    if not sample.whole and len(body) > 2:
+        body.pop()  # its end may not have come
+    if not body:
+        return None
+    if delimiter == BLANKS and not sample.delimiter and any(set(",;|") & set("".join(r.fields)) for r in body):
+        return None
+    comments = [lines[record.first] for record in records if record.comment and record.stop <= body[0].first]
+    head = _header(sample.path, body, comments, delimiter, asked)
+    rows = [record.fields for record in body[head.first_row :]]
+    width = len(rows[0]) if rows and not head.names else len(head.names)
+    trailing = bool(rows) and all(len(row) == width + 1 and not row[-1] for row in rows)
+    if rows:
+        start = sum(map(len, sample.lines[: body[head.first_row].first]))
+    else:
+        start = sum(map(len, sample.lines[: body[-1].stop]))
+    named = zip(head.names, head.units, strict=False)
+    return Dialect(
+        delimiter=delimiter,
+        names=head.names,
+        units={name: unit for name, unit in named if unit.lower() not in NO_UNITS and "\ufffd" not in unit},
+        width=width + trailing,
+        start=start,
+        header=head.first_row - head.names_row,
+        comments=given or used,
+        missing=("MM",) if head.names[:1] == ("YY",) else (),
+        rows=rows,
+    )
+
+
+def _after_block(lines: list[str], first: int) -> int:
+    """Return the line after a comment between /* and */, as PANGAEA writes it; `first` where there is none."""
+    if first < len(lines) and lines[first].startswith("/*"):
+        return next((at + 1 for at in range(first, len(lines)) if "*/" in lines[at]), first)
+    return first
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """Names and units of columns; among the records the one of the names and the first row."""
+
+    names: tuple[str, ...]
+    units: tuple[str, ...] = ()
+    names_row: int = 0
+    first_row: int = 0
+
+
+def _header(
+    path: str, body: Sequence[_Record], comments: Sequence[str], delimiter: str, asked: Collection[str]
+) -> _Header:
+    """Return what the records and the comments before them say of the columns."""
+    first = body[0].fields
+    if first[0] in BINARY_LOGGERS:
+        raise InputError(f"{path}: is {first[0]}, a binary format of Campbell's; convert it to TOA5 (CardConvert).")
+    if first[0] in LOGGERS and len(body) > 1:
+        names_row, units_row, first_row = LOGGERS[first[0]]
+        names = body[names_row].fields
+        units = body[units_row].fields if units_row is not None and units_row < len(body) else []
+        return _Header(names=tuple(names), units=tuple(units), names_row=names_row, first_row=min(first_row, len(body)))
+    commented = _names_in_comments(comments, delimiter, len(first))
+    if commented and (set(asked) & set(commented[0]) or (_all_numbers(first) and not _numbered(asked))):
+        return _Header(names=tuple(commented[0]), units=tuple(commented[1]))
+    at = _names_row(body, asked)
+    names = body[at].fields
+    if _headless(names, asked):
+        return _Header(names=(), names_row=at, first_row=at)
+    rows = [record.fields for record in body[at + 2 :]]
+    has_units = at + 1 < len(body) and _is_units(body[at + 1].fields, rows, len(names))
+    units = body[at + 1].fields if has_units else []
+    return _Header(names=tuple(names), units=tuple(units), names_row=at, first_row=at + 1 + has_units)
+
+
+def _names_row(body: Sequence[_Record], asked: Collection[str]) -> int:
+    """Return the record of the names: the first, unless it has none that is asked for and another has two or all."""
+    wanted = set(asked)
+    counts = [len(wanted & set(record.fields)) for record in body]
+    best = max(range(len(body)), key=counts.__getitem__)
+    return best if not counts[0] and counts[best] > 1 else 0
+
+
+def _names_in_comments(comments: Sequence[str], delimiter: str, width: int) -> tuple[list[str], list[str]] | None:
+    """Return names, and units or none, of the last comments that have as many fields as a row; None without such."""
+    found: list[list[str]] = []
+    for comment in comments:
+        text = comment.strip().lstrip("#%/").strip()
+        fields = next((each for each in _split(text, delimiter) if len(each) == width), None)
+        if fields is None or _all_numbers(fields):
+            continue
+        found.append(fields)
+    if not found:
+        return None
+    if len(found) > 1 and _has_units(found[-1]):
+        return found[-2], found[-1]
+    return found[-1], []
+
+
+def _split(text: str, delimiter: str) -> Iterator[list[str]]:
+    """Go through the fields of a comment, and of what follows a colon, as in "# columns: a b"."""
+    for part in (text, text.partition(":")[2]):
+        line = collapse_blanks(part.encode()).decode() if delimiter == BLANKS else part
+        with suppress(csv.Error):
+            rows = csv.reader([line.strip()], delimiter="\t" if delimiter == BLANKS else delimiter)
+            yield [each.strip() for each in next(rows, [])]
+
+
+def _is_units(fields: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether the record after the names has units: no numbers, where all rows after it have them."""
+    if len(fields) != width or not rows or any(len(row) < width for row in rows):
+        return False
+    if any(text in EMPTY - {""} or (is_number(text) and text != "1") or ISO_TIME.fullmatch(text) for text in fields):
+        return False
+    numeric = [
+        j
+        for j in range(width)
+        if any(row[j] not in EMPTY for row in rows) and all(row[j] in EMPTY or is_number(row[j]) for row in rows)
+    ]
+    return any(fields[j] not in ("", "1") for j in numeric) and _has_units(fields)
+
+
+def _has_units(fields: Sequence[str]) -> bool:
+    """Whether one of the fields is a usual unit: "m s-1", "degrees_north", "seconds since 1970-01-01"."""
+    return any(_is_unit(text) for text in fields)
+
+
+def _is_unit(text: str) -> bool:
+    if " since " in text:
+        return True
+    parts = [re.sub(r"[-+]?\d+$", "", part) for part in re.split(r"[\s*/.^()]+", text)]
+    symbols = [part for part in parts if part]
+    return bool(symbols) and all(map(UNIT.fullmatch, symbols))
+
+
+def _numbered(asked: Collection[str]) -> bool:
+    return any(re.fullmatch("c[0-9]+", name) for name in asked)
+
+
+def _all_numbers(row: Sequence[str]) -> bool:
+    """Whether a record has numbers and empty fields only, and a number at least."""
+    numbers = [is_number(text) for text in row if text not in EMPTY and text not in NO_NUMBER]
+    return any(numbers) and all(numbers)
+
+
+def _headless(row: Sequence[str], asked: Collection[str]) -> bool:
+    """Whether a first row is data: numbers, empty fields, and text only where c0, c1, ... are asked for."""
+    some = any(is_number(text) for text in row if text not in EMPTY)
+    return _all_numbers(row) or (some and _numbered(asked) and not set(asked) & set(row))

@@ -1,0 +1,176 @@
+"""The text of a CSV file on its way to Arrow: what is no row blanked out, blanks made separators, records counted."""
+
+import codecs
+import re
+from typing import Any, Final
+
+import numpy as np
+
+from dorff.data.csv_numbers import is_number
+from dorff.data.readers import Digest
+
+NUL: Final = "holds a NUL byte, which CSV cannot have; remove it or, where the file is UTF-16 text, save it as UTF-8"
+OPEN: Final = "opens a quote that does not end; remove the quote, or close it in a row of less than 1 MiB"
+LONGEST: Final = 2**22  # bytes of a line that are kept for its end to come
+# After a separator or a line's end: a quoted field, kept as the group where its end may not have come.
+QUOTED: Final = r"""(?<=[%s\r\n])(?:"[^"]*(?:""[^"]*)*"(?=[^"])|("[^"]*(?:""[^"]*)*"?\Z))"""
+
+
+class TextFaultError(Exception):
+    """What is wrong with the text, and at which byte: of the `file`, or of the text as it was cleaned."""
+
+    def __init__(self, place: int, problem: str, *, of_file: bool) -> None:
+        super().__init__(problem)
+        self.place, self.problem, self.of_file = place, problem, of_file
+
+
+def collapse_blanks(text: bytes) -> bytes:
+    """Return whole lines with one tab for each run of blanks, and none at a line's ends; quoted fields stay."""
+    if b'"' in text:
+        text = re.sub(rb'("[^"\r\n]*")|[ \t]+', rb"\1\t", text)
+        text = re.sub(rb"\t+", b"\t", text)
+    else:
+        text = re.sub(rb"[ \t]+", b"\t", text)
+    return re.sub(rb"(?<![^\r\n])\t|\t(?![^\r\n])", b"", text)
+
+
+class CleanedText:
+    """A file without NUL bytes, lines of comments and what is before its first row; every line's end stays.
+
+    `start` bytes come before the first row. A line that begins with one of `comments` is one, unless it has as many
+    fields as a row, and a number among them: `checked` are the separator and the number of fields. With `blanks` tabs
+    come for runs of blanks.
+    """
+
+    closed = False  # Arrow asks
+
+    def __init__(
+        self,
+        file: Any,
+        digest: Digest,
+        *,
+        start: int = 0,
+        comments: tuple[str, ...] = (),
+        blanks: bool = False,
+        checked: tuple[str, int] | None = None,
+    ) -> None:
+        self._file, self._digest, self._blanks = file, digest, blanks
+        self._markers = tuple(marker.encode() for marker in comments)
+        either = b"|".join(map(re.escape, self._markers))
+        self._comment = re.compile(rb"(?<![^\r\n])(?:\xef\xbb\xbf)?[ \t]*(?:%s)[^\r\n]*" % either)
+        self._checked = checked
+        self._rest, self._quotes = b"", 0
+        head = self._take(start) if start else b""
+        while len(head) < start and (more := self._take(start - len(head))):
+            head += more
+        self._ready = re.sub(rb"[^\r\n]+", b"", head)
+        self._passed = len(self._ready)
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, at most so many; none at the end."""
+        if not self._markers and not self._blanks:
+            head, self._ready = self._ready[:size], self._ready[size:]
+            return head + self._take(size - len(head)) if len(head) < size else head
+        while not self._ready:
+            piece = self._take(size)
+            text = self._rest + piece
+            stop = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            if not piece or len(text) > LONGEST:
+                stop = len(text)
+            self._rest = text[stop:]
+            self._ready = self._clean(text[:stop])
+            if not piece:
+                break
+        out, self._ready = self._ready[:size], self._ready[size:]
+        return out
+
+    def _take(self, size: int) -> bytes:
+        piece: bytes = self._file.read(size)
+        if b"\0" in piece:
+            raise TextFaultError(self._digest.length + piece.index(b"\0"), NUL, of_file=True)
+        self._digest.update(piece)
+        return piece
+
+    def _clean(self, text: bytes) -> bytes:
+        if any(marker in text for marker in self._markers):
+            text = self._uncomment(text)
+        elif self._markers:
+            self._quotes += text.count(b'"')
+        cleaned = collapse_blanks(text) if self._blanks else text
+        self._passed += len(cleaned)
+        return cleaned
+
+    def _uncomment(self, text: bytes) -> bytes:
+        """Return whole lines, those empty that are comments; TextFaultError where one may be none."""
+        parts: list[bytes] = []
+        at = 0
+        for match in self._comment.finditer(text):
+            self._quotes += text.count(b'"', at, match.start())
+            line = match[0].decode("utf-8", "replace")[:60]
+            problem = ""
+            if self._quotes % 2:
+                problem = f"begins as a comment, {line!r}, inside of quotes; name other lines by --comment"
+            elif self._may_be_a_row(match[0].decode("utf-8", "replace")):
+                marker = line.lstrip()[:1]
+                problem = f"is a comment by its beginning, {line!r}, but has as many fields as a row; "
+                problem += f"give --comment {marker!r} to leave such lines out"
+            if problem:
+                place = self._passed + sum(map(len, parts)) + match.start() - at
+                raise TextFaultError(place, problem, of_file=False)
+            parts.append(text[at : match.start()])
+            at = match.end()
+        self._quotes += text.count(b'"', at)
+        return b"".join([*parts, text[at:]])
+
+    def _may_be_a_row(self, comment: str) -> bool:
+        """Whether a comment has a row's number of fields, and a number among them."""
+        if self._checked is None:
+            return False
+        delimiter, width = self._checked
+        fields = [text.strip(' "') for text in comment.lstrip("#%/ \ufeff").split(delimiter)]
+        return len(fields) == width and any(map(is_number, fields))
+
+
+class CountedText:
+    """The text of a CSV file on its way to Arrow: quotes closed, its records counted by other code than Arrow's. They
+    are the lines that are not empty; a quoted field's are its own (RFC 4180)."""
+
+    closed = False  # Arrow asks
+
+    def __init__(self, file: Any, delimiter: str) -> None:
+        separator = re.escape(delimiter.encode())
+        self._file, self._quoted = file, re.compile(QUOTED.encode() % separator)
+        self._opened = re.compile(b'(?<=[%s\r\n])"' % separator)
+        self._length = 0
+        self._records, self._rest = 0, b"\n"  # not counted yet: the last byte, and a quoted field that has no end yet
+
+    @property
+    def records(self) -> int:
+        """How many have begun."""
+        return self._records + (len(self._rest) > 1 and self._rest[:1] in b"\r\n")
+
+    @property
+    def quote(self) -> int:
+        """The byte of a quote that has not been closed so far; 0 where there is none."""
+        return self._length - len(self._rest) + 1 if self._rest.count(b'"', 1) % 2 else 0
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; TextFaultError where a quote is open at the end."""
+        piece: bytes = self._file.read(size)
+        mark = codecs.BOM_UTF8 if self._length == 0 else b""
+        if not piece and self.quote:
+            raise TextFaultError(self.quote, OPEN, of_file=False)
+        self._length += len(piece)
+        text = self._rest + piece.removeprefix(mark)
+        stop = len(text)
+        if b'"' in text:
+            text = self._quoted.sub(rb"\1_", text)
+            unended = self._opened.search(text)
+            stop, text = (unended.start(), text[:-1]) if unended else (len(text), text)
+        values = np.frombuffer(text, np.uint8, stop)
+        ends = values == 10
+        if b"\r" in text:
+            ends |= values == 13
+        self._records += int(np.count_nonzero(ends[:-1] > ends[1:]))
+        self._rest = text[stop - 1 :]
+        return piece

@@ -1,0 +1,190 @@
+"""Tables of text as instruments, archives and spreadsheets write them."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dorff.data import csv_reader, ingest, open_dataset
+from dorff.data.readers import open_source
+from dorff.errors import InputError
+
+XU: dict[str, Any] = {"inputs": ["x"], "targets": ["u"]}
+WANTED = [[1.5, 2], [-2, 0.5], [3.25, 7]]
+
+
+def rows(path: Path, **options: Any) -> Any:
+    """The numbers of x and u that come of a file."""
+    out = path.with_name("out.zarr")
+    n = ingest([path], out, **{**XU, **options})
+    return np.hstack(open_dataset(out).read(0, n))
+
+
+def units(path: Path, *names: str) -> list[str]:
+    reader = open_source(path, names)
+    return [reader.attributes(name).get("units", "") for name in names]
+
+
+TEXTS = {
+    "erddap": "x,t,u\nm,UTC,m s-1\n1.5,2024-05-01T00:00:00Z,2\n-2,2024-05-01T01:00:00Z,.5\n3.25,,7\n",
+    "erddap without units of x": "x,t,u\n,UTC,degrees_north\n1.5,2024-05-01,2\n-2,2024-05-01,.5\n3.25,,7\n",
+    "toa5": '"TOA5","77","CR3"\n"x","RECORD","u"\n"m","RN","m/s"\n"","","Smp"\n1.5,0,2\n-2,1,.5\n3.25,2,7\n',
+    "toaci1": '"TOACI1","77","t"\n"x","RECORD","u"\n1.5,0,2\n-2,1,.5\n3.25,2,7\n',
+    "comments": '# made by a logger, "no 7\nx,u\n# noted,\n1.5,2\n-2,.5\n#end\n3.25,7\n# 3 rows',
+    "percent comments": "% a\n%b\nx,u\n1.5,2\n-2,.5\n3.25,7\n",
+    "odv": "//<Creator>x y</Creator>\n//SDN\nx\tu\tq\n1.5\t2\t1\n-2\t.5\t1\n3.25\t7\t2\n",
+    "savetxt": "# x,u\n1.5,2\n-2,.5\n3.25,7\n",
+    "savetxt of blanks": "# x u\n1.5 2\n-2 .5\n3.25 7\n",
+    "savetxt after others": "# made of a, b\n# x, u\n1.5,2\n-2,.5\n3.25,7\n",
+    "names after a colon": "# columns: x u q\n1.5 2 1\n-2 .5 1\n3.25 7 1\n",
+    "ndbc": "#YY x MM  u\n#yr m mo m/s\n2024 1.5  05 2.0\n2024 -2   05 0.5\n2024 3.25 05 7.0\n",
+    "pangaea": "/* DATA DESCRIPTION:\nCitation:\tx\tu\n*/\nx\tu\n1.5\t2\n-2\t.5\n3.25\t7\n",
+    "sep": "\ufeffsep=;\nx;u\n1,5;2\n-2;,5\n3,25;7\n",
+    "sep of commas": "sep=,\nx,u\n1.5,2\n-2,.5\n3.25,7\n",
+    "pipes": "x|note|u\n1.5|a, b|2\n-2|c|.5\n3.25||7\n",
+    "blanks": "   x     note   u\n   1.5   a      2\n  -2     b       .5\n   3.25  c      7\n",
+    "blanks and tabs": "x \t note u\n1.5 a\t2\n-2\t b  .5  \n 3.25 c 7\n",
+    "blanks with quotes": 'x note u\n1.5 "a b" 2\n-2 "c  d" .5\n3.25 e 7\n',
+    "trailing delimiter": "x,note,u\n1.5,a,2,\n-2,b,.5,\n3.25,c,7,\n",
+    "quoted numbers": '"x","u"\n"1.5","2"\n"-2"," .5 "\n"3.25","7"\n',
+    "names further down": "Report of a logger\nStation;42\n\nx,u\n1.5,2\n-2,.5\n3.25,7\n",
+    "a first name with a mark": "#id,x,u\na,1.5,2\nb,-2,.5\nc,3.25,7\n",
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_dialects_are_recognised(tmp_path: Path, name: str, end: str) -> None:
+    data = TEXTS[name].replace("\n", end).encode()
+    for file in ("a.dat", "a.csv.gz"):
+        (tmp_path / file).write_bytes(gzip.compress(data) if file.endswith("gz") else data)
+        reader = open_source(tmp_path / file, ["x", "u", *(["#id"] if "#id" in TEXTS[name] else [])])
+        got = np.concatenate([block.numbers for block in reader.blocks(reader.resolve(["x", "u"]))])
+        np.testing.assert_array_equal(got, WANTED, err_msg=file)
+        assert reader.rows == 3
+
+
+@pytest.mark.parametrize("block", [64, 100, 4096])
+def test_comments_and_blanks_are_cut_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """Whole blocks of comments; blocks that end in a run of blanks, or in a comment."""
+    monkeypatch.setattr(csv_reader, "BLOCK", block)
+    monkeypatch.setattr(csv_reader, "COLUMN_BLOCK", 1)
+    lines = [f"  {i}.5 \t  {-i}   " for i in range(300)]
+    for at in (290, 200, 100, 3):
+        lines[at:at] = [f"#  said {'again ' * (j % 9)}" for j in range(40)]
+    (tmp_path / "a.txt").write_text("# x u\n" + "\n".join(lines) + "\n")
+    np.testing.assert_array_equal(rows(tmp_path / "a.txt"), [[i + 0.5, -i] for i in range(300)])
+
+
+def test_units_are_kept_where_they_are_those_of_numbers(tmp_path: Path) -> None:
+    for name, wanted in {
+        "erddap": ["m", "m s-1", ""],
+        "toa5": ["m", "m/s", ""],
+        "ndbc": ["m", "m/s", ""],
+        "savetxt": ["", "", ""],
+    }.items():
+        (tmp_path / "a.csv").write_text(TEXTS[name])
+        assert units(tmp_path / "a.csv", "x", "u", "t") == wanted, name
+    (tmp_path / "a.csv").write_text(TEXTS["erddap"])
+    assert len(rows(tmp_path / "a.csv")) == 3
+    assert open_dataset(tmp_path / "out.zarr").column_attributes["u"]["units"] == "m s-1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x,note,u\nred,blue,green\n1.5,a,2\n-2,b,.5\n",  # no units
+        "x,note,u\nm,a,9\n1.5,a,2\n-2,b,.5\n",  # a number
+        "x,note,u\nm,a,NA\n1.5,a,2\n-2,b,.5\n",  # a row without u
+    ],
+)
+def test_what_may_be_a_row_is_no_line_of_units(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(InputError, match=r"column '[xu]', row 2: wanted a number"):
+        rows(tmp_path / "a.csv")
+
+
+def test_missing_words_of_numbers(tmp_path: Path) -> None:
+    words = ["NAN", "-", "--", "***", "********", "N/A", "#N/A", "NULL", "None", "", "nan", "."]
+    (tmp_path / "a.csv").write_text("x,u\n" + "".join(f"{word},1\n" for word in words) + "2.5,3\n")
+    got = rows(tmp_path / "a.csv")
+    assert np.isnan(got[:-1, 0]).all() and got[-1, 0] == 2.5 and len(got) == len(words) + 1
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "b.txt").write_text("#YY MM u\n#yr mo m\n2024 1 MM\n2024 2 5\n")
+    np.testing.assert_array_equal(rows(tmp_path / "b" / "b.txt", inputs=["YY"], targets=["MM"], also={"u": "u"}), [
+        [2024, 1], [2024, 2],
+    ])  # fmt: skip
+
+
+NUMBERS = {
+    "thousands": (['"1,000.5"', '"12,345"', "7.25"], [1000.5, 12345, 7.25]),
+    "millions": (['"1,000,000"', "5", '"2,000"'], [1e6, 5, 2000]),
+    "decimal commas": (['"1,5"', '"1,000"', "3"], [1.5, 1, 3]),
+    "points between thousands": (['"1.000,5"', '"12.345"', '"7,25"'], [1000.5, 12345, 7.25]),
+    "blanks": (["1 000.5", "12\u202f345", "7"], [1000.5, 12345, 7]),
+    "apostrophes": (["1'000.5", "12'345", "7"], [1000.5, 12345, 7]),
+    "underscores": (["1_000.5", "12_345", "7"], [1000.5, 12345, 7]),
+    "percent": (["50.3%", "4 %", "-.5%"], [50.3, 4, -0.5]),
+    "minus": (["\u22121.5", "\u22122", "3e\u22122"], [-1.5, -2, 0.03]),
+    "fortran": (["1.5D+03", "1d-1", "2.E2"], [1500, 0.1, 200]),
+    "plus": (["+1.5", ".5", "5."], [1.5, 0.5, 5]),
+    "infinity": (["-inf", "Infinity", "1.5D0"], [-np.inf, np.inf, 1.5]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_as_people_write_them(tmp_path: Path, name: str) -> None:
+    texts, wanted = NUMBERS[name]
+    (tmp_path / "a.csv").write_text("x,u\n" + "".join(f"{text},1\n" for text in texts) + ",1\n--,1\n")
+    np.testing.assert_array_equal(rows(tmp_path / "a.csv")[:, 0], [*wanted, np.nan, np.nan])
+    assert units(tmp_path / "a.csv", "x") == ["%" if name == "percent" else ""]
+
+
+def test_decimal_commas_between_semicolons_group_by_points(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x;u\n1.000,5;2\n2;,5\n1 000,25;7\n")
+    np.testing.assert_array_equal(rows(tmp_path / "a.csv"), [[1000.5, 2], [2, 0.5], [1000.25, 7]])
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (['"1,000"', '"2,500"', "7"], "'1,000' may be a decimal mark.*--decimal"),
+        (['"1,5"', "1.5"], "row 2: wanted a number, got '1,5'"),
+        (["50.3%", "4"], "wanted a number, got '50.3%'"),
+        (["1,000.5", "2"], "wanted 2 fields, got 3"),
+        (["1.5", "(1.5)"], r"wanted a number, got '\(1.5\)'"),
+        (["1.5", "$1.5"], "wanted a number, got"),
+        (["1.5", "12 m"], "wanted a number, got"),
+        (['"12,34.5"', "1"], "wanted a number, got"),
+        (["1.5"] * 30_000 + ['"1,000.5"'], r"row 30002: wanted a number, got '1,000.5'.*--decimal"),
+        (['"1,000.5"'] * 30_000 + ["12,3.4"], "wanted 2 fields, got 3"),
+        (['"1,000.5"'] * 30_000 + ['"12,3.4"'], "'x', row 30002: wanted a number, got '12,3.4'"),
+    ],
+)
+def test_what_is_no_sure_number_is_refused(tmp_path: Path, column: list[str], message: str) -> None:
+    (tmp_path / "a.csv").write_text("x,u\n" + "".join(f"{text},1\n" for text in column))
+    with pytest.raises(InputError, match=message):
+        rows(tmp_path / "a.csv")
+    assert not (tmp_path / "out.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'"TOB1","77","CR3"\n"x","u"\nabc', "binary"),
+        (b"x,u\n1,2\n3,4\nTotal: 7\n", "'Total: 7'.*--comment"),
+        ("x,Größe\n1,2\n".encode("cp1252"), "not UTF-8 text: save"),
+        (b"some report\nof a logger\nX,U\n1,2\n", "no column 'x'.*--skip-rows"),
+        (b"# x,u\n1.5,2\n#3,4\n", "line 3 is a comment by its beginning.*--comment"),
+        (b'# x,u\nn,x,u\n"a\n# b",1,2\n', "inside of quotes"),
+        (b"# only\n# comments\n", "is empty"),
+        (b"x,u\n", "has no rows"),
+        (b"# x\nx,u\n", "has no rows"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_what_to_do(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "a.csv").write_bytes(data)
+    with pytest.raises(InputError, match=message):
+        rows(tmp_path / "a.csv", targets=["Größe" if b"Gr" in data else "u"])
