@@ -19,7 +19,7 @@ from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, fro
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows, freeze
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lattice import box_of, named, same_sample
-from dorff.plan.lengthscale import build_kernels, multiplied, tuned_config, tuning_rows, with_medians
+from dorff.plan.lengthscale import build_kernels, check_all_finite, multiplied, tuned_config, tuning_rows, with_medians
 from dorff.plan.plan import Plan
 from dorff.plan.sampled import FirstLook, distance, held_out_multiple, linear_r2, look, run_length, sample_runs
 from dorff.plan.sharing import make_recipe
@@ -266,6 +266,7 @@ def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
     fitted = [] if spec.words[1] is None else with_medians(plan.kernel_configs, x, sample.weights)
     if not spec.tuning:
         return _Kernels(drawn, fitted or None)
+    check_all_finite(spec, plan.dataset)
     rows, name = tuning_rows(spec, plan.dataset, plan.dataset.n)
     most, m = search_size(plan.dataset.n)
     tune = partial(

@@ -18,6 +18,7 @@ from dorff.features.projected import mapped
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes import Config, Configs, PassSpec, RowsName
+from dorff.passes.leaf import not_finite
 from dorff.spec.checks import AUTO
 from dorff.storage.location import locate
 
@@ -29,12 +30,13 @@ def tuning_rows(spec: PassSpec, dataset: Dataset, n: int) -> tuple[RowBlock, Row
     """At most `ROWS` rows, evenly spread over those up to number n, of those that a pass keeps and are whole; and the
     name of these rows and values. Up to 64 runs are read, evenly spread. n is the number of rows at the first plan:
     rows appended later do not change the length-scales, and so a fit of the same rows all at once may find others (as
-    with class_weight: balanced). InputError where no row counts."""
+    with class_weight: balanced). InputError where no row counts, or one is to be refused."""
     starts = np.arange(dataset.first, n, dataset.unit_rows)
     starts = starts[_spread(len(starts), UNITS)]
     taken = []
     for start in starts.tolist():
         rows = spec.kept(dataset.block(start, min(start + dataset.unit_rows, n)))
+        check_finite(spec, dataset, rows)
         at = np.flatnonzero(rows.whole())
         taken.append(rows[at[_spread(len(at), -(-ROWS // len(starts)))]])
     rows = RowBlock.joined(taken)
@@ -46,6 +48,22 @@ def tuning_rows(spec: PassSpec, dataset: Dataset, n: int) -> tuple[RowBlock, Row
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     crc = zlib.crc32(weights.data, zlib.crc32(rows.Y.data, zlib.crc32(rows.X.data)))
     return rows, RowsName(dataset.first, n, crc)
+
+
+def check_finite(spec: PassSpec, dataset: Dataset, rows: RowBlock) -> None:
+    """Raise InputError at the first row that the pass will refuse, for NaN or infinity."""
+    good = rows.whole()
+    if spec.nan == "refuse" and not good.all():
+        raise not_finite(dataset, rows, int(np.argmin(good)))
+
+
+def check_all_finite(spec: PassSpec, dataset: Dataset) -> None:
+    """Raise InputError as `check_finite` of all rows, which are read where some came with NaN or infinity: a search
+    that would be in vain takes longer."""
+    if spec.nan != "refuse" or not dataset.unusable:
+        return
+    for start, stop in dataset.runs():
+        check_finite(spec, dataset, spec.kept(dataset.block(start, stop)))
 
 
 def tunes(config: Config) -> bool | None:
