@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import xarray as xr
 import zarr
+from command_line import call
 
 from dorff.data import ingest, open_dataset
 from dorff.data.labels import Classes
@@ -126,6 +127,17 @@ def test_absent_chunks_are_refused_or_filled(tmp_path: Path, zarr_format: int, s
     assert not out.exists()
     ingest([path], out, inputs=["u"], absent_chunks="fill")
     np.testing.assert_array_equal(open_dataset(out, targets=None).read(0, 8)[0], values)
+
+
+def test_the_command_says_how_to_fill_absent_chunks(tmp_path: Path) -> None:
+    path, out = tmp_path / "g.zarr", tmp_path / "s.zarr"
+    write_sparse(path, 3, shards=False)
+    refused = call("ingest", path, out, "--inputs", "u")
+    assert refused.exit_code == InputError.exit_code and "--absent-chunks fill" in refused.stderr
+    assert call("ingest", path, out, "--inputs", "u", "--absent-chunks", "fill").exit_code == 0
+    # A job that reads the store itself is told the same.
+    with pytest.raises(InputError, match="--absent-chunks fill"):
+        open_dataset(path, inputs="u", targets=None).read(0, 8)
 
 
 @pytest.mark.parametrize("absent", ["refuse", "fill"])
