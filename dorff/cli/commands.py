@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,6 +101,7 @@ def predict(
     noise: Annotated[bool, typer.Option("--noise", help="With --std: of new targets, noise in them.")] = False,
     bands: options.Bands = "",
     missing: options.Missing = None,
+    units: options.Units = None,
     unknown_zero: options.UnknownZero = False,
     workers: options.Workers = 2,
     as_json: options.Json = False,
@@ -112,7 +114,8 @@ def predict(
     likeliest (column class_predicted); labels are in the attributes. --std adds an array std; --bands 0.95 adds low_95
     and high_95, always with noise: conformal where the job had solve.conformal, else plain (the attribute
     dorff.uncertainty says which). --views takes the mean of some of a model's views, reading their arrays alone.
-    --missing and --unknown-zero are of files, as in ingest.
+    --missing, --units and --unknown-zero are of files, as in ingest. Columns in other units than the model's are
+    converted, where the data say units.
     --rename longitude=lon: what IN calls longitude is the model's lon."""
     import dorff.predict as predicting
     from dorff.data.nodes import group_attributes
@@ -124,14 +127,18 @@ def predict(
     named, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
     renaming = Renaming.parse(options.names("--rename", rename))
-    tables = TableOptions(missing=missing or (), unknown_zero=unknown_zero, renaming=renaming)
+    tell_units = partial(_tell_units, store)
+    stated = options.pairs("--units", units or [])
+    tables = TableOptions(
+        missing=missing or (), unknown_zero=unknown_zero, renaming=renaming, units=stated, notice=tell_units
+    )
     with Tables.opened(model, store, out, asked=extra, options=tables, arrays=named, views=some) as table:
         arrays, place = table.inputs or named, table.store
         with _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak), meter("predict") as tell:
             model = resolve_model(model)  # which another fit may replace meanwhile
             rows = predicting.predict(
                 model, place, table.out, engine=engine, inputs=arrays, uncertainty=extra, views=some,
-                renaming=renaming, progress=tell,
+                renaming=renaming, progress=tell, notice=tell_units,
             )  # fmt: skip
         written = group_attributes(table.out)["dorff"]
         empty, far = written[predicting.NAN_ROWS], written.get(predicting.REPEATING_ROWS, 0)
@@ -153,6 +160,7 @@ def score(
     rename: options.Rename = "",
     targets: Annotated[str, options.option(metavar="U,V", help=_TARGETS)] = "",
     missing: options.Missing = None,
+    units: options.Units = None,
     unknown_zero: options.UnknownZero = False,
     coverage: Annotated[bool, typer.Option("--coverage", help="Targets inside bands of 50 to 99%, too.")] = False,
     pooled: options.Pooled = False,
@@ -184,14 +192,18 @@ def score(
         raise InputError("--pooled and --mean: are two kinds of R2; give one")
     wanted, of = "--coverage" if coverage else "", R2.POOLED if pooled else R2.MEAN if mean else None
     named, renaming = options.names("--targets", targets), Renaming.parse(options.names("--rename", rename))
-    tables = TableOptions(missing=missing or (), unknown_zero=unknown_zero, renaming=renaming)
+    tell_units = partial(_tell_units, data[0])
+    stated = options.pairs("--units", units or [])
+    tables = TableOptions(
+        missing=missing or (), unknown_zero=unknown_zero, renaming=renaming, units=stated, notice=tell_units
+    )
     with rows_to_score(model, data, named, options=tables, arrays=arrays, views=some) as rows:
         reads = (rows.inputs, some)
         with _engine(workers, model, rows.store, reads, wanted, (6, ROWS)) as (engine, _), meter("score") as progress:
             scores = run(
                 model, rows.store, engine=engine, inputs=rows.inputs, targets=rows.targets, weights=rows.weights,
                 labelled=rows.labelled, coverage=COVERAGE_LEVELS if coverage else (), views=some, r2_of=of,
-                renaming=rows.renaming, progress=progress,
+                renaming=rows.renaming, progress=progress, notice=tell_units,
             )  # fmt: skip
     if far := scores.rows_repeating:
         say(f"dorff: {data[0]}: {load_model(model, posterior=False).beyond(far, scores.rows)}", "warning")
@@ -262,6 +274,11 @@ def _version(on: bool) -> None:
     if on:
         put(__version__)
         raise typer.Exit
+
+
+def _tell_units(store: Path, sentence: str) -> None:
+    """Say a sentence about the units of a data set or file."""
+    say(f"dorff: {store}: {sentence}")
 
 
 @contextmanager

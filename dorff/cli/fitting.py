@@ -34,6 +34,7 @@ def ingest(
     groups: Annotated[str, option(metavar="G", help="A column, equal in a group; FILE: each SRC; none.")] = "",
     also: Annotated[list[str] | None, option(metavar="NAME=A,B", help=_ALSO)] = None,
     missing: options.Missing = None,
+    units: options.Units = None,
     ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
     like: Annotated[Path | None, option(metavar="MODEL", parser=options.place, help=_LIKE)] = None,
@@ -63,10 +64,10 @@ def ingest(
 
     kept, absent = None, missing or []
     if like is not None:
-        from dorff.cli.looking import kept_encoding
+        from dorff.cli.looking import kept_columns
 
-        kept, of_model = kept_encoding(like)
-        absent = [*of_model, *absent]
+        kept = kept_columns(like)
+        absent = [*kept.missing, *absent]
         if append:
             raise InputError("--like: rows are appended as the data set says; leave it out")
     if len(paths) < 2:
@@ -79,7 +80,8 @@ def ingest(
             classes=labels, weights=options.one("--weights", weights, "weights"),
             groups=options.one("--groups", groups, "labels"),
             one_hot=options.names("--one-hot", one_hot), ordered=options.further("--ordered", ordered or []),
-            encoding=kept, unknown_zero=unknown_zero, also=options.further("--also", also or []),
+            encoding=kept and kept.encoding, column_attributes=kept and kept.column_attributes, units=options.pairs("--units", units or []),
+            unknown_zero=unknown_zero, also=options.further("--also", also or []),
             missing=absent, absent_chunks=absent_chunks, append=append, again=again, shard_rows=shard_rows,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip

@@ -203,9 +203,11 @@ Inputs = Annotated[str, option(metavar="A,B", help=_STACKED)]
 Views = Annotated[str, option(metavar="V,W", help="Views of the model to use, others may be missing.")]
 _NONE = "A number that stands for none, made NaN; none: keep all others that look so, not refuse them."
 Missing = Annotated[list[str] | None, option(metavar="-9999", help=_NONE)]
+_UNITS = "A column's units, in place of those that files say; none: no units. May be given several times."
 _RENAME = "Columns that are called otherwise than the model's: OLD=NEW, with the model's name last."
 Rename = Annotated[str, option(metavar="OLD=NEW,...", help=_RENAME)]
 Bands = Annotated[str, option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.")]
+Units = Annotated[list[str] | None, option(metavar="NAME=UNITS", help=_UNITS)]
 UnknownZero = Annotated[bool, typer.Option("--unknown-zero", help="What is no category counts as none; else refused.")]
 Pooled = Annotated[bool, typer.Option("--pooled", help="R2 of all outputs together; else by the kernel.")]
 Mean = Annotated[bool, typer.Option("--mean", help="R2 as the mean of the outputs'; else by the kernel.")]
@@ -255,6 +257,19 @@ def further(option: str, given: Sequence[str]) -> dict[str, list[str]]:
             raise InputError(f"{option} {text}: {name} is there already; name each once")
         arrays[name] = names(option, columns)
     return arrays
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Texts by names, each written NAME=TEXT; InputError for what is written otherwise, or a name given twice."""
+    texts: dict[str, str] = {}
+    for text in given:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise InputError(f"{option} {text}: wanted a name and a text, such as sst=degC or sst=none")
+        if name in texts:
+            raise InputError(f"{option} {text}: {name} is there already; name each once")
+        texts[name] = value
+    return texts
 
 
 def one(option: str, text: str, what: str) -> str | None:

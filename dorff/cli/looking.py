@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from dorff.data import Classes, open_dataset
 from dorff.data.edges import open_graph
 from dorff.data.labels import CLASSES, stored_labels
 from dorff.data.nodes import committed, group_attributes, kept_of, open_array, stored_columns, walk
+from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
 from dorff.manifold.leaves import DONE
@@ -19,6 +21,7 @@ from dorff.passes import PassSpec, leaf_bounds
 from dorff.storage.location import locate
 from dorff.store.receipts import HISTORY
 
+_KEPT: Final[dict[str, Any]] = {"encoding": {}, "missing": [], "column_attributes": {}}
 SHOWN: Final = 20  # lines of history
 
 
@@ -30,13 +33,31 @@ def look(path: Path) -> dict[str, Any]:
     return {"kind": what, "path": str(path), **of(path)}
 
 
-def kept_encoding(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """How a model's, or a data set's, inputs that were no numbers became such; and what stood for no number."""
+@dataclass(frozen=True, kw_only=True)
+class KeptColumns:
+    """What a model or a data set keeps of its columns.
+
+    `encoding` says how inputs that were no numbers became such, `missing` what stood for
+    no number; `column_attributes` is None where it says of none.
+    """
+
+    encoding: dict[str, Any]
+    missing: list[str]
+    column_attributes: ColumnAttributes | None
+
+
+def kept_columns(path: Path) -> KeptColumns:
+    """Return what a model or a data set keeps of its columns."""
     if kind(path) == "model":
-        data = store.load_model(path, posterior=False).info.get("data", {})
-        return dict(data.get("encoding", {})), list(data.get("missing", ()))
-    attributes = group_attributes(path)
-    return kept_of(attributes, "encoding", {}), kept_of(attributes, "missing", [])
+        kept = store.load_model(path, posterior=False).info.get("data", {})
+    else:
+        attributes = group_attributes(path)
+        kept = {name: kept_of(attributes, name, empty) for name, empty in _KEPT.items()}
+    return KeptColumns(
+        encoding=dict(kept.get("encoding", {})),
+        missing=list(kept.get("missing", ())),
+        column_attributes=kept.get("column_attributes") or None,
+    )
 
 
 def kind(path: Path) -> str:

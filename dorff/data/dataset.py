@@ -14,7 +14,7 @@ from dorff.data.array_files import FloatArray, row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
 from dorff.data.layout import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
-from dorff.data.units import ColumnAttributes
+from dorff.data.units import ColumnAttributes, Conversions
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
@@ -133,6 +133,7 @@ class Dataset:
     were asked for. `labelled` is a column of 0 and 1: Y is NaN in rows of 0, whatever their targets are. `reads`
     counts the rows read through this object. `encoding` is `encoding.to_attributes` of inputs that were no numbers,
     `column_attributes` the CF attributes of inputs and targets by column (`units.ATTRIBUTES`), {} where there are none,
+    `conversions` how numbers come in other units than they are stored in (`converted`),
     `missing` what stood for no number, and `unusable` how many rows had NaN or infinity as they came.
 
     Rows have the numbers first..n-1: those before `first` are gone (`trim`) or left out (`window`), and never read."""
@@ -154,6 +155,7 @@ class Dataset:
     labelled: Column | None = None
     encoding: Attributes = field(default_factory=dict, compare=False, repr=False)
     column_attributes: ColumnAttributes = field(default_factory=dict, compare=False, repr=False)
+    conversions: Conversions = field(default_factory=Conversions, compare=False, repr=False)
     missing: tuple[str, ...] = field(default=(), compare=False, repr=False)
     unusable: int = field(default=0, compare=False, repr=False)
     reads: Reads = field(default_factory=Reads, compare=False, repr=False)
@@ -185,11 +187,11 @@ class Dataset:
         that is missing or damaged; a row that is neither labelled nor not (see `labelled_rows`). In a store of others
         without checksums flipped bytes may go unnoticed."""
         self._check_rows(start, stop)
-        X = self._read_arrays(self.inputs, start, stop)
+        X = self._read_arrays(self.inputs, start, stop, self.input_columns)
         self.reads.rows += stop - start
         if self.coding is not None:
             return X, self.coding.one_hot(self.codes(start, stop))
-        Y = self._read_arrays(self.targets, start, stop)
+        Y = self._read_arrays(self.targets, start, stop, self.target_columns)
         if (labelled := self.labelled_rows(start, stop)) is not None:
             Y[~labelled] = np.nan
         return X, Y
@@ -227,6 +229,16 @@ class Dataset:
     def inputs_only(self) -> "Dataset":
         """The same rows, with the same numbers and cuts, of inputs alone: q is 0."""
         return replace(self, targets=(), q=0, target_columns=(), coding=None, weights=None, groups=None, labelled=None)
+
+    def converted(self, wanted: ColumnAttributes) -> "Dataset":
+        """Return the same rows in other units: each column in those of the attributes that are `wanted` of it.
+
+        InputError where units cannot be converted. Columns that `wanted` does not have stay as they are.
+        """
+        conversions = Conversions()
+        for column, attributes in wanted.items():
+            conversions.add(column, self.column_attributes.get(column, {}), attributes, self.path)
+        return replace(self, conversions=conversions)
 
     def counted(self) -> "Dataset":
         """The same data set with a count of reads of its own."""
@@ -306,7 +318,12 @@ class Dataset:
         named = {"inputs": list(self.inputs), "targets": list(self.targets), "arrays": arrays}
         sizes = {name: getattr(self, name) for name in ("shard_rows", "unit_rows", "d", "q")}
         labels = {} if self.labels is None else {"labels": list(self.labels)}
-        return named | sizes | labels | {key: [one.array, one.place] for key, one in self._columns.items()}
+        units = {} if self.conversions.by_column == {} else {"conversions": repr(self.conversions.by_column)}
+        for column in (*self.input_columns, *self.target_columns):
+            attributes = self.column_attributes.get(column, {})
+            if "units" in attributes:
+                units[f"units of {column}"] = f"{attributes['units']} {attributes.get('calendar', '')}"
+        return named | sizes | labels | units | {key: [one.array, one.place] for key, one in self._columns.items()}
 
     def _check_rows(self, start: int, stop: int) -> None:
         if not self.first <= start <= stop <= self.n:
@@ -315,12 +332,17 @@ class Dataset:
     def _open(self, name: str) -> StoredArray:
         return open_array(locate(self.path), name, text=self.coding is not None and name in self.targets)
 
-    def _read_arrays(self, names: tuple[str, ...], start: int, stop: int) -> FloatArray:
+    def _read_arrays(self, names: tuple[str, ...], start: int, stop: int, column_names: tuple[str, ...]) -> FloatArray:
+        """Return rows of arrays side by side, in the units that are wanted of their columns."""
         arrays = [self._open(name) for name in names]
         out, column = np.empty((stop - start, sum(stored.columns for stored in arrays))), 0
         for stored in arrays:
             self._read_array(stored, start, stop, out[:, column : column + stored.columns])
             column += stored.columns
+        for place, name in enumerate(column_names):
+            if name in self.conversions.by_column:
+                conversion = self.conversions.by_column[name]
+                out[:, place] = conversion.convert(out[:, place], f"{self.path}: column {name!r}")
         return out
 
     def stored_labels(self, start: int, stop: int) -> npt.NDArray[Any]:

@@ -19,6 +19,7 @@ from dorff.data.units import (
     ColumnAttributes,
     Conversions,
     TimeUnits,
+    text_attributes,
     time_units,
 )
 from dorff.errors import InputError
@@ -189,6 +190,13 @@ def time_encoding(name: str, attributes: Mapping[str, str]) -> Encoding:
     calendar = attributes.get("calendar", "")
     usual = calendar.lower() in USUAL_CALENDARS
     return Encoding(name, "time", (attributes["units"],) if usual else (attributes["units"], calendar))
+
+
+def with_encoded_times(attributes: ColumnAttributes, encoding: Any, where: object) -> ColumnAttributes:
+    """Return the attributes of columns, with the units of those that an encoding says are times."""
+    encodings = from_attributes(encoding, where)
+    times = {name: one.attributes for name, one in encodings.items() if one.kind == "time"}
+    return {name: text_attributes(attributes.get(name, {})) | times.get(name, {}) for name in {**attributes, **times}}
 
 
 def stated_attributes(reader: Reader, column: str, stated: Mapping[str, str]) -> dict[str, str]:

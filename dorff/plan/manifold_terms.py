@@ -127,7 +127,14 @@ def _unlabelled(job: Job, dataset: Dataset) -> list[Dataset]:
     if more.d != dataset.d or not more.rows:
         problem = f"{more.path} has {more.rows} rows of {more.d} inputs, but {dataset.path} has {dataset.d} inputs"
         raise InputError(f"data.unlabelled: {problem}; name rows of the same arrays")
-    return [more]
+    wanted = {
+        column: dataset.column_attributes.get(name, {})
+        for column, name in zip(more.input_columns, dataset.input_columns, strict=True)
+    }
+    try:
+        return [more.converted(wanted)]
+    except InputError as error:
+        raise InputError(f"data.unlabelled: {error}") from error
 
 
 def of_views(manifold: Manifold, kernel: kernels.OperatorKernel) -> tuple[Places, FloatArray | None]:

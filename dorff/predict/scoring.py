@@ -17,7 +17,17 @@ from dorff.model import Calibration, Model, Views
 from dorff.model.losses import Quantiles
 from dorff.predict.columns import fitted_targets, model_inputs
 from dorff.predict.renaming import Renaming
-from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, expected, labels_of
+from dorff.predict.shared import (
+    ModelInputs,
+    Notice,
+    cached_model,
+    check_inputs,
+    check_uncertain,
+    expected,
+    in_model_units,
+    labels_of,
+    tell_conversions,
+)
 from dorff.solvers import R2, Spread, row_sums
 from dorff.store import content, load_model, resolve_model
 
@@ -78,7 +88,7 @@ def score(
     model: Path, store: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
     targets: str | Sequence[str] | None = None, coverage: Sequence[float] = (), views: Sequence[str] | None = None,
     r2_of: R2 | None = None, weights: str | None = None, labelled: str | None = None,
-    renaming: Renaming | None = None, progress: Progress | None = None,
+    renaming: Renaming | None = None, progress: Progress | None = None, notice: Notice | None = None,
 ) -> Scores:  # fmt: skip
     """Scores of the model on the rows of the Zarr group `store`, read once, block by block.
 
@@ -89,7 +99,8 @@ def score(
     compares it with models of other kernels. Rows count by the column `weights` where the data set has it: that of the
     model's job (`data.weights`) if None; "" counts each once; so `labelled`. `renaming` has the model's names of
     columns that are called otherwise in `store`. Rows of NaN or infinity, and those without a label by
-    the job's `data.labelled`, are left out where the model was fitted so. Raises InputError where inputs or targets
+    the job's `data.labelled`, are left out where the model was fitted so. Inputs and targets in other units than the
+    model's are converted; `notice` is called with a sentence that says so. Raises InputError where inputs or targets
     are not the model's, it has no posterior for `coverage`, or `nan: refuse` and a row holds NaN or infinity."""
     version, levels = resolve_model(model), tuple(coverage)
     fitted = load_model(version, posterior=bool(levels))
@@ -108,6 +119,8 @@ def score(
     known = [*model_inputs(fitted), *fitted_targets(fitted)]
     dataset = (renaming or Renaming()).dataset(dataset, known)
     check_inputs(fitted, dataset, sight)
+    dataset = in_model_units(fitted, dataset, sight)
+    tell_conversions(dataset, notice)
     expected = fitted.p if fitted.observe is None else len(fitted.observe)
     if dataset.q != expected:
         seen = "predicts" if fitted.observe is None else "was fitted to observations C f,"

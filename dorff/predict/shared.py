@@ -1,7 +1,7 @@
 """What predicting and scoring have in common: the published model, its labels, its inputs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +10,15 @@ import numpy as np
 import psutil
 
 from dorff.data import Dataset, Label
+from dorff.data.encoding import with_encoded_times
+from dorff.data.units import ColumnAttributes, conversion_notices
 from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels import FloatArray, MultiView
 from dorff.model import Calibration, Model, evaluation_bytes
 from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
 from dorff.store import load_model, model_arrays
+
+Notice = Callable[[str], None]
 
 
 def labels_of(model: Model) -> tuple[Label, ...] | None:
@@ -112,6 +116,35 @@ def expected(model: Model, X: FloatArray, views: Sequence[int] | None = None) ->
     return model.loss.outcome(model.observed(model.predict(X, views=views)))
 
 
+def in_model_units(model: Model, dataset: Dataset, sight: ModelInputs) -> Dataset:
+    """Return the data with inputs, and targets that are numbers, in the units that the model was fitted in.
+
+    InputError where they cannot be converted. Columns go by their place, as they do for the model.
+    """
+    data = model.info.get("data", {})
+    kept = with_encoded_times(data.get("column_attributes", {}), data.get("encoding", {}), dataset.path)
+    own = with_encoded_times(dataset.column_attributes, dataset.encoding, dataset.path)
+    inputs, columns = list(data.get("inputs", ())), sight.columns
+    if columns is not None and inputs:
+        inputs = [inputs[column] for column in columns]
+    targets = [] if dataset.labels is not None else list(dataset.target_columns)
+    # Of C f the model's own outputs are none of the targets.
+    fitted = targets if model.observe is not None else data.get("fitted", data.get("targets", ()))
+    wanted: ColumnAttributes = {}
+    for given, names in ((list(dataset.input_columns), inputs), (targets, fitted)):
+        known = names if len(names) == len(given) else given
+        wanted |= {column: kept.get(name, {}) for column, name in zip(given, known, strict=True)}
+    wanted = {column: attributes for column, attributes in wanted.items() if not column.startswith("=")}
+    return replace(dataset, column_attributes=own).converted(wanted)
+
+
+def tell_conversions(dataset: Dataset, notice: Notice | None) -> None:
+    """Call `notice` with sentences about the units that a data set's columns are converted to."""
+    for sentence in conversion_notices([dataset.conversions]):
+        if notice is not None:
+            notice(sentence)
+
+
 def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
     """InputError where the data's inputs are not the model's, or not those of the views."""
     names, columns = model.info.get("data", {}).get("inputs"), sight.columns
@@ -122,7 +155,8 @@ def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
         problem = f"{dataset.path}: its inputs are {', '.join(given)}, but the model was fitted to {', '.join(names)}"
         raise InputError(f"{problem}; give them in that order")
     for name, each in model.info.get("data", {}).get("encoding", {}).items():
-        if dataset.encoding.get(name, each) != each:
+        given = dataset.encoding.get(name, each)
+        if given != each and not ("time" in given and "time" in each):  # times are converted
             remedy = "ingest it again, with --like and the model"
             raise InputError(f"{dataset.path}: its input {name} is encoded otherwise than the model's; {remedy}")
     d = model.d if columns is None else len(columns)

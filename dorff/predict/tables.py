@@ -24,7 +24,7 @@ from dorff.model import Model
 from dorff.predict.columns import OutputColumn, duplicates, fitted_targets, model_inputs, output_columns
 from dorff.predict.netcdf import write_netcdf
 from dorff.predict.renaming import Renaming
-from dorff.predict.shared import ModelInputs, labels_of
+from dorff.predict.shared import ModelInputs, Notice, labels_of
 from dorff.predict.writing import Uncertainty, check_free
 from dorff.spec.registry import READERS
 from dorff.storage.files import sync_directory
@@ -39,11 +39,14 @@ KEYS: Final = ("weights", "labelled")  # columns beside inputs and targets that 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
     """How the columns of a table are understood: numbers that stand for none, categories that the model does not know,
-    and columns that are called otherwise than the model's."""
+    columns that are called otherwise than the model's, and units of columns in place of what the table says. `notice`
+    is called with sentences about units that are converted."""
 
     missing: Sequence[str] = ()
     unknown_zero: bool = False
     renaming: Renaming = field(default_factory=Renaming)
+    units: Mapping[str, str] = field(default_factory=dict)
+    notice: Notice | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +163,8 @@ def _ingest_like(
         column_attributes=None if kept is None else {renaming.to_table(name): each for name, each in kept.items()},
         missing=[*data.get("missing", ()), *options.missing],
         unknown_zero=options.unknown_zero,
+        units=options.units,
+        notice=options.notice,
         **columns,
     )
 
@@ -168,8 +173,8 @@ def check_options(given: Path, options: TableOptions, *, table: bool, named: boo
     """Raise InputError where arrays, or views, are named of a file, or options of files given of a data set."""
     if table and named:
         raise InputError(f"{given}: is a file, ingest it for --inputs and --views; leave these out")
-    if not table and (options.missing or options.unknown_zero):
-        raise InputError(f"{given}: is no file; leave --missing and --unknown-zero out")
+    if not table and (options.missing or options.unknown_zero or options.units):
+        raise InputError(f"{given}: is no file; leave --missing, --unknown-zero and --units out")
 
 
 def is_table(path: Path, model: Model, arrays: Sequence[str] = ()) -> bool:

@@ -20,7 +20,17 @@ from dorff.model import Model
 from dorff.model.calibration import check_level
 from dorff.predict.columns import model_inputs, output_columns, percent
 from dorff.predict.renaming import Renaming
-from dorff.predict.shared import ModelInputs, cached_model, check_inputs, check_uncertain, labels_of, outcome
+from dorff.predict.shared import (
+    ModelInputs,
+    Notice,
+    cached_model,
+    check_inputs,
+    check_uncertain,
+    in_model_units,
+    labels_of,
+    outcome,
+    tell_conversions,
+)
 from dorff.spec.registry import Config
 from dorff.storage.files import rmtree, sync_directory
 from dorff.storage.location import locate
@@ -105,7 +115,7 @@ class Writing:
 def predict(
     model: Path, store: Path, out: Path, *, engine: Engine, inputs: str | Sequence[str] | None = None,
     uncertainty: Uncertainty | None = None, views: Sequence[str] | None = None, renaming: Renaming | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = None, notice: Notice | None = None,
 ) -> int:  # fmt: skip
     """Write `y` (n, p), the model's values at the inputs of the Zarr group `store`, into a new group `out`.
 
@@ -122,8 +132,10 @@ def predict(
     an interruption goes on with the shards that are missing. Rows keep their numbers: those before the first of
     `store` are not in `out` either. Rows whose inputs are not finite get NaN; the attribute `dorff.nan_rows` says how
     many they are, `dorff.repeating_rows` how many lie beyond the model's `ends`, if any. Returns the number of rows.
-    Raises InputError where `out` is there already, the inputs are not the model's, or it has no posterior for what is
-    asked; LeaseError where another run is writing `out`, or took over while this one was paused."""
+    Inputs in other units than the model's are converted; `notice` is called with a sentence that says so.
+    Raises InputError where `out` is there already, the inputs are not the model's or cannot be converted to its units,
+    or it has no posterior for what is asked; LeaseError where another run is writing `out`, or took over while this one
+    was paused."""
     check_free(out)
     asked = Uncertainty() if uncertainty is None else uncertainty
     version = resolve_model(model)
@@ -132,6 +144,8 @@ def predict(
     dataset = open_dataset(str(store), inputs=sight.arrays, targets=None)
     dataset = (renaming or Renaming()).dataset(dataset, model_inputs(fitted))
     _check(fitted, version, dataset, sight, asked)
+    dataset = in_model_units(fitted, dataset, sight)
+    tell_conversions(dataset, notice)
     shard, unit = shard_and_unit_rows(0, fitted.p, -(-SMALLEST_SHARD // dataset.shard_rows) * dataset.shard_rows)
     classes = {} if labels_of(fitted) is None else {"classes": ArrayLayout(1, shard, unit, "int32")}
     arrays = {"y": ArrayLayout(fitted.p, shard, unit)} | classes
