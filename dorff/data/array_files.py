@@ -27,6 +27,7 @@ FloatArray = npt.NDArray[np.float64]
 Region = tuple[tuple[int, int], ...]  # for each dimension the first index and the one past the last
 Coordinates = tuple[int, ...]
 _CRC_BYTES: Final = 4
+MOST_INNER: Final = 2**22  # chunks of a shard: its index is read as a whole
 
 
 @dataclass(frozen=True)
@@ -177,9 +178,13 @@ def _shard_index(array: zarr.Array[Any], what: str) -> ShardIndex | None:
     if not plain or not isinstance(order, BytesCodec):
         problem = "its shards are nested or wrapped in further codecs, so absent chunks cannot be told"
         raise InputError(f"{what}: {problem}; rewrite it with plain shards.")
+    shape = tuple(s // c for s, c in zip(array.shards or array.chunks, sharding.chunk_shape, strict=True))
+    if math.prod(shape) > MOST_INNER:
+        problem = f"a shard has {math.prod(shape):,} chunks, and {MOST_INNER:,} at most can be looked up"
+        raise InputError(f"{what}: {problem}; write it again, with larger chunks.")
     return ShardIndex(
         inner=tuple(sharding.chunk_shape),
-        counts=tuple(s // c for s, c in zip(array.shards or array.chunks, sharding.chunk_shape, strict=True)),
+        counts=shape,
         at_end=sharding.index_location.value == "end",
         checked=bool(checks),
         dtype=f"{_endian(order)}u8",

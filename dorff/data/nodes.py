@@ -13,6 +13,7 @@ import numpy.typing as npt
 import zarr
 
 from dorff.data.array_files import ArrayFiles, Fault, PlainShards, row_region
+from dorff.data.codecs import bounded
 from dorff.data.layout import METADATA, Attributes, columns_of, has_seal, lost_seal, read_json, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Packing
 from dorff.data.units import ColumnAttributes, text_attributes
@@ -257,9 +258,10 @@ def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
     if v3:
         read_json(directory / "zarr.json")
     try:
-        return zarr.open_array(locate(directory).zarr(read_only=True), mode="r", zarr_format=3 if v3 else 2)
+        array = zarr.open_array(locate(directory).zarr(read_only=True), mode="r", zarr_format=3 if v3 else 2)
     except Exception as error:
         if transient(error):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{what}: its metadata cannot be understood ({reason}); restore or rewrite it.") from error
+    return bounded(array, what)

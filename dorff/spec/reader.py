@@ -27,8 +27,13 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 MOST_BYTES: Final = 2**25  # of a job file with such a matrix
 
 
+#: Numbers of YAML 1.1 that are text, or other numbers, to YAML 1.2: 12:30:45 has base 60, 010 is 8. They are refused.
+_OLD: Final = re.compile(r"[-+]?(?:\d[\d_]*(?::[\d_]+)+(?:\.[\d_]*)?|0[\d_]+)$")
+_OLD_TAG: Final = "tag:yaml.org,2002:old"
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but 1e-6 is a number and no key may come twice."""
+    """YAML 1.1 as PyYAML reads it, but 1e-6 is a number, no key may come twice, and no number has base 60 or 8."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -40,7 +45,16 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
+    def refuse_number(self, node: yaml.ScalarNode) -> Any:
+        came = f"{show(node.value)} is one number to YAML 1.1, and text or another to YAML 1.2; write it in quotes"
+        raise yaml.constructor.ConstructorError(problem=came, problem_mark=node.start_mark)
+
+    def construct_number(self, node: yaml.ScalarNode) -> float:
+        return self.refuse_number(node) if _OLD.match(node.value) else self.construct_yaml_float(node)
+
     def construct_whole_number(self, node: yaml.ScalarNode) -> int:
+        if _OLD.match(node.value):
+            self.refuse_number(node)
         if (number := self.construct_yaml_int(node)).bit_length() > 63:
             problem = "a whole number of more than 63 bits"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
@@ -71,6 +85,12 @@ def _count(node: yaml.Node, counts: dict[yaml.Node, int | None]) -> int:
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole_number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
+_Loader.add_constructor(_OLD_TAG, _Loader.refuse_number)
+_Loader.yaml_implicit_resolvers = {  # the first that matches wins
+    first: [*([(_OLD_TAG, _OLD)] if first in "-+0123456789" else []), *others]
+    for first, others in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
