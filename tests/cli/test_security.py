@@ -149,9 +149,9 @@ JOBS = {
     "deep inside": f"data: {{store: {deep(600)}}}", "deep keys": "a: " + "{a: " * 600 + "}" * 600,
     "a number of many digits": f"features: {{count: {'9' * 100_000}}}", "infinite": "features: {count: .inf}",
     "not a number": "solve: {ridge: .nan}", "a date": "state: 2024-99-99", "a set": "data: !!set {a, b}",
-    "base 60": "cluster: {walltime: 12:30:45}", "many of base 60": f"state: 1{':1' * 500_000}",
-    "a fraction of base 60": "solve: {ridge: 1:30.5}", "said to be of base 60": f"state: !!int 1{':1' * 100_000}",
-    "said to be a fraction": f"state: !!float 1{':1' * 100_000}", "base 8": "features: {count: 0100}",
+    "base 60": "cluster: {walltime: 12:30:45}", "many of base 60": f"state: 1{':1' * 5_000}",
+    "a fraction of base 60": "solve: {ridge: 1:30.5}", "said to be of base 60": f"state: !!int 1{':1' * 5_000}",
+    "said to be a fraction": f"state: !!float 1{':1' * 5_000}", "base 8": "features: {count: 0100}",
     "said to be of base 8": "features: {count: !!int '0100'}", "a key of base 60": "{1:30: a}",
     "bytes": "state: !!binary aGVsbG8=", "a list of keys": "? [1, 2]\n: 3",
 }  # fmt: skip
