@@ -240,6 +240,7 @@ def inspect(
 
 command()(fitting.prune)
 command()(fitting.trim)
+command()(fitting.drop)
 command()(fitting.credentials)
 
 

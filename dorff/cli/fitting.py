@@ -22,6 +22,8 @@ _FOR = "Print a `cluster:` that would do: slurm or kubernetes."
 _PATHS = "Files of rows, and the data set to make of them."
 _LIKE = "Encode as this model's (or data set's) are; --missing too."
 _ABSENT = "Chunks of a Zarr source that are not there: refuse them, or fill, by the array's fill value."
+_REPLACE = "Drop rows with the key of a row that is added."
+_KEY = "Columns that identify a row (default: the inputs); the data set remembers them."
 _ALSO = "One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0."
 
 
@@ -41,7 +43,9 @@ def ingest(
     unknown_zero: options.UnknownZero = False,
     absent_chunks: Annotated[Literal["refuse", "fill"], option(help=_ABSENT)] = "refuse",
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Add sources whose content is there already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Add sources, and rows, that are there already.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help=_REPLACE)] = False,
+    key: Annotated[str, option(metavar="A,B", help=_KEY)] = "",
     shard_rows: Annotated[int | None, option(metavar="N", help="Rows of a shard; fitting ones if left out.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -59,6 +63,7 @@ def ingest(
     --also, --missing and --ordered may be given several times. A source whose content is in the data set already,
     under any name, is refused with exit code 3: a job run again after it was killed never adds its rows twice."""
     from dorff.data import ingest as run
+    from dorff.data.deliveries import read_sources
     from dorff.data.labels import FILE, stored_labels
     from dorff.data.nodes import group_attributes, kept_of
 
@@ -90,6 +95,10 @@ def ingest(
     result: dict[str, object] = {"rows": rows, "store": out}
     text = f"{out}: {rows:,} rows"
     attributes = group_attributes(options.place(out))
+    records, _ = read_sources(kept_of(attributes, "sources", []), out)
+    delivered = records[-len(sources) :]
+    for name in ("duplicates", "corrected", "replaced"):
+        result[name] = sum(getattr(record, name) for record in delivered)
     if attributes["columns"].get("groups") == [FILE]:
         result["groups"] = FILE
         text += ", each file a group, whose rows folds hold out together (--groups none: no groups)"
@@ -260,6 +269,25 @@ def trim(
     rows = run(store, keep=keep)
     text = f"{store}: {rows:,} rows, {before - rows:,} removed"
     options.show({"rows": rows, "removed": before - rows, "store": str(store)}, text, as_json=as_json)
+
+
+def drop(
+    store: options.Store,
+    source: Annotated[str, option(metavar="SRC", help="A source as it was named, its file name, or its content.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be dropped, and drop nothing.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Take the rows of one source out of a data set, as if they weighed nothing; the others keep their numbers.
+
+    The next fit sums again only the leaves that had some of these rows. `dorff inspect` lists the sources."""
+    from dorff.data import drop as run
+
+    dropped = run(store, source, dry_run=dry_run)
+    record = dropped.source
+    verb = "would be dropped" if dry_run else "dropped"
+    text = f"{store}: {dropped.rows:,} rows of {record.name} {verb}, {dropped.rows_left:,} are left"
+    result = {"store": str(store), "source": record.name, "content": record.content, "dry_run": dry_run}
+    options.show(result | {"dropped": dropped.rows, "rows": dropped.rows_left}, text, as_json=as_json)
 
 
 def credentials(

@@ -4,4 +4,4 @@ from dorff.data.dataset import Dataset, RowBlock, class_counts
 from dorff.data.ingest import ingest
 from dorff.data.labels import Classes, Label
 from dorff.data.layout import ArrayLayout, ShardWriter, shard_and_unit_rows, write_metadata
-from dorff.data.stores import open_dataset, trim, verify
+from dorff.data.stores import drop, open_dataset, trim, verify

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.array_files import FloatArray, row_region
+from dorff.data.deliveries import Runs, mark_rows
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
 from dorff.data.layout import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
@@ -136,7 +137,8 @@ class Dataset:
     `conversions` how numbers come in other units than they are stored in (`converted`),
     `missing` what stood for no number, and `unusable` how many rows had NaN or infinity as they came.
 
-    Rows have the numbers first..n-1: those before `first` are gone (`trim`) or left out (`window`), and never read."""
+    Rows have the numbers first..n-1: those before `first` are gone (`trim`) or left out (`window`), and never read.
+    `dropped` are runs of rows that were taken away (`drop`, or replaced): they weigh nothing, whatever they hold."""
 
     path: str
     inputs: tuple[str, ...]
@@ -153,6 +155,7 @@ class Dataset:
     groups: Column | None = None
     first: int = 0
     labelled: Column | None = None
+    dropped: Runs = ()
     encoding: Attributes = field(default_factory=dict, compare=False, repr=False)
     column_attributes: ColumnAttributes = field(default_factory=dict, compare=False, repr=False)
     conversions: Conversions = field(default_factory=Conversions, compare=False, repr=False)
@@ -204,10 +207,14 @@ class Dataset:
         return RowBlock(np.arange(start, stop), X, Y, weights, groups)
 
     def row_weights(self, start: int, stop: int) -> FloatArray | None:
-        """The weights (stop - start,) of a run of rows; None where all weigh 1. InputError at one below 0."""
-        if self.weights is None:
+        """The weights (stop - start,) of a run of rows, 0 of those dropped; None where all rows weigh 1. InputError at
+        one below 0."""
+        if self.weights is None and not self.dropped:
             return None
-        weights = self._column(self.weights, start, stop).astype(np.float64)
+        dropped = mark_rows(self.dropped, start, stop)
+        if self.weights is None:
+            return np.where(dropped, 0.0, 1.0)
+        weights = np.where(dropped, 0.0, self._column(self.weights, start, stop).astype(np.float64))
         if (weights < 0).any():
             row = int(np.argmax(weights < 0))
             problem = f"row {start + row}, column {self.weights.name}: wanted a weight of at least 0"
@@ -249,6 +256,11 @@ class Dataset:
         self._check_rows(start, self.n)
         return replace(self, first=start)
 
+    @property
+    def rows_dropped(self) -> int:
+        """How many of the rows were dropped."""
+        return sum(max(0, stop - max(start, self.first)) for start, stop in self.dropped)
+
     def codes(self, start: int, stop: int) -> Codes:
         """Each row's place in `labels`, (stop - start,); -1 where it is not labelled. InputError unless classes."""
         coding, values, labelled = self.classes(), self.stored_labels(start, stop), self.labelled_rows(start, stop)
@@ -274,9 +286,12 @@ class Dataset:
         return ((max(start, self.first), min(start + step, self.n)) for start in range(begin, self.n, step))
 
     def stamp(self, start: int, stop: int) -> str:
-        """A fingerprint of the files that hold these rows: their names, sizes and times of change."""
+        """A fingerprint of the files that hold these rows (names, sizes, times of change), and of rows dropped."""
         self._check_rows(start, stop)
         digest = hashlib.blake2b(digest_size=16)
+        for first, end in self.dropped:
+            if first < stop and end > start:
+                digest.update(f"dropped {max(first, start)} {min(end, stop)}\n".encode())
         for name in self.arrays:
             files = self._open(name).files
             keys = [key for _, key in files.files(row_region(files.shape, start, stop))]
@@ -304,6 +319,8 @@ class Dataset:
         # Stored labels, their places and which are none; the labels' own table.
         coded = 0 if self.coding is None else 8 * 8 * self.unit_rows + 256 * self.q
         columns = [self._open(column.array).columns for column in self._columns.values()]
+        if self.dropped:
+            columns.append(0)  # weights of their own
         beside = sum(columns) + 3 * len(columns)  # what a column is picked from, itself, its numbers and keys
         return OPENING_BYTES + working + 8 * self.unit_rows * (self.d + self.q + beside) + coded
 
@@ -384,7 +401,7 @@ def class_counts(dataset: Dataset) -> tuple[float, ...]:
     attributes = group_attributes(path)
     table = stored_labels(attributes, path)
     counts = np.zeros(len(coding.labels) + 1)  # the last: of rows without a label
-    counted = coding.values is None and dataset.weights is None and dataset.labelled is None
+    counted = coding.values is None and not (dataset.weights or dataset.labelled or dataset.dropped)
     if table is not None and counted and committed(path, attributes) == range(dataset.first, dataset.n):
         np.add.at(counts, np.array(coding.places), table.counts)
     else:

@@ -4,7 +4,7 @@ import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +14,19 @@ import numpy as np
 import dorff.data.nodes as nodes
 from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.dataset import Column, Dataset
-from dorff.data.labels import CLASSES, Classes, Coding, distinct, placed, stored_labels, text_of
+from dorff.data.deliveries import (
+    Runs,
+    SourceRecord,
+    find_source,
+    iterate_runs,
+    mark_rows,
+    merge_runs,
+    read_sources,
+)
+from dorff.data.labels import CLASSES, GROUPS, Classes, Coding, distinct, placed, stored_labels, text_of
 from dorff.data.layout import Attributes, columns_of, commit, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
+from dorff.data.readers import open_source
 from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
@@ -88,6 +98,7 @@ def open_dataset(
         column_attributes=column_attributes,
         missing=tuple(nodes.kept_of(attributes, "missing", [])),
         unusable=nodes.kept_of(attributes, "unusable", 0),
+        dropped=merge_runs(nodes.kept_of(attributes, "dropped", [])),
     )
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
 
@@ -262,7 +273,11 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
             first = max(before, (rows - keep) // unit * unit)
             check()
             if first > before:
-                commit(path, {"first": first, **_counts(path, attributes, first)})
+                dropped = merge_runs(nodes.kept_of(attributes, "dropped", []))
+                changes: Attributes = {"dropped": [list(run) for run in dropped if run[1] > first]}
+                if not dropped:
+                    changes = {}
+                commit(path, {"first": first, **changes, **_counts(path, attributes, first)})
             for name, shard in shards.items():
                 chunks = path / name / "c"
                 for entry in list(chunks.iterdir()):
@@ -270,6 +285,103 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
                         rmtree(entry)
                 sync_directory(chunks)
     return rows - first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """What `drop` took away: the source, how many rows, and how many are left."""
+
+    source: SourceRecord
+    rows: int
+    rows_left: int
+
+
+def drop(store: str | os.PathLike[str], source: str, *, dry_run: bool = False) -> Dropped:
+    """Take the rows of one source out of a store that `ingest` made.
+
+    The other rows keep their numbers. The rows stay in their files, but weigh nothing
+    from now on, whatever they hold: the next fit sums again only the leaves that had
+    some of them. One step commits it.
+
+    Parameters
+    ----------
+    store : path
+        The store.
+    source : str
+        The path that the source was ingested from, or the last part of it, or the
+        digest of its content. If several sources have the name, and there is a file
+        now, the one with the file's content is meant.
+    dry_run : bool
+        Change nothing.
+
+    Returns
+    -------
+    Dropped
+
+    Raises
+    ------
+    InputError
+        No store of `ingest`; no such source, or several; its rows were dropped before;
+        no row would be left; another process is writing the store.
+    IncompleteError
+        The disk failed.
+    """
+    path = locate(store).resolve()
+    with reported(path):
+        group_attributes(path)  # before anything is made beside what is no store
+        with staging(path) as (_, check):
+            attributes = group_attributes(path)
+            remedy = "so its sources are not known; leave them out when it is ingested."
+            (first, rows), names = ingested(path, attributes, remedy)
+            check_seals(path, attributes, {name: open_array(path, name) for name in names})
+            records, _ = read_sources(nodes.kept_of(attributes, "sources", []), path)
+            record = find_source(records, source, path, _content_of(source))
+            before = merge_runs(nodes.kept_of(attributes, "dropped", []))
+            after = merge_runs(before, [(max(first, record.first), max(first, record.stop))])
+            left = rows - first - int(mark_rows(after, first, rows).sum())
+            dropped = int(mark_rows(after, first, rows).sum() - mark_rows(before, first, rows).sum())
+            if not left:
+                problem = f"{record.name} has all the rows that are left"
+                raise InputError(f"{path}: {problem}; to be rid of them, remove the store.")
+            if not dry_run:
+                unusable = nodes.kept_of(attributes, "unusable", 0) - _count_unusable(path, names, record, before)
+                sources = [
+                    one if not isinstance(one, Mapping) else _marked(one, record)
+                    for one in attributes["dorff"]["sources"]
+                ]
+                check()
+                changes = {"dropped": [list(run) for run in after], "sources": sources}
+                commit(path, changes | {"unusable": max(0, unusable)})
+    return Dropped(source=record, rows=dropped, rows_left=left)
+
+
+def _marked(attribute: Mapping[str, Any], record: SourceRecord) -> Mapping[str, Any]:
+    """Return a source's attribute, marked as dropped if it is of this record."""
+    if SourceRecord.from_attribute(attribute) != record:
+        return attribute
+    return {**attribute, "dropped": True}
+
+
+def _content_of(source: str) -> str:
+    """Return the digest of a file's content; "" if there is none that can be read."""
+    if not Path(source).exists():
+        return ""
+    reader = open_source(source)
+    for _ in reader.blocks([], reader.columns[:1]):
+        pass
+    return reader.content()
+
+
+def _count_unusable(path: Path, names: Mapping[str, Any], record: SourceRecord, before: Runs) -> int:
+    """Count the rows of a source, not dropped before, that hold NaN or infinity."""
+    columns = [name for name in names if name not in (CLASSES, GROUPS)]
+    dataset = open_dataset(path, inputs=columns, targets=None)
+    runs = ((max(dataset.first, record.first), max(dataset.first, record.stop)),)
+    count = 0
+    for start, stop in iterate_runs(runs, dataset.unit_rows):
+        values = dataset.read(start, stop)[0][~mark_rows(before, start, stop)]
+        count += int(np.count_nonzero(~np.isfinite(values).all(axis=1)))
+    return count
 
 
 def _counts(path: Path, attributes: Attributes, first: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data import Dataset
+from dorff.data.deliveries import mark_rows
 from dorff.errors import IncompleteError
 from dorff.graphs import KNN, Graph
 from dorff.moments import FloatArray, IntArray
@@ -252,11 +253,13 @@ def _cuts(directory: Path, generation: int) -> IntArray:
 
 
 def read_inputs(spec: GraphSpec, dataset: Dataset, start: int, stop: int) -> FloatArray:
-    """X (stop - start, d) of a run of rows. InputError at an input that is not finite, where these are refused."""
-    rows = dataset.block(start, stop)
-    if spec.config["nan"] == "refuse" and not (good := rows.whole()).all():
+    """X (stop - start, d) of a run of rows, NaN in those dropped. InputError at an input that is not finite,
+    where these are refused."""
+    rows, dropped = dataset.block(start, stop), mark_rows(dataset.dropped, start, stop)
+    good = rows.whole() | dropped
+    if spec.config["nan"] == "refuse" and not good.all():
         raise not_finite(dataset, rows, int(np.argmin(good)))
-    return rows.X
+    return np.where(dropped[:, None], np.nan, rows.X) if dropped.any() else rows.X
 
 
 #: Of each row of a run: its place among the run's rows in their file (-1: left out), its partition, its checksum.

@@ -77,7 +77,7 @@ def _check_rows(job: Job, dataset: Dataset, box: FloatArray, ends: FloatArray) -
 
 def told_box(dataset: Dataset) -> FloatArray | None:
     """What the store says of it, where `dorff ingest` has written it."""
-    if dataset.weights is not None:  # rows that weigh nothing may hold anything
+    if dataset.weights is not None or dataset.dropped:  # rows that weigh nothing may hold anything
         return None
     told = group_attributes(locate(dataset.path)).get("dorff", {}).get("ranges", {})
     try:

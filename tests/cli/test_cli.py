@@ -26,7 +26,7 @@ from dorff.errors import DoesNotFitError, GateError, IncompleteError, InputError
 
 COMMANDS = (
     *("demo", "ingest", "verify", "plan", "fit", "tune", "predict", "score", "report", "inspect"),
-    *("prune", "trim", "credentials", "schema", "bench"),
+    *("prune", "trim", "drop", "credentials", "schema", "bench"),
 )
 
 

@@ -1,0 +1,357 @@
+"""Rows that are delivered again: counted, refused, replaced; sources taken out of a store; columns that change."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dorff.data import deliveries, drop, ingest, open_dataset, trim, verify
+from dorff.data.deliveries import KnownRows, digest_rows
+from dorff.errors import InputError
+
+Array = npt.NDArray[Any]
+RNG = np.random.default_rng(0)
+
+
+def write_csv(path: Path, rows: Array, names: str = "x,t,u,v") -> Path:
+    np.savetxt(path, rows, delimiter=",", header=names, comments="", fmt="%.6f")
+    return path
+
+
+def field(rows: Array) -> Array:
+    return np.column_stack([rows, 0.3 * np.sin(rows[:, 1]), 0.3 * np.cos(rows[:, 0])])
+
+
+def points(n: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(0, 6, (n, 2))
+
+
+def night(folder: Path, name: str, rows: Array) -> Path:
+    return write_csv(folder / f"{name}.csv", field(rows))
+
+
+def add(sources: Sequence[Path], store: Path, **options: Any) -> tuple[int, list[str]]:
+    notices: list[str] = []
+    names = {"inputs": ["x", "t"], "targets": ["u", "v"]}
+    n = ingest(sources, store, **names, append=store.exists(), notice=notices.append, **options)
+    return n, notices
+
+
+def recorded(store: Path) -> list[dict[str, Any]]:
+    return list(zarr.open_group(store, mode="r").attrs["dorff"]["sources"])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two nights of 60 rows each."""
+    path = tmp_path / "s.zarr"
+    add([night(tmp_path, "n1", points(60, 1)), night(tmp_path, "n2", points(60, 2))], path)
+    return path
+
+
+def later(tmp_path: Path, corrected: int = 10, more: int = 5, kept: int = 60) -> Path:
+    """The second night again: rows corrected, and more of them."""
+    rows = field(points(60, 2))[:kept]
+    rows[:corrected, 2:] += 0.01
+    return write_csv(tmp_path / "late.csv", np.vstack([rows, field(points(more, 3))]))
+
+
+def test_a_source_delivered_again_is_refused_with_its_counts(store: Path, tmp_path: Path) -> None:
+    before = store.joinpath("zarr.json").read_bytes()
+    with pytest.raises(InputError, match=r"late\.csv: 50 of 65 rows .* 10 have the inputs.*--replace"):
+        add([later(tmp_path)], store)
+    assert store.joinpath("zarr.json").read_bytes() == before and not verify(store)
+
+
+def test_again_takes_both(store: Path, tmp_path: Path) -> None:
+    n, notices = add([later(tmp_path)], store, again=True)
+    assert n == 185 and "50 of 65" in notices[0]
+    assert recorded(store)[-1]["duplicates"] == 50 and recorded(store)[-1]["corrected"] == 10
+
+
+def test_replace_drops_the_rows_that_were_there(store: Path, tmp_path: Path) -> None:
+    n, notices = add([later(tmp_path)], store, replace_known=True)
+    dataset = open_dataset(store)
+    assert n == 185 and dataset.dropped == ((60, 120),) and recorded(store)[-1]["replaced"] == 60
+    assert any("60 rows" in notice for notice in notices)
+    left = dataset.block(0, n).weighty()
+    assert len(left) == 125 and np.array_equal(left.numbers, [*range(60), *range(120, 185)])
+
+
+def test_a_few_known_rows_are_said_and_taken(store: Path, tmp_path: Path) -> None:
+    n, notices = add([later(tmp_path, corrected=0, more=60, kept=12)], store)
+    assert n == 192 and "12 of 72" in notices[0]
+
+
+def test_dropped_rows_are_not_there_any_more(store: Path, tmp_path: Path) -> None:
+    drop(store, "n2.csv")
+    n, notices = add([tmp_path / "n2.csv"], store)  # the very file
+    assert n == 180 and not notices
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_are_compared_as_they_are_stored(dtype: str, tmp_path: Path) -> None:
+    """The digits that float32 does not keep are not in the store either; -0 is 0, and NaN is NaN."""
+    rows = field(points(40)).astype(dtype)
+    rows[0] = [-0.0, 1, np.nan, 2]
+    np.save(tmp_path / "a.npy", rows)
+    rows[0, 0] = 0.0
+    np.save(tmp_path / "b.npy", np.vstack([rows, field(points(40, 5)).astype(dtype)]).astype("float64"))
+    store, names = tmp_path / "s.zarr", {"inputs": ["c0", "c1"], "targets": ["c2", "c3"]}
+    ingest([tmp_path / "a.npy", tmp_path / "b.npy"], store, **names, again=True)
+    assert recorded(store)[-1]["duplicates"] == 40
+
+
+def test_sources_of_one_call_are_compared_too(tmp_path: Path) -> None:
+    first, second = night(tmp_path, "n1", points(60, 1)), night(tmp_path, "n2", points(60, 2))
+    with pytest.raises(InputError, match="late"):
+        add([first, second, later(tmp_path)], tmp_path / "s.zarr")
+    n, _ = add([first, second, later(tmp_path)], tmp_path / "s.zarr", replace_known=True)
+    assert n == 185 and open_dataset(tmp_path / "s.zarr").dropped == ((60, 120),)
+
+
+class TestKeys:
+    """What identifies a row."""
+
+    def stations(self, path: Path, seed: int, hours: range) -> Path:
+        """Three stations that stay where they are; the hour is no input, but in a further array."""
+        rng = np.random.default_rng(seed)
+        place = np.tile([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], (len(hours), 1))
+        rows = np.column_stack([place, rng.normal(size=(len(place), 2)), np.repeat(list(hours), 3)])
+        return write_csv(path, rows, "x,t,u,v,hour")
+
+    def options(self) -> dict[str, Any]:
+        return {"also": {"hours": "hour"}}
+
+    def test_repeated_measurements_are_no_corrections(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        add([self.stations(tmp_path / "a.csv", 1, range(20))], store, **self.options())
+        n, notices = add([self.stations(tmp_path / "b.csv", 2, range(20, 40))], store, **self.options())
+        assert n == 120 and not notices
+
+    def test_they_cannot_be_replaced_by_their_inputs(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        add([self.stations(tmp_path / "a.csv", 1, range(20))], store, **self.options())
+        again = self.stations(tmp_path / "b.csv", 1, range(21))
+        with pytest.raises(InputError, match="--key"):
+            add([again], store, replace_known=True, **self.options())
+
+    def test_a_key_is_remembered(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        key = {"key": ["x", "t", "hour"]}
+        add([self.stations(tmp_path / "a.csv", 1, range(20))], store, **self.options(), **key)
+        corrected = self.stations(tmp_path / "b.csv", 2, range(15, 25))
+        n, _ = add([corrected], store, replace_known=True, **self.options())
+        assert open_dataset(store).dropped == ((45, 60),) and n == 90
+
+    def test_a_key_of_no_column_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"--key.*'id'"):
+            add([night(tmp_path, "a", points(9))], tmp_path / "s.zarr", key=["id"])
+        assert not (tmp_path / "s.zarr").exists()
+
+    def test_groups_are_part_of_what_identifies_a_row(self, tmp_path: Path) -> None:
+        """Two drifters may be at one place; so may one at two rows of another group."""
+        rows, store = points(30), tmp_path / "s.zarr"
+        for number, name in enumerate("ab"):
+            path = tmp_path / f"{name}.csv"
+            write_csv(
+                path, np.column_stack([field(rows) + np.array([0, 0, number, 0]), np.full(30, number)]), "x,t,u,v,id"
+            )
+            _, notices = add([path], store, groups="id")
+            assert not notices
+
+    def test_encoded_columns_are_keys(self, tmp_path: Path) -> None:
+        store, names = tmp_path / "s.zarr", {"inputs": ["when", "site"], "targets": ["u"]}
+        rows = [f"2024-01-0{1 + i // 12}T{i % 12:02}:00:00,{'ab'[i % 2]}" for i in range(24)]
+        for number in range(2):
+            text = "".join(f"{row},{number + i}\n" for i, row in enumerate(rows))
+            (tmp_path / f"{number}.csv").write_text("when,site,u\n" + text)
+        ingest([tmp_path / "0.csv"], store, **names, key=["when", "site"])
+        ingest([tmp_path / "1.csv"], store, **names, append=True, replace_known=True)
+        assert open_dataset(store).dropped == ((0, 24),)
+
+
+def test_equal_rows_are_ordinary_where_a_source_repeats_them(tmp_path: Path) -> None:
+    """Tables of few categories have few different rows: a later one has most of them too."""
+    rng, store = np.random.default_rng(0), tmp_path / "s.zarr"
+    for number in range(2):
+        path = write_csv(tmp_path / f"{number}.csv", rng.integers(0, 2, (200, 4)).astype(float))
+        n, notices = add([path], store)
+    assert n == 400 and "200 of 200" in notices[0]
+
+
+def test_stores_of_before_are_compared_by_all_their_rows(store: Path, tmp_path: Path) -> None:
+    """Their sources are named by contents alone."""
+    group = zarr.open_group(store, mode="r+")
+    own = dict(group.attrs["dorff"])
+    own["sources"] = [one["content"] for one in own["sources"]]
+    own.pop("crc32"), own.pop("source_columns")
+    group.attrs["dorff"] = own
+    for name in ("x", "y"):
+        attributes = json.loads((store / name / "zarr.json").read_text())
+        attributes["attributes"] = {}
+        (store / name / "zarr.json").write_text(json.dumps(attributes))
+    with pytest.raises(InputError, match="50 of 65"):
+        add([later(tmp_path)], store)
+    with pytest.raises(InputError, match="rows would be there twice"):
+        add([tmp_path / "n2.csv"], store)
+    with pytest.raises(InputError, match="no record"):
+        drop(store, "n2.csv")
+
+
+def test_only_sources_whose_inputs_overlap_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nights lie apart in time: a delivery is compared with its own night alone."""
+    store, offered = tmp_path / "s.zarr", list[int]()
+    for number in range(3):
+        add([night(tmp_path, f"n{number}", points(50, number) + np.array([0, 10 * number]))], store)
+    offer = KnownRows.offer
+
+    def record(known: KnownRows, numbers: Array, *digests: Array) -> None:
+        offered.extend(numbers)
+        offer(known, numbers, *digests)
+
+    monkeypatch.setattr(KnownRows, "offer", record)
+    rows = np.vstack([points(50, 1) + np.array([0, 10]), [[1, 11]]])
+    with pytest.raises(InputError, match=r"again\.csv: 50 of 51"):
+        add([night(tmp_path, "again", rows)], store)
+    assert offered == [*range(50, 100)]
+
+
+class TestDrop:
+    def test_a_source_is_found_by_name_path_and_content(self, store: Path, tmp_path: Path) -> None:
+        content = recorded(store)[0]["content"]
+        for name in ("n1.csv", str(tmp_path / "n1.csv"), content):
+            dropped = drop(store, name, dry_run=True)
+            assert (dropped.rows, dropped.rows_left, dropped.source.first) == (60, 60, 0)
+        assert not open_dataset(store).dropped
+
+    def test_rows_keep_their_numbers(self, store: Path) -> None:
+        assert drop(store, "n1.csv").rows == 60
+        dataset = open_dataset(store)
+        assert dataset.rows == 120 and dataset.rows_dropped == 60 and not verify(store)
+        assert np.array_equal(dataset.block(0, 120).weighty().numbers, range(60, 120))
+
+    @pytest.mark.parametrize("name", ["n3.csv", "n1", "elsewhere/n9.csv"])
+    def test_no_such_source(self, store: Path, name: str) -> None:
+        with pytest.raises(InputError, match=r"n1\.csv"):
+            drop(store, name)
+
+    def test_not_twice_and_not_all(self, store: Path) -> None:
+        drop(store, "n1.csv")
+        with pytest.raises(InputError, match="before"):
+            drop(store, "n1.csv")
+        with pytest.raises(InputError, match="all the rows"):
+            drop(store, "n2.csv")
+
+    def test_several_of_a_name_are_told_by_content(self, tmp_path: Path) -> None:
+        """The same file name every night."""
+        store, path = tmp_path / "s.zarr", tmp_path / "latest.csv"
+        for number in range(2):
+            write_csv(path, field(points(30, number)))
+            add([path], store)
+        assert drop(store, str(path), dry_run=True).source.first == 30  # what is there now
+        path.unlink()
+        with pytest.raises(InputError, match=recorded(store)[0]["content"]):
+            drop(store, str(path))
+        assert drop(store, recorded(store)[0]["content"]).source.first == 0
+
+    def test_rows_that_were_trimmed_are_not_counted(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        add([night(tmp_path, "a", points(90)), night(tmp_path, "b", points(30, 2))], store, shard_rows=40)
+        trim(store, keep=60)
+        dropped = drop(store, "a.csv")
+        assert (dropped.rows, dropped.rows_left) == (50, 30)
+
+    def test_dropped_rows_count_no_gaps(self, tmp_path: Path) -> None:
+        rows = field(points(30))
+        rows[:4, 2] = np.nan
+        store = tmp_path / "s.zarr"
+        add([write_csv(tmp_path / "gaps.csv", rows), night(tmp_path, "b", points(30, 2))], store)
+        assert open_dataset(store).unusable == 4
+        drop(store, "gaps.csv")
+        assert open_dataset(store).unusable == 0
+
+
+class TestColumns:
+    """What changes between deliveries."""
+
+    def test_added_and_missing_columns_are_said(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        add([write_csv(tmp_path / "a.csv", np.column_stack([field(points(20)), np.ones(20)]), "x,t,u,v,depth")], store)
+        new = np.column_stack([field(points(20, 4)), np.ones((20, 2))])
+        _, notices = add([write_csv(tmp_path / "b.csv", new, "x,t,u,v,qc,site")], store)
+        assert len(notices) == 1 and all(name in notices[0] for name in ("qc", "site", "depth"))
+        _, notices = add([write_csv(tmp_path / "c.csv", new + 7, "x,t,u,v,qc,site")], store)
+        assert not any("columns" in notice for notice in notices)
+
+    @pytest.mark.parametrize(("column", "factor", "rows", "warned"), [
+        (2, 100.0, 60, True), (2, 0.01, 60, True), (2, 5.0, 60, False), (2, 100.0, 40, False),
+        (0, 100.0, 60, True), (0, 0.01, 60, False),  # a delivery may lie at one place
+    ])  # fmt: skip
+    def test_a_spread_that_jumps_is_said(
+        self, column: int, factor: float, rows: int, warned: bool, store: Path, tmp_path: Path
+    ) -> None:
+        new = field(points(rows, 7))
+        new[:, column] *= factor
+        n, notices = add([write_csv(tmp_path / "c.csv", new)], store)
+        assert (
+            n == 120 + rows
+            and bool([one for one in notices if "'xtuv'"[1 + column] in one and "unit" in one]) == warned
+        )
+
+    def test_in_one_call_too(self, tmp_path: Path) -> None:
+        new = field(points(60, 7)) * [1, 1, 100, 1]
+        _, notices = add([night(tmp_path, "a", points(60)), write_csv(tmp_path / "b.csv", new)], tmp_path / "s.zarr")
+        assert len(notices) == 1 and "b.csv" in notices[0] and "'u'" in notices[0]
+
+    def test_times_go_on(self, tmp_path: Path) -> None:
+        """A month after a day is no other unit."""
+        store = tmp_path / "s.zarr"
+        begin = np.datetime64("2024-01-01")
+        for name, step in (("a", 60), ("b", 86400)):
+            lines = [f"{begin + np.timedelta64(i * step, 's')},{i % 7},{i % 5}" for i in range(60)]
+            (tmp_path / f"{name}.csv").write_text("\n".join(["when,x,u", *lines]) + "\n")
+            notices: list[str] = []
+            ingest(
+                [tmp_path / f"{name}.csv"], store, inputs=["when", "x"], targets=["u"],
+                append=store.exists(), notice=notices.append,
+            )  # fmt: skip
+            assert not any("unit" in notice for notice in notices)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_counts_are_those_of_sets(data: st.DataObject) -> None:
+    """Against Python's own sets, in one partition or several."""
+    import tempfile
+
+    values = st.integers(0, data.draw(st.sampled_from([3, 40])))
+    sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=3))
+    old = data.draw(st.integers(0, 30))
+    n = old + sum(sizes)
+    key = np.array(data.draw(st.lists(values, min_size=n, max_size=n)), float)
+    row = np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)), float)
+    stops = (old + np.cumsum(sizes)).tolist()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deliveries, "PARTITION_ROWS", data.draw(st.sampled_from([4, 1000])))
+        known, keys, rows = KnownRows(Path(folder)), digest_rows([key]), digest_rows([key, row])
+        known.deliver(old, keys[old:], rows[old:])
+        known.offer(np.arange(old), keys[:old], rows[:old])
+        found, met = known.compare(stops, key_identifies=True)
+        known.close()
+    begin, expected = old, set()
+    for one, stop in zip(found, stops, strict=True):
+        earlier = set(zip(key[:begin], row[:begin], strict=True))
+        same = sum((key[i], row[i]) in earlier for i in range(begin, stop))
+        of_key = sum(key[i] in set(key[:begin]) for i in range(begin, stop))
+        assert (one.rows, one.duplicates, one.corrected) == (stop - begin, same, of_key - same)
+        expected |= {j for j in range(begin) if key[j] in set(key[begin:stop])}
+        begin = stop
+    assert {i for first, stop in met for i in range(first, stop)} == expected
