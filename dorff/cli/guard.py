@@ -27,6 +27,7 @@ from typer.core import TyperCommand, TyperOption
 
 from dorff.errors import FAILING, NO_SPACE, DoesNotFitError, DorffError, IncompleteError, InputError
 from dorff.errors.secrets import redact
+from dorff.errors.shown import printable
 from dorff.errors.stopping import signalled, working
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _passing_on() -> Iterator[None]:
 
 def show(value: object, text: str, *, as_json: bool) -> None:
     """A command's result, on stdout: `value` as one line of JSON, or `text` for people."""
-    put(json.dumps(_plain(value), allow_nan=False) if as_json else redact(text))
+    put(json.dumps(_plain(value), allow_nan=False) if as_json else printable(redact(text), lines=True))
 
 
 def read_job(path: Path, root: Path | None, allow: Sequence[str] | None, policy: Path | None) -> "Job":
@@ -148,7 +149,8 @@ def _report(error: BaseException, *, goes_on: bool) -> int:
         sys.stdout.flush()
     except OSError:  # what is in its buffer will never be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    say("dorff: " + " ".join(sentence.split()), "error", exit_code=code, error=type(error).__name__)
+    sentence = " ".join(printable(sentence, lines=True).split())
+    say(f"dorff: {sentence}", "error", exit_code=code, error=type(error).__name__)
     return code
 
 
@@ -233,7 +235,10 @@ class Command(TyperCommand):
 
 def names(option: str, text: str) -> list[str]:
     """Comma-separated names; quotes, as in CSV, keep a comma in one."""
-    parts = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    try:
+        parts = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    except csv.Error as error:  # the end of a line in a name
+        raise InputError(f"{option} {text}: holds the end of a line; write names with commas between") from error
     if not all(parts):
         raise InputError(f"{option} {text}: a name is empty; write names with single commas between, such as a,b")
     return parts
@@ -314,7 +319,7 @@ _objects: _Objects | None = None
 
 def say(message: str, level: str = "info", *, clock: bool = False, **fields: object) -> None:
     """A message to the user, on stderr. `fields` are for programs; `clock` puts the time before it for people."""
-    message = redact(message)
+    message = printable(redact(message), lines=True)
     if _objects is not None:
         _objects.write(message.removeprefix("dorff: "), level, fields)
         return

@@ -19,6 +19,7 @@ from dorff.data.labels import Run
 from dorff.data.layout import METADATA, transient
 from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Array
 from dorff.errors import IncompleteError, InputError
+from dorff.errors.shown import UNPRINTABLE, show
 from dorff.spec.part import Part
 from dorff.spec.registry import READERS, Entry, lazily
 
@@ -127,6 +128,8 @@ class Reader(ABC):
         counts = Counter(self.columns)
         resolved = [column for name in names for column in self.expand(name)]
         for column in resolved:
+            if UNPRINTABLE.search(column):  # they would reach terminals, and the headers of CSV files
+                raise InputError(f"{self.path}: column {show(column)} has characters that are not printed; rename it.")
             if (count := counts[column]) > 1:
                 raise InputError(f"{self.path}: {count} columns are named {column!r}; rename them, one name a column.")
             if count == 0:

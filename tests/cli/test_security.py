@@ -215,3 +215,29 @@ def test_secrets_are_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name, raw in said + kept:
         for secret in (SECRET, TOKEN, WORD):
             assert secret.encode() not in raw, (name, raw[-2000:])
+
+
+# --- Characters that move a terminal's cursor ------------------------------------------------------------------------
+
+HOSTILE = ("\x1b[2J\x1b]0;owned\x07", "a\rb", "\u202egnp.exe", "\u200bhidden", "\x9b31m", "\u2066x", "\u2028x")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_name_reaches_the_terminal_as_it_is(tmp_path: Path, text: str) -> None:
+    """Of files, columns and values of a job, as sentences and as lines of JSON."""
+    rows = tmp_path / f"rows{text}.csv"
+    rows.write_text(f'"a{text}","u"\n1,2\n3,4\n', encoding="utf-8", newline="")
+    write_job(tmp_path / f"{text}.yaml", cluster={"type": text})
+    write_job(tmp_path / "store.yaml", data={"store": f"{text}.zarr"})
+    for words in (
+        ("ingest", rows, tmp_path / "o.zarr", "--inputs", "b", "--targets", "u"),
+        ("ingest", rows, tmp_path / "o.zarr", "--inputs", f"a{text}", "--targets", "u"),
+        ("fit", tmp_path / f"{text}.yaml"), ("plan", tmp_path / "store.yaml"), ("inspect", tmp_path / text),
+        ("verify", tmp_path / text), ("score", tmp_path / text, tmp_path / text),
+    ):  # fmt: skip
+        for log in ((), ("--log", "json")):
+            done = call(*log, *words)
+            assert done.exit_code in (2, 3), done.stdout
+            said = done.stdout + done.stderr
+            assert said and not set(said) & set(text) - set("abx[]0;ownedJ2gnp.exehidden31m"), ascii(said)
+    assert not (tmp_path / "o.zarr").exists()
