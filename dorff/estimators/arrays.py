@@ -1,10 +1,9 @@
 """What estimators are given: arrays of any kind as rows of float64, and of each row its weight and its fold."""
 
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
 import dask.array as da
@@ -12,11 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import scipy.sparse
-import zarr
 from sklearn.model_selection import GroupKFold, check_cv
-from zarr.storage import LocalStore, MemoryStore
 
-from dorff.data.nodes import StoredArray, open_array
+from dorff.data.nodes import StoredArray
 from dorff.errors import DoesNotFitError, InputError
 from dorff.moments import FloatArray, Folds, Moments, pooled
 from dorff.passes import FoldRule
@@ -75,52 +72,6 @@ def runs_of(rows: int, unit: int) -> Iterator[tuple[int, int]]:
     step = unit * max(1, READ_ROWS // unit)
     for start in range(0, rows, step):
         yield start, min(start + step, rows)
-
-
-def unwrap(values: Any, name: str) -> Any:
-    """xarray's data, the rows of a sparse matrix or a Zarr array (in a local folder) or its values (in memory), a Dask
-    array of numbers; anything else as it is, for scikit-learn to check. `name` is the argument's, for messages."""
-    sparse = name == "X" and scipy.sparse.issparse(values)
-    if not sparse:
-        values = opened(values, name, lambda path, name: StoredRows(name, open_array(path.parent, path.name)))
-    if sparse or isinstance(values, StoredRows | da.Array):
-        wanted = "(rows, columns)" if name == "X" else "(rows, columns) or (rows,)"
-        if values.ndim != 2 and (name, values.ndim) != ("y", 1):
-            raise InputError(f"{name} must be {wanted}, but has {values.ndim} dimensions; reshape it first")
-        if values.dtype.kind not in "buif":
-            raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
-    return StoredRows(name, values.tocsr().astype(np.float64)) if sparse else values
-
-
-def opened(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> Any:
-    """What `unwrap` gives, unchecked; a Zarr array in a local folder is what `of_store` makes of its path."""
-    if type(values).__module__.partition(".")[0] == "xarray":
-        values = _columns(values, name) if type(values).__name__ == "Dataset" else values.data
-    if isinstance(values, zarr.Group):
-        raise InputError(f"{name} is a Zarr group; give one of its arrays, such as group['x']")
-    if hasattr(values, "to_dask_array"):
-        raise InputError(f"{name} is a Dask data frame; give its .to_dask_array(lengths=True)")
-    if not isinstance(values, zarr.Array):
-        return values
-    if isinstance(values.store, LocalStore):
-        return of_store((Path(values.store.root) / values.path).absolute(), name)
-    if isinstance(values.store, MemoryStore):
-        return np.asarray(values[...])
-    problem = f"{name} is a Zarr array in a {type(values.store).__name__}, where lost chunks cannot be told from zeros"
-    raise InputError(f"{problem}; copy it to a local folder first, or give a NumPy array")
-
-
-def _columns(dataset: Any, name: str) -> Any:
-    """The variables (n,) of an xarray Dataset as columns: a data frame, or a Dask array where one is; y (n,) of one."""
-    variables = list(dataset.data_vars.values())
-    dims = {str(one.name): one.dims for one in variables}
-    if len(set(dims.values())) != 1 or variables[0].ndim != 1:
-        raise InputError(f"{name} is a Dataset whose variables are not all along one dimension ({dims}); stack() it")
-    if name == "y" and len(variables) == 1:
-        return variables[0].data
-    if any(isinstance(one.data, da.Array) for one in variables):
-        return da.stack([one.data for one in variables], axis=1)
-    return dataset.to_dataframe()[list(dims)]
 
 
 def finite(values: FloatArray, name: str, first: int, *, partial: bool = False) -> FloatArray:
@@ -289,24 +240,6 @@ def choose_by_splits(uses: Numbers, sums: Folds, settings: Sequence[Setting], ri
     best = min(table, key=lambda score: score.least)
     (fit,) = settings[best.candidate].solve(pooled([list(sums.values())]), [best.ridge])
     return Choice(best.candidate, fit, table, best.m)
-
-
-def row_weights(weights: Any, n: int) -> FloatArray | None:
-    """Weights (n,) in memory from anything that X may be; InputError unless finite, not negative, not all zero."""
-    if weights is None:
-        return None
-    try:
-        values = unwrap(weights, "y") if not isinstance(weights, da.Array) else weights
-        numbers = np.asarray(values[:] if isinstance(values, StoredRows) else values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"sample_weight must be numbers, one a row ({error})") from None
-    if isinstance(values, StoredRows) and values.ndim == 1:
-        numbers = numbers[:, 0]
-    if numbers.shape != (n,):
-        raise InputError(f"sample_weight must have one number for each of the {n} rows; got shape {numbers.shape}")
-    if not (np.isfinite(numbers).all() and np.all(numbers >= 0) and numbers.any()):
-        raise InputError("sample_weight must be finite and not negative, and no fit is left where all weights are zero")
-    return numbers
 
 
 def check_memory(m: int, q: int) -> None:

@@ -21,7 +21,7 @@ import dorff.estimators.array_sums as array_sums
 import dorff.estimators.parameters as parameters
 from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, Targets, sample, sampled_runs
-from dorff.estimators.arrays import Deal, GivenFolds, Rows, check_memory, choose_by_splits, enough_memory, unwrap
+from dorff.estimators.arrays import Deal, GivenFolds, Rows, check_memory, choose_by_splits, enough_memory
 from dorff.estimators.descended import Summed, descended, loss_of
 from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
@@ -384,7 +384,7 @@ class ORFFEstimator(Nested, ABC):
     ) -> Any:  # fmt: skip
         """What `answer` makes of a model and X (n, d), (n, *columns): a lazy Dask array for Dask input, else NumPy."""
         read = None if views is None else columns_read(model.kernel, views, model.d)
-        X = self._inputs(unwrap(X, "X"), reset=False, read=read)
+        X = self._inputs(self._adapt_inputs(X, reset=False), reset=False, read=read)
         with enough_memory("predict fewer rows at a time, or give a Zarr or Dask array"):
             return answered(X, model, answer, columns, dtype, read)
 

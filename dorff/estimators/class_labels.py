@@ -16,7 +16,8 @@ from dorff.data.array_files import ArrayFiles
 from dorff.data.nodes import StoredArray, open_zarr
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.errors import InputError
-from dorff.estimators.arrays import known, opened, runs_of
+from dorff.estimators.adapter import adapt_labels, open_stored
+from dorff.estimators.arrays import known, runs_of
 from dorff.kernels.scalar import FloatArray
 
 Labels: TypeAlias = npt.NDArray[Any]
@@ -79,8 +80,8 @@ class OneHot:
 
 
 def unwrap_labels(y: Any) -> Any:
-    """As `unwrap` for targets, of any type: 1-d, or one column; what scikit-learn can check is returned as it is."""
-    y = opened(y, "y", StoredLabels.of)
+    """Targets of any type: 1-d, or one column; what scikit-learn can check is returned as it is."""
+    y = adapt_labels(open_stored(y, "y", StoredLabels.of), "y")
     if isinstance(y, da.Array):
         _check_column(y.shape)
         return known(y if y.ndim == 1 else y[:, 0], "y")

@@ -22,7 +22,8 @@ import dorff.estimators.array_sums as array_sums
 import dorff.estimators.arrays as arrays
 import dorff.estimators.class_labels as class_labels
 from dorff.errors import InputError
-from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, unwrap, with_rows
+from dorff.estimators.adapter import adapt_labels, adapt_weights
+from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, with_rows
 from dorff.estimators.base import ORFFEstimator, reads_once
 from dorff.estimators.descended import loss_fitted
 from dorff.estimators.semi import Penalties, in_memory_where
@@ -126,16 +127,17 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, classes: class_labels.Labels | None) -> None:
         self._check_arguments()
         terms = self._manifold_terms()
-        X, y = in_memory_where(terms, unwrap(X, "X"), class_labels.unwrap_labels(y))
+        X = self._adapt_inputs(X, reset=self._stream is None)
+        X, y = in_memory_where(terms, X, class_labels.unwrap_labels(y))
         if terms:
             class_labels.refuse_gaps(y)
         X, labels = self._validated(X, y, reset=self._stream is None)
-        rows, seen, weights = X, None, arrays.row_weights(sample_weight, X.shape[0])
+        rows, seen, weights = X, None, adapt_weights(sample_weight, X.shape[0])
         if terms:
             assert isinstance(labels, np.ndarray)
             seen = class_labels.labelled(labels)
             X, labels = X[seen], class_labels.plain_type(labels[seen])
-            weights = None if weights is None else arrays.row_weights(weights[seen], len(X))
+            weights = None if weights is None else adapt_weights(weights[seen], len(X))
         coded, classes = self._coded(labels, weights, classes)
         X = with_rows(X, "X")
         if isinstance(X, da.Array) and not isinstance(coded, da.Array):
@@ -267,6 +269,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _deal(self, Y: array_sums.Targets, groups: Any, rule: FoldRule, *, semi: bool) -> Deal:
         """Which folds rows are in; without `cv` those that a calibration needs, a fifth alone where it takes one."""
+        groups = adapt_labels(groups, "groups")
         by_number = self._cv is None or isinstance(self._cv, numbers.Integral)
         if groups is not None or not by_number:
             if semi or (self.calibrate and not isinstance(Y, class_labels.OneHot)):

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-import dorff.estimators.arrays as arrays
 from dorff import __version__
 from dorff.errors import InputError
+from dorff.estimators.adapter import adapt_targets, adapt_weights
 from dorff.estimators.array_sums import Drawing, RowsRead, Targets, one_thread, runs, sample, sampled_runs, weights_of
-from dorff.estimators.arrays import Rows, StoredRows, enough_memory, together, unwrap, with_rows
+from dorff.estimators.arrays import Rows, StoredRows, enough_memory, together, with_rows
 from dorff.estimators.base import ORFFEstimator
 from dorff.estimators.class_labels import OneHot, StoredLabels, one_hot
 from dorff.estimators.classifier import ORFFClassifier, plain
@@ -269,11 +269,12 @@ class OfNumbers(ORFFRegressor):
 
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
-        X, y = self._validated(unwrap(X, "X"), unwrap(y, "y"), reset=self._stream is None)
+        X = self._adapt_inputs(X, reset=self._stream is None)
+        X, y = self._validated(X, adapt_targets(y), reset=self._stream is None)
         self._one_output = y.ndim == 1
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
         with enough_memory("lower n_features, or give Zarr or Dask arrays"):
-            self._descend(X, Y, arrays.row_weights(sample_weight, X.shape[0]))
+            self._descend(X, Y, adapt_weights(sample_weight, X.shape[0]))
 
     def predict(self, X: Any, *, views: Views = None) -> Any:  # type: ignore[override]
         """What the loss takes f (n, p) at X (n, d) for: f itself; of counts their mean, exp f. (n,) where y was 1-d. A

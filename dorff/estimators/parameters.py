@@ -4,6 +4,7 @@ import inspect
 import numbers
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from dorff.data import RowBlock
 from dorff.errors import InputError, QualityWarning
+from dorff.estimators.adapter import NUMBER, TIME_ORIGIN, adapt_inputs
 from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs, weights_of
 from dorff.estimators.arrays import Deal, Deferred, Flags, Rows, dealt_by, finite_in
 from dorff.features import FeatureMap, Recipe, with_lengthscale
@@ -54,10 +56,33 @@ class Nested(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = getattr(self, "manifold", None) is None
         return tags
 
+    def _adapt_inputs(self, X: Any, *, reset: bool) -> Any:
+        """Return inputs of any kind as numbers, and check of their columns what scikit-learn does not.
+
+        With `reset` the kinds and units of the columns are kept; else columns are held
+        against those, and numbers converted to the units of the fit.
+        """
+        adapted = adapt_inputs(X)
+        values = adapted.values
+        if reset:
+            self.input_kinds_, self.input_units_ = adapted.kinds, adapted.units
+            self.time_origin_ = TIME_ORIGIN
+        else:
+            _check_kinds(adapted.kinds, self.input_kinds_)
+        if isinstance(values, Deferred):
+            import pandas as pd
+
+            named = values
+            if adapted.names is not None:
+                named = pd.DataFrame(np.empty((0, len(adapted.names))), columns=list(adapted.names))
+            validate_data(self, named, skip_check_array=True, reset=reset)
+        if not reset and self.input_units_ is not None:
+            values = replace(adapted, values=values).convert_units(self.input_units_)
+        return values
+
     def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
-        """What scikit-learn demands of X, Zarr and Dask unread; only the columns `read` (d,) if given, others zeros."""
+        """What scikit-learn demands of adapted X, Zarr and Dask unread; only columns `read` (d,) if given, others 0."""
         if isinstance(X, Deferred):
-            validate_data(self, X, skip_check_array=True, reset=reset)
             return X
         if read is None:
             return validate_data(self, X, dtype=np.float64, reset=reset)
@@ -84,6 +109,16 @@ class Nested(BaseEstimator):  # type: ignore[misc]
             if changes:
                 setattr(self, name, changed(getattr(self, name), changes, name))
         return self
+
+
+def _check_kinds(given: tuple[str, ...] | None, fitted: tuple[str, ...] | None) -> None:
+    """InputError where a column holds times and the fit had numbers there, or the reverse."""
+    width = len(given or fitted or ())
+    pairs = zip(given or (NUMBER,) * width, fitted or (NUMBER,) * width, strict=False)
+    for place, (now, then) in enumerate(pairs):
+        if now != then:
+            remedy = "give times as datetime64 where the fit had them, and numbers where it had numbers"
+            raise InputError(f"X, column {place}: expected {then} values, as in the fit, got {now} values; {remedy}")
 
 
 def seed_of(random_state: int | np.random.RandomState | None) -> int:

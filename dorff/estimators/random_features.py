@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dorff.errors import InputError
 from dorff.estimators.array_sums import ends_of, lattice_box, one_thread, sample
-from dorff.estimators.arrays import Flags, StoredRows, check_inside, finite_in, runs_of, unwrap, with_rows
+from dorff.estimators.arrays import Flags, StoredRows, check_inside, finite_in, runs_of, with_rows
 from dorff.estimators.parameters import Nested, in_python, named_kernel, seed_of, warn_of_few_features
 from dorff.features import FeatureMap, Projected, Recipe, endless, folded, periods_of
 from dorff.frequencies import Lattice, Sampler, default_sampler
@@ -57,7 +57,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw the features for inputs X (n, d); y is not looked at. InputError for what cannot be drawn."""
-        rows = with_rows(self._inputs(unwrap(X, "X"), reset=True), "X")
+        rows = with_rows(self._inputs(self._adapt_inputs(X, reset=True), reset=True), "X")
         d = int(rows.shape[1])
         periods, box = np.full(d, np.inf), None
         if isinstance(self.sampler, Lattice):
@@ -95,7 +95,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
     def transform(self, X: Any) -> Any:
         """F (n, m) at X (n, d): a lazy Dask array for Dask input, else NumPy."""
         check_is_fitted(self)
-        return self._answered(self._inputs(unwrap(X, "X"), reset=False))
+        return self._answered(self._inputs(self._adapt_inputs(X, reset=False), reset=False))
 
     def _answered(self, X: Any) -> Any:  # as far from who calls as predictions of estimators: what warns is that line
         return answered(X, self._model, _features, (self.feature_map_.m,))

@@ -13,10 +13,10 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-import dorff.estimators.arrays as arrays
 from dorff.errors import InputError
+from dorff.estimators.adapter import adapt_labels, adapt_targets, adapt_weights
 from dorff.estimators.array_sums import Stream, one_thread
-from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, unwrap, with_rows
+from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, reads_once
 from dorff.estimators.descended import check_values, loss_fitted
 from dorff.estimators.parameters import left_out_rows
@@ -189,19 +189,21 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
         terms, stream, jobs, named = self._manifold_terms(), self._stream, self._jobs(), getattr(y, "columns", None)
-        X, y = self._validated(*in_memory_where(terms, unwrap(X, "X"), unwrap(y, "y")), reset=stream is None)
+        X = self._adapt_inputs(X, reset=stream is None)
+        X, y = self._validated(*in_memory_where(terms, X, adapt_targets(y)), reset=stream is None)
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])
         self._one_target = y.ndim == 1
+        groups = adapt_labels(groups, "groups")
         views = isinstance(self.kernel, MultiView)
         self._one_output = (
             y.ndim == 1 and self._loss.levels == 1 and (views or observe is None or observe.shape[1] == 1)
         )
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
-        weights, inputs, seen = arrays.row_weights(sample_weight, X.shape[0]), None, None
+        weights, inputs, seen = adapt_weights(sample_weight, X.shape[0]), None, None
         if terms:
             inputs, seen = X, with_targets(Y, partial=self._partial)
             X, Y = X[seen], Y[seen]
-            weights = None if weights is None else arrays.row_weights(weights[seen], len(X))
+            weights = None if weights is None else adapt_weights(weights[seen], len(X))
         check_values(self._loss, Y, weights)
         with enough_memory(self._remedy), one_thread():
             if stream is None:
@@ -300,7 +302,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         it, where these are two or more; with a kernel of vector fields pooled over the targets, which are then of one
         unit (to compare it with other kernels give `scoring="r2"`). Holds y and the predictions in memory. `views` are
         as of `predict`."""
-        y = unwrap(y, "y")
+        y = adapt_targets(y)
         if isinstance(y, Deferred):
             rows = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0, partial=self._with_gaps)
             y = rows[:, 0] if y.ndim == 1 else rows
@@ -313,7 +315,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         check_consistent_length(y, values, sample_weight)
         if np.size(y) != values.size:
             raise InputError(f"y must have as many columns as the {values.size // len(values)} targets, got {y.shape}")
-        w = np.ones(len(values)) if sample_weight is None else column_or_1d(sample_weight, dtype=np.float64)
+        w = (
+            np.ones(len(values))
+            if sample_weight is None
+            else column_or_1d(adapt_targets(sample_weight, "sample_weight"), dtype=np.float64)
+        )
         sums = row_sums(y.reshape(len(values), -1), values.reshape(len(values), -1), w)
         r2 = float(R2.of([self.model_.kernel], self.model_.observe).score(sums[4], Spread.of(*sums[:4])))
         if np.isnan(r2):
