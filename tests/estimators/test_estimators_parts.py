@@ -186,7 +186,7 @@ def test_variables_of_a_dataset_are_columns():
         fitted.predict(pd.DataFrame(X, columns=["lon", "lat"]))
     lazy = ORFFRegressor(n_features=16).fit(inputs.chunk(row=30), targets.chunk(row=30))
     assert isinstance(lazy.predict(inputs.chunk(row=30)), da.Array)
-    assert np.allclose(lazy.predict(X), expected.predict(X))
+    assert np.allclose(lazy.predict(inputs), expected.predict(X))
     assert ORFFRegressor(n_features=16).fit(inputs, targets[["u"]]).predict(inputs).shape == (100,)
     labels = xr.Dataset({"wet": ("row", Y[:, 0] > 0)})
     assert ORFFClassifier(n_features=16).fit(inputs, labels).predict(inputs).dtype == bool
