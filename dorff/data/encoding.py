@@ -142,10 +142,11 @@ def _cast(values: Sequence[str | None]) -> FloatArray | None:
 
     for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
         try:
-            times = pa.array(values, pa.string()).cast(kind).cast(pa.int64()).cast(pa.float64())
+            times = pa.array(values, pa.string()).cast(kind).cast(pa.int64())
         except pa.ArrowInvalid:
             continue
-        return np.asarray(times.to_numpy(zero_copy_only=False) / 1e6)
+        # Beyond 2^53 microseconds, after the year 2255, the last digits are rounded.
+        return np.asarray(times.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 1e6)
     return None
 
 
