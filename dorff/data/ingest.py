@@ -58,7 +58,7 @@ from dorff.data.layout import (
 from dorff.data.learning import Learner, text_times
 from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.packing import FillValues
-from dorff.data.readers import Numbers, Reader, common_dtype, open_source
+from dorff.data.readers import Numbers, Reader, common_dtype, is_zarr, open_source
 from dorff.data.stores import open_dataset, several
 from dorff.data.units import ColumnAttributes, Conversions, conversion_notices
 from dorff.errors import InputError
@@ -235,7 +235,10 @@ def ingest(
         own = dict(zip(OWN, (inputs, targets, classes, weights, groups), strict=True))
         names = {array: several(of) for array, of in (own | dict(also or {})).items()}
         asked = [part for of in names.values() for name in of for part in (name, name.rpartition(":")[0])]
-        opened = [open_source(source, asked, fill_absent=absent_chunks == "fill") for source in sources]
+        fill = absent_chunks == "fill"
+        if fill and not any(is_zarr(part) for source in sources for part in os.fspath(source).split("+")):
+            raise InputError("--absent-chunks: none of the sources is a Zarr group; leave it out.")
+        opened = [open_source(source, asked, fill_absent=fill) for source in sources]
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
             names[GROUPS] = ()
         if append:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import xarray as xr
 import zarr
 from command_line import call
+from numcodecs import Zlib
 
 from dorff.data import ingest, open_dataset
 from dorff.data.labels import Classes
@@ -135,6 +137,9 @@ def test_the_command_says_how_to_fill_absent_chunks(tmp_path: Path) -> None:
     refused = call("ingest", path, out, "--inputs", "u")
     assert refused.exit_code == InputError.exit_code and "--absent-chunks fill" in refused.stderr
     assert call("ingest", path, out, "--inputs", "u", "--absent-chunks", "fill").exit_code == 0
+    np.save(tmp_path / "a.npy", np.ones((3, 2)))
+    useless = call("ingest", tmp_path / "a.npy", tmp_path / "t.zarr", "--inputs", "c0", "--absent-chunks", "fill")
+    assert useless.exit_code == InputError.exit_code and "--absent-chunks" in useless.stderr
     # A job that reads the store itself is told the same.
     with pytest.raises(InputError, match="--absent-chunks fill"):
         open_dataset(path, inputs="u", targets=None).read(0, 8)
@@ -254,3 +259,12 @@ def test_a_grid_that_is_opened_as_rows_is_refused_by_the_command_that_makes_them
         classes=options.get("--classes"),
     )
     assert made == (150 if targets == "sst" else 25)
+
+
+def test_a_chunk_that_is_longer_than_it_says_is_no_source(tmp_path: Path) -> None:
+    data = xr.Dataset({"u": (("y", "x"), np.ones((4, 4)))}, {"y": np.arange(4.0), "x": np.arange(4.0)})
+    data.to_zarr(tmp_path / "g.zarr", zarr_format=2, consolidated=False, encoding={"u": {"compressors": Zlib()}})
+    (tmp_path / "g.zarr" / "u" / "0.0").write_bytes(zlib.compress(bytes(2**22)))
+    with pytest.raises(InputError, match=r"array u, chunk 0\.0 is damaged"):
+        ingest([tmp_path / "g.zarr"], tmp_path / "s.zarr", inputs=["x", "y"], targets=["u"])
+    assert not (tmp_path / "s.zarr").exists()
