@@ -248,6 +248,23 @@ def test_a_second_store_of_unlabelled_rows(tmp_path: Path) -> None:
     )
 
 
+def test_unlabelled_rows_in_other_units_are_converted(tmp_path: Path) -> None:
+    X, Y = sea()
+    some = np.isfinite(Y).all(axis=1)
+    fits = []
+    for name, unit, factor in (("metres", "m", 1.0), ("centimetres", "cm", 100.0)):
+        store = write(tmp_path / name / "sea.zarr", x=X[some], y=Y[some])
+        more = write(tmp_path / name / "more.zarr", x=factor * X[~some])
+        for path, units in ((store, "m"), (more, unit)):
+            zarr.open_group(path)["x"].attrs["units"] = units
+        run(store, data={"nan": "refuse", "unlabelled": str(more)})
+        fits.append(predicted(store, X))
+    np.testing.assert_allclose(fits[1], fits[0], rtol=0, atol=1e-9)
+    zarr.open_group(more)["x"].attrs["units"] = "s"
+    with pytest.raises(InputError, match=r"data\.unlabelled"):
+        run(store, data={"nan": "refuse", "unlabelled": str(more)})
+
+
 def test_a_column_says_which_rows_are_labelled(tmp_path: Path) -> None:
     X, Y = sea()
     there = np.isfinite(Y).all(axis=1)
