@@ -24,6 +24,11 @@ _LIKE = "Encode as this model's (or data set's) are; --missing too."
 _ABSENT = "Chunks of a Zarr source that are not there: refuse them, or fill, by the array's fill value."
 _REPLACE = "Drop rows with the key of a row that is added."
 _KEY = "Columns that identify a row (default: the inputs); the data set remembers them."
+_WHERE = "Only rows that hold, 'PSAL_QC in (1, 2) and depth < 500'; odd names between backquotes."
+_SKIP = "Of tables of text: the first N lines are left out."
+_COMMENT = "Lines of text that begin so are left out."
+_DELIMITER = "What separates fields of text: a character, tab or blanks."
+_DECIMAL = "The decimal mark of numbers in text, . or ,; the other may stand in thousands."
 _ALSO = "One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0."
 
 
@@ -41,6 +46,11 @@ def ingest(
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
     like: Annotated[Path | None, option(metavar="MODEL", parser=options.place, help=_LIKE)] = None,
     unknown_zero: options.UnknownZero = False,
+    where: Annotated[str, option(metavar="CONDITION", help=_WHERE)] = "",
+    skip_rows: Annotated[int, option(min=0, metavar="N", help=_SKIP)] = 0,
+    comment: Annotated[list[str] | None, option(metavar="TEXT", help=_COMMENT)] = None,
+    delimiter: Annotated[str, option(metavar="C", help=_DELIMITER)] = "",
+    decimal: Annotated[str, option(metavar="MARK", help=_DECIMAL)] = "",
     absent_chunks: Annotated[Literal["refuse", "fill"], option(help=_ABSENT)] = "refuse",
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources, and rows, that are there already.")] = False,
@@ -79,6 +89,7 @@ def ingest(
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
     labels = options.one("--classes", classes, "labels")
+    text_options = {"skip_rows": skip_rows, "comment": comment, "delimiter": delimiter, "decimal": decimal}
     with meter("ingest") as progress:
         rows = run(
             sources, out, inputs=options.names("--inputs", inputs), targets=options.names("--targets", targets),
@@ -89,6 +100,7 @@ def ingest(
             column_attributes=None if kept is None else kept.column_attributes,
             units=options.pairs("--units", units or []),
             unknown_zero=unknown_zero, also=options.further("--also", also or []),
+            where=where, text=text_options,
             missing=absent, absent_chunks=absent_chunks, append=append, again=again, shard_rows=shard_rows,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
@@ -102,6 +114,8 @@ def ingest(
     if attributes["columns"].get("groups") == [FILE]:
         result["groups"] = FILE
         text += ", each file a group, whose rows folds hold out together (--groups none: no groups)"
+    if left_out := kept_of(attributes, "left_out", dict[str, Any]()):
+        result["left_out"] = left_out
     if encoding := kept_of(attributes, "encoding", dict[str, Any]()):
         result["encoding"] = encoding
         text += "".join(f", {name}: {sentences.encoded_text(each)}" for name, each in encoding.items())

@@ -304,7 +304,7 @@ class Encoded(Reader):
                 plain = not encodings and not constants
                 together = block.numbers if plain else np.column_stack([parts[column] for column in columns])
                 yield SourceBlock(together, tuple(runs[label] for label in labels))
-        self.rows = self._reader.rows
+        self.rows, self.left_out = self._reader.rows, self._reader.left_out
 
     def conversions(self, wanted: ColumnAttributes, labels: Collection[str]) -> Conversions:
         """Return how numbers of the columns become those with the `wanted` attributes.

@@ -20,6 +20,7 @@ from dorff.data.columns import (
     check_further,
     resolve_columns,
 )
+from dorff.data.conditions import Condition, FilteredReader
 from dorff.data.dataset import Dataset
 from dorff.data.deliveries import (
     MAX_RUNS,
@@ -93,6 +94,7 @@ class _Target:
     column_attributes: ColumnAttributes = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     unusable: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)  # rows, by condition
     ends: list[Numbers] = field(default_factory=list)
 
     def see(self, inputs: Numbers) -> None:
@@ -107,7 +109,7 @@ class _Target:
     def attributes(self) -> Attributes:
         """What is committed with the rows."""
         encoding: Attributes = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
-        more: Attributes = {"missing": list(self.missing), "unusable": self.unusable}
+        more: Attributes = {"missing": list(self.missing), "unusable": self.unusable, "left_out": self.left_out}
         more["column_attributes"] = {column: each for column, each in self.column_attributes.items() if each}
         if CLASSES in self.columns:
             more |= {"labels": {CLASSES: list(self.labels.labels)}, "counts": {CLASSES: list(self.labels.counts)}}
@@ -123,7 +125,7 @@ class _Target:
 
     def remember(self, reader: Reader, intake: SourceIntake, *, again: bool) -> None:
         """Record a source that was read; InputError where it has no rows or, unless `again`, was ingested before."""
-        if not reader.rows:
+        if not reader.rows and not reader.left_out:
             raise InputError(f"{reader.path}: has no rows; wanted at least one row of numbers.")
         content, there = reader.content(), {one.content: one.name for one in self.records if not one.dropped}
         there |= dict.fromkeys(self.unrecorded, "a source of rows that the data set has already")
@@ -156,6 +158,8 @@ def ingest(
     ordered: Mapping[str, Sequence[str]] | None = None,
     encoding: Attributes | None = None,
     column_attributes: ColumnAttributes | None = None,
+    where: str = "",
+    text: Mapping[str, object] | None = None,
     units: Mapping[str, str] | None = None,
     unknown_zero: bool = False,
     absent_chunks: Literal["refuse", "fill"] = "refuse",
@@ -209,6 +213,9 @@ def ingest(
     (of text what is in the file, without gzip; of other files all bytes): one that is there already, under any name, is
     refused unless `again`.
 
+    `where` keeps the rows that hold for a condition (`Condition`), and the store says how many were left out. `text`
+    says how tables of text are written: `skip_rows`, `comment`, `delimiter`, `decimal` (`TextOptions`).
+
     `missing` are numbers that stand for none: NaN takes their place, and no label. Where a column has an extreme value
     that is commonly used so, far from its other values (`FillValues` says what that is), it is refused, unless "none"
     is among `missing`. The store remembers them, and so do models. Returns the rows in the store. Raises InputError,
@@ -238,7 +245,10 @@ def ingest(
         fill = absent_chunks == "fill"
         if fill and not any(is_zarr(part) for source in sources for part in os.fspath(source).split("+")):
             raise InputError("--absent-chunks: none of the sources is a Zarr group; leave it out.")
-        opened = [open_source(source, asked, fill_absent=fill) for source in sources]
+        condition = Condition(where) if where else None
+        asked += condition.columns if condition else ()
+        opened = [open_source(source, asked, fill_absent=fill, text=text) for source in sources]
+        opened = [FilteredReader(reader, condition) for reader in opened] if condition else opened
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
             names[GROUPS] = ()
         if append:
@@ -265,6 +275,7 @@ def ingest(
         with staging(store) as (folder, check):
             target = _existing(store, readers, columns, shard_rows) if append else _fresh(readers, columns, shard_rows)
             target = replace(target, encodings=encodings, missing=tuple(one for one in every if one != "none"))
+            kept_before = kept_of(group_attributes(store), "left_out", Attributes()) if append else {}
             target = replace(target, column_attributes=wanted)
             target = replace(target, key=tuple(several(key)) or target.key)
             remarks = _column_remarks(target, readers)
@@ -275,10 +286,15 @@ def ingest(
                 added, unusable, ungrouped = _write(
                     folder, target, readers, conversions, absent, shown, delivery, again=again
                 )
+                left_out = sum(reader.left_out for reader in readers)
+                if where and not added:
+                    raise InputError(f"--where {where}: holds for none of {left_out:,} rows; correct it.")
                 target, known = delivery.settle(target, again=again, replace_known=replace_known)
             remarks += known
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0
             target = replace(target, unusable=before + unusable)
+            held = kept_before | ({where: kept_before.get(where, 0) + left_out} if where else {})
+            target = replace(target, left_out=held)
             if append:
                 _commit_append(folder, store, target, target.rows + added, check)
             else:
@@ -287,6 +303,10 @@ def ingest(
                 folder.rename(store)
                 sync_directory(store.parent)
         tell = notice or (lambda _: None)
+        if where:
+            tell(f"{left_out:,} of {added + left_out:,} rows were left out by --where {where}")
+        if other := next((each for each in kept_before if each != where), ""):
+            tell(f"rows before these were chosen by --where {other}; give it again where it is meant")
         for sentence in (*conversion_notices(conversions), *remarks):
             tell(sentence)
         for remark in next((reader.remarks for reader in opened if reader.remarks), ()):

@@ -52,6 +52,15 @@ class Run:
     def __getitem__(self, rows: slice) -> "Run":
         return Run(self.values, self.index[rows])
 
+    def take(self, rows: npt.NDArray[np.intp]) -> "Run":
+        """Return these rows, with the values that they have in order of first appearance."""
+        index = self.index[rows]
+        codes, first = np.unique(index[index != MISSING], return_index=True)
+        order = codes[np.argsort(first)]
+        place = np.full(len(self.values) + 1, MISSING, np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        return Run(tuple(self.values[code] for code in order), place[index])
+
 
 def _as_arrow_takes(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a column (n,) in a type that Arrow encodes without loss; of times all that a microsecond holds."""

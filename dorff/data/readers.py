@@ -73,6 +73,7 @@ class Reader(ABC):
     """One source. Columns are selected by name; a name may stand for several (a 2-d array)."""
 
     rows = 0  # that the file says it has, known when all have been read
+    left_out = 0  # those of its rows that a condition left out of these
 
     def __init__(self, path: str, columns: Sequence[str], *, numbered: bool = False) -> None:
         self.path = path
@@ -260,13 +261,28 @@ class TextOptions(ColumnNames):
     decimal: str = ""
 
 
-def open_source(source: str | os.PathLike[str], asked: Collection[str] = (), *, fill_absent: bool = False) -> Reader:
+def open_source(
+    source: str | os.PathLike[str],
+    asked: Collection[str] = (),
+    *,
+    fill_absent: bool = False,
+    text: Mapping[str, Any] | None = None,
+) -> Reader:
     """The reader of a file, or of several as `a.csv+b.csv`; `asked` as of CSVReader. InputError for what none reads.
-    With `fill_absent` chunks that are not there hold a Zarr array's fill value."""
+    With `fill_absent` chunks that are not there hold a Zarr array's fill value; `text` are `TextOptions`."""
     name = os.fspath(source)
     parts = [name] if "+" not in name or Path(name).exists() else name.split("+")
-    readers = [_open_file(part, asked, fill_absent=fill_absent) for part in parts]
+    given = {option: value for option, value in (text or {}).items() if value}
+    readers = [_open_file(part, asked, fill_absent=fill_absent, text=given) for part in parts]
+    if given and not any(_takes_text_options(part) for part in parts):
+        option = next(iter(given)).replace("_", "-")
+        raise InputError(f"{name}: --{option} is for tables of text, which it is none of; leave it out.")
     return readers[0] if len(readers) == 1 else SideBySide(readers)
+
+
+def _takes_text_options(path: str) -> bool:
+    entry = READERS.get(ending(path))
+    return entry is not None and issubclass(entry.options, TextOptions)
 
 
 def is_zarr(path: str | os.PathLike[str]) -> bool:
@@ -278,7 +294,7 @@ def ending(path: str) -> str:
     return Path(path.lower().removesuffix(".gz")).suffix + (".gz" if path.lower().endswith(".gz") else "")
 
 
-def _open_file(path: str, asked: Collection[str], *, fill_absent: bool) -> Reader:
+def _open_file(path: str, asked: Collection[str], *, fill_absent: bool, text: Mapping[str, Any]) -> Reader:
     suffix = ending(path)
     if not Path(path).exists():
         raise InputError(f"{path}: there is no such file on this machine; check the path.")
@@ -290,6 +306,7 @@ def _open_file(path: str, asked: Collection[str], *, fill_absent: bool) -> Reade
         remedy = f"wanted one of {', '.join(READERS.names)}"
         raise InputError(f"{path}: its format is not known from {suffix or 'its name'!r}; {remedy}.")
     options = {"asked": asked} if "asked" in entry.options.model_fields else {}
+    options |= text if issubclass(entry.options, TextOptions) else {}
     return cast(Reader, entry.build(path, **options))
 
 

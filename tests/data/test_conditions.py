@@ -1,0 +1,160 @@
+"""Rows that are kept by a condition on their columns."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import call
+
+from dorff.data import ingest, open_dataset
+from dorff.errors import InputError
+
+TABLE: dict[str, list[Any]] = {
+    "n": [0.0, 1, 2, 3, 4, 5],
+    "qc": [1.0, 2, 4, 1, np.nan, 2],
+    "flag": ["1", "2", "B", None, "1", "good"],
+    "when": ["2024-05-01", "2024-05-01 12:00", "2024-05-02", "2024-05-03", None, "2024-05-04"],
+    "wind speed": [1.0, 2, 3, 4, 5, 6],
+}
+
+
+def write(path: Path) -> Path:
+    if path.suffix == ".parquet":
+        times = pa.array([None if w is None else np.datetime64(w.replace(" ", "T"), "ns") for w in TABLE["when"]])
+        pq.write_table(pa.table(TABLE | {"when": times}), path)
+    elif path.suffix == ".npz":
+        flags = np.array([value or "" for value in TABLE["flag"]], "S4")
+        when = np.array(["NaT" if w is None else w.replace(" ", "T") for w in TABLE["when"]], "M8[m]")
+        np.savez(path, **(TABLE | {"flag": flags, "when": when}))
+    elif path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            for name, values in TABLE.items():
+                text = name in ("flag", "when")
+                file[name] = [value or "" for value in values] if text else values
+    else:
+        cells = [["" if v is None or v != v else str(v) for v in values] for values in TABLE.values()]
+        path.write_text("\n".join([",".join(TABLE), *map(",".join, zip(*cells, strict=True))]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".h5"])
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("qc in (1, 2)", [0, 1, 3, 5]),
+        ("qc not in (1, 2)", [2]),  # of a missing flag nothing is known
+        ("qc != 1", [1, 2, 5]),
+        ("not qc == 1", [1, 2, 5]),
+        ("qc == 1 or n > 3", [0, 3, 4, 5]),
+        ("not (qc == 1 and n < 3)", [1, 2, 3, 4, 5]),
+        ("1 < qc <= 4 and n != 5", [1, 2]),
+        ("2 <= n", [2, 3, 4, 5]),
+        ("flag in (1, 2, '2')", [0, 1, 4]),
+        ("flag in ['1', 'good']", [0, 4, 5]),
+        ("flag != 'B'", [0, 1, 4, 5]),
+        ("when >= '2024-05-01T12:00' and when < '2024-05-04'", [1, 2, 3]),
+        ("when == '2024-05-01T12:00:00Z'", [1]),
+        ("`wind speed` < -(-3)", [0, 1]),
+        ("`wind speed` > n", [0, 1, 2, 3, 4, 5]),
+        ("n > qc", [3, 5]),
+    ],
+)
+def test_rows_are_kept_by_a_condition(tmp_path: Path, suffix: str, where: str, kept: list[int]) -> None:
+    source = write(tmp_path / f"a{suffix}")
+    said: list[str] = []
+    n = ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where, notice=said.append)
+    np.testing.assert_array_equal(open_dataset(tmp_path / "s.zarr", targets=None).read(0, n)[0][:, 0], kept)
+    assert any(f"{6 - len(kept)} of 6 rows were left out" in sentence for sentence in said)
+
+
+def test_labels_categories_and_counts_are_of_kept_rows(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.parquet")
+    columns: dict[str, Any] = {"inputs": ["n", "flag"], "one_hot": ["flag"], "classes": "qc", "groups": "when"}
+    ingest([source], tmp_path / "s.zarr", where="qc in (2, 4)", **columns)
+    data = open_dataset(tmp_path / "s.zarr", targets=None)
+    assert data.input_columns == ("n", "flag=2", "flag=B", "flag=good")
+    attributes = json.loads((tmp_path / "s.zarr" / "zarr.json").read_text())["attributes"]["dorff"]
+    assert attributes["labels"] == {"classes": [2, 4]} and attributes["counts"] == {"classes": [2, 1]}
+    assert attributes["left_out"] == {"qc in (2, 4)": 3}
+
+
+def test_what_was_left_out_is_counted_over_appended_files(tmp_path: Path) -> None:
+    said: list[str] = []
+    for number, where in enumerate(("qc == 1", "qc == 1", "")):
+        (tmp_path / f"{number}").mkdir()
+        source = tmp_path / f"{number}" / "a.csv"
+        source.write_text(f"n,qc\n{number},1\n5,4\n")
+        ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where, append=number > 0, notice=said.append)
+    attributes = json.loads((tmp_path / "s.zarr" / "zarr.json").read_text())["attributes"]["dorff"]
+    assert attributes["rows"] == 4 and attributes["left_out"] == {"qc == 1": 2}
+    assert "chosen by --where qc == 1" in said[-1]
+
+
+def test_a_source_without_such_rows_is_none_but_all_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,qc\n1,4\n")
+    (tmp_path / "b.csv").write_text("n,qc\n2,1\n")
+    sources = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    assert ingest(sources, tmp_path / "s.zarr", inputs=["n"], where="qc == 1") == 1
+    with pytest.raises(InputError, match="holds for none of 2 rows"):
+        ingest(sources, tmp_path / "t.zarr", inputs=["n"], where="qc == 7")
+    assert not (tmp_path / "t.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "__import__('os').system('touch hacked')",
+        "n.__class__ == 1",
+        "(lambda: 1)() == n",
+        "[x for x in (1,)] == n",
+        "n == f'{n}'",
+        "n + 1 > 2",
+        "n",
+        "1 == 1",
+        "n in 3",
+        "n in (m, 1)",
+        "n is 1",
+        "n == 1 & qc == 1",
+        "n = 1",
+        "n ==",
+        "n == None",
+        "n == 1j",
+        "(" * 3000 + "n == 1" + ")" * 3000,
+        "m == 1",
+        "n == 'red'",
+        "flag > 'a'",
+        "flag > 1",
+        "flag == n",
+    ],
+)
+def test_what_is_no_condition_is_refused(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.parquet")
+    done = call("ingest", "a.parquet", "s.zarr", "--inputs", "n", "--where", where)
+    assert done.exit_code == InputError.exit_code, done.output
+    assert "--where" in done.output or "no column 'm'" in done.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet"]
+
+
+def test_options_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "a report;;;\nn;u\n1.000,5;2\nTotal: 3\n! 4;5\n7;8\n"
+    (tmp_path / "a.dat").write_text(text)
+    words = ("--skip-rows", 1, "--comment", "Total", "--comment", "!", "--delimiter", ";", "--decimal", ",")
+    done = call("ingest", "a.dat", "s.zarr", "--inputs", "n", "--targets", "u", *words)
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.hstack(open_dataset(tmp_path / "s.zarr").read(0, 2)), [[1000.5, 2], [7, 8]])
+    (tmp_path / "b.txt").write_text('n u\n"1,000" 2\n')
+    done = call("ingest", "b.txt", "t.zarr", "--inputs", "n", "--delimiter", "blanks", "--decimal", ".")
+    assert done.exit_code == 0 and open_dataset(tmp_path / "t.zarr", targets=None).read(0, 1)[0][0, 0] == 1000
+    np.savez(tmp_path / "c.npz", n=[1.0])
+    for more in (("--skip-rows", 1), ("--comment", "x"), ("--delimiter", "tab"), ("--decimal", ",")):
+        done = call("ingest", "c.npz", "v.zarr", "--inputs", "n", *more)
+        assert done.exit_code == InputError.exit_code and f"{more[0]} is for tables of text" in done.output
+    for more in (("--delimiter", "ab"), ("--decimal", "x")):
+        assert call("ingest", "a.dat", "v.zarr", "--inputs", "n", *more).exit_code == InputError.exit_code
