@@ -38,7 +38,7 @@ ARROWS: dict[str, str] = {
     "manifold": "plan",  # graphs over data larger than memory, and the sums T of manifold terms
     "predict": "plan",
     "fit": "predict manifold",  # direct and streaming fits, searches, the gate and the switch to a new version
-    "report": "solvers store",
+    "report": "solvers store data",  # units of times are shown as dates
     "estimators": "fit predict report bounds",
     "cli": "estimators",  # any above
     # dorff/__init__.py, which imports the public names when they are asked for

@@ -41,7 +41,18 @@ from dorff.data.deliveries import (
     subtract_runs,
 )
 from dorff.data.encoding import Encoded, Encoding, from_attributes, to_attributes
-from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, LabelTable, group_codes, stored_labels
+from dorff.data.labels import (
+    CLASSES,
+    FILE,
+    GROUPS,
+    MOST_GROUP_NAMES,
+    NO_GROUP,
+    LabelTable,
+    Run,
+    group_codes,
+    group_names,
+    stored_labels,
+)
 from dorff.data.layout import (
     ArrayLayout,
     Attributes,
@@ -96,6 +107,15 @@ class _Target:
     unusable: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)  # rows, by condition
     ends: list[Numbers] = field(default_factory=list)
+    group_names: dict[str, str] = field(default_factory=dict)
+
+    def name_groups(self, run: Run, where: str) -> None:
+        """Keep the names of groups that first come in a run, as long as they are few."""
+        room = MOST_GROUP_NAMES - len(self.group_names)
+        if room > 0:
+            found = {str(code): name for code, name in group_names(run, where).items()}
+            new = [code for code in found if code not in self.group_names]
+            self.group_names.update({code: found[code] for code in new[:room]})
 
     def see(self, inputs: Numbers) -> None:
         """Lower and raise `ends`, the least and largest of each input, by further rows if all before were seen so."""
@@ -110,6 +130,7 @@ class _Target:
         """What is committed with the rows."""
         encoding: Attributes = {"encoding": to_attributes(self.encodings)} if self.encodings else {}
         more: Attributes = {"missing": list(self.missing), "unusable": self.unusable, "left_out": self.left_out}
+        more["group_names"] = self.group_names
         more["column_attributes"] = {column: each for column, each in self.column_attributes.items() if each}
         if CLASSES in self.columns:
             more |= {"labels": {CLASSES: list(self.labels.labels)}, "counts": {CLASSES: list(self.labels.counts)}}
@@ -374,6 +395,7 @@ def _existing(store: Path, readers: Sequence[Reader], columns: Columns, shard_ro
         key=tuple(kept_of(attributes, "key", [])),
         source_columns=kept_of(attributes, "source_columns", []),
         ends=ends,
+        group_names=dict(kept_of(attributes, "group_names", dict[str, str]())),
     )
 
 
@@ -444,6 +466,8 @@ def _write(
                     where = f"{reader.path}: column {column!r}"
                     codes = target.labels.codes(run, where) if name == CLASSES else group_codes(run, where)
                     stored[name] = codes
+                    if name == GROUPS:
+                        target.name_groups(run, where)
                     ungrouped += int(np.sum(codes == NO_GROUP)) if name == GROUPS else 0
                 for name, values in stored.items():
                     writers[name].write(values)

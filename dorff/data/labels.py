@@ -21,6 +21,8 @@ MISSING: Final = -1
 MAX_LABELS: Final = 10_000
 MAX_REAL: Final = 100  # numbers that are not whole: beyond it, they are measured, not named
 MAX_TEXT: Final = 1000
+GROUP_NAME: Final = 60  # letters of a group's name that a data set keeps, for reports
+MOST_GROUP_NAMES: Final = 1000  # groups whose names it keeps: those that come first
 WHOLE: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 LARGEST = 2.0**53  # of the whole numbers that float64 tells apart
 Codes = npt.NDArray[np.intp]
@@ -125,6 +127,12 @@ def group_codes(run: Run, where: str) -> npt.NDArray[np.int64]:
     InputError as in `LabelTable.codes`, but for the number of labels: groups may be many."""
     codes = np.array([*(_group_code(label_of(value, where)) for value in run.values), NO_GROUP], np.int64)
     return codes[run.index, None]
+
+
+def group_names(run: Run, where: str) -> dict[int, str]:
+    """Return the names, cut to `GROUP_NAME` letters, of groups whose codes are no numbers of their own."""
+    texts = [text_of(label) for value in run.values if (label := label_of(value, where)) is not None]
+    return {_group_code(text): text[:GROUP_NAME] for text in texts if not WHOLE.fullmatch(text)}
 
 
 def _group_code(label: Label | None) -> int:

@@ -8,6 +8,9 @@ from typing import Final
 import numpy as np
 
 from dorff.data import RowBlock
+from dorff.data.dataset import group_keys
+from dorff.data.labels import GROUPS
+from dorff.data.nodes import group_attributes, kept_of
 from dorff.errors import InputError
 from dorff.fit.choice import build_model, keeps_sure
 from dorff.fit.passes import Fitted, PassResult
@@ -18,11 +21,13 @@ from dorff.passes import Leaf
 from dorff.passes.frozen import GROUPED
 from dorff.plan import Plan
 from dorff.predict.shared import expected
+from dorff.storage.location import locate
 
 #: What a slope, or bands, are found from where rows with targets are so rare that to find more would be another pass
 #: over the data; and how many times the most rows that are used are read before that is so.
 ENOUGH: Final = 1000
 READ: Final = 8
+NAMED_GROUPS: Final = 40  # more than a report shows
 SAMPLE_RUN: Final = 64  # rows of a sample that are evaluated at a time: no more memory than to solve
 GOLDEN: Final = (5**0.5 - 1) / 2
 
@@ -158,7 +163,24 @@ def judged(model: Model, plan: Plan, fitted: Fitted, passed: PassResult) -> Mode
     held = Held.of(plan, fitted, passed, posterior=sure)
     if plan.job.solve.conformal:
         model = replace(model, info={**model.info, "conformal": conformalize(held).config()})
-    return model if held is None else replace(model, held=held.sample())
+    if held is None:
+        return model
+    sample = held.sample()
+    data = model.info["data"] | {"group_names": group_names(plan, sample)}
+    return replace(model, held=sample, info={**model.info, "data": data})
+
+
+def group_names(plan: Plan, sample: HeldSample | None) -> dict[str, str]:
+    """The names, by their keys, of the largest groups of a sample that are no numbers, where the data keep them."""
+    groups = plan.dataset.groups
+    if sample is None or sample.groups is None or groups is None or groups.array != GROUPS:
+        return {}
+    kept = kept_of(group_attributes(locate(plan.dataset.path)), "group_names", dict[str, str]())
+    codes = np.array([int(code) for code in kept], dtype=np.int64)
+    named = dict(zip(group_keys(codes).tolist(), kept.values(), strict=True))
+    keys, counts = np.unique(sample.groups.view(np.uint64), return_counts=True)
+    largest = keys[np.argsort(-counts, kind="stable")[:NAMED_GROUPS]]
+    return {str(key): named[key] for key in largest.tolist() if key in named}
 
 
 def conformalize(held: Held | None) -> Conformal:

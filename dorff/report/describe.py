@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -9,10 +10,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dorff import frequencies, kernels
+from dorff.data.units import ISO_SECONDS, NO_UNITS, Conversion, time_units
+from dorff.errors import InputError
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.model import bounds
+from dorff.report.dates import date_text
 from dorff.spec.registry import KERNELS, SAMPLERS, SCALARS, kind_of
 
 Observations = tuple[FloatArray, FloatArray]
@@ -28,21 +32,60 @@ _UNITS: Final = {
     "field": {"T": ("T", 1.0), "uT": ("µT", 1e-6), "nT": ("nT", 1e-9)},
     "pressure": {"Pa": ("Pa", 1.0), "hPa": ("hPa", 100.0)},
 }
+# The same as people and the CF conventions write them in an attribute: (what is measured, suffix).
+_SPELLINGS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "speed": {
+        "m_s": ("m/s", "m s-1", "m.s-1", "m s^-1", "m s**-1", "meter second-1", "meters/second", "metre second-1"),
+        "cm_s": ("cm/s", "cm s-1", "cm.s-1", "cm s^-1"),
+        "mm_s": ("mm/s", "mm s-1", "mm.s-1"),
+        "km_h": ("km/h", "km h-1", "km hour-1"),
+    },
+    "length": {
+        "km": ("km", "kilometer", "kilometers", "kilometre"),
+        "m": ("m", "meter", "meters", "metre", "metres"),
+        "cm": ("cm", "centimeter"),
+        "mm": ("mm", "millimeter"),
+    },
+    "angle": {
+        "deg": (
+            "degree", "degrees", "degrees_north", "degree_north", "degrees_N", "degree_N", "degrees_east",
+            "degree_east", "degrees_E", "degree_E",
+        )
+    },
+    "temperature": {
+        "degC": ("degC", "celsius", "Celsius", "degree_C", "degrees_C", "deg_C", "degree_Celsius", "degrees_Celsius"),
+        "K": ("K", "kelvin", "Kelvin"),
+    },
+    "field": {"T": ("T", "tesla"), "uT": ("uT",), "nT": ("nT",)},
+    "pressure": {"Pa": ("Pa", "pascal"), "hPa": ("hPa", "mbar", "millibar")},
+}  # fmt: skip
+_SPELLED: Final = {
+    spelling: (measures, suffix)
+    for measures, units in _SPELLINGS.items()
+    for suffix, spellings in units.items()
+    for spelling in spellings
+}
 _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class ColumnLabel:
-    """A column's name without its unit, and the unit where the name ends in one that is known."""
+    """A column's name without its unit, and the unit that its attributes say, or that its name ends in where it is
+    known. Of times `seconds` makes seconds since 1970 of the numbers, None of a calendar without timestamps."""
 
     name: str
     unit: str | None = None
     measures: str | None = None
     factor: float = 1.0
+    seconds: Conversion | None = None
 
     @property
     def label(self) -> str:
         return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def shown(self, value: float) -> str:
+        """Return a value as a reader wants it: a time as a date."""
+        return f"{value:.5g}" if self.seconds is None else date_text(value, self.seconds)
 
 
 class Rate(NamedTuple):
@@ -62,13 +105,28 @@ class Rate(NamedTuple):
         return Rate(f"10{power}{joint}{self.unit}", self.factor * 10.0**-exponent)
 
 
-def read_column(column: str) -> ColumnLabel:
-    """The column that a name describes: `u_m_s` is u in m/s, `depth` is depth in no unit that is known."""
-    for measures, units in _UNITS.items():
-        for suffix, (unit, factor) in units.items():
+def read_column(column: str, attributes: Mapping[str, Any] | None = None) -> ColumnLabel:
+    """The column that its attributes, or its name describe: `u_m_s` is u in m/s, `depth` is depth in no unit that is
+    known."""
+    if units := str(mapping(attributes).get("units", "")):
+        return _column_of_units(column, units, str(mapping(attributes).get("calendar", "")))
+    for measures, suffixes in _UNITS.items():
+        for suffix, (unit, factor) in suffixes.items():
             if column.endswith(f"_{suffix}") and len(column) > len(suffix) + 1:
                 return ColumnLabel(column.removesuffix(f"_{suffix}"), unit, measures, factor)
     return ColumnLabel(column)
+
+
+def _column_of_units(column: str, units: str, calendar: str) -> ColumnLabel:
+    if units in _SPELLED:
+        measures, suffix = _SPELLED[units]
+        unit, factor = _UNITS[measures][suffix]
+        name = column.removesuffix(f"_{suffix}") or column
+        return ColumnLabel(name, unit, measures, factor)
+    with suppress(InputError):  # which are then shown as they are
+        if (times := time_units(units, calendar, column)) is not None and times.is_gregorian:
+            return ColumnLabel(column, seconds=times.conversion_to(ISO_SECONDS, column))
+    return ColumnLabel(column, None if units in ("1", NO_UNITS) else units)
 
 
 def common_unit(columns: Sequence[ColumnLabel]) -> str | None:
@@ -110,8 +168,9 @@ class Subject:
     @classmethod
     def of(cls, model: Model, observations: Observations | None = None) -> "Subject":
         data = mapping(model.info.get("data"))
-        inputs = _columns(data.get("inputs"), model.d, "x")
-        targets = _columns(data.get("targets"), model.p, "y")
+        attributes = mapping(data.get("column_attributes"))
+        inputs = _columns(data.get("inputs"), model.d, "x", attributes)
+        targets = _columns(data.get("targets"), model.p, "y", attributes)
         low, high = bounds(data.get("low"), model.d), bounds(data.get("high"), model.d)
         varied, known_box = list(range(model.d)), False
         if low is not None and high is not None and np.all(low <= high):
@@ -141,7 +200,7 @@ class Subject:
             targets = tuple(ColumnLabel(f"{link} of {one.name}") for one in targets)
             rows = None
         if model.observe is not None and not model.views:  # targets are no values of f
-            rows, fitted = observations, _columns(data.get("fitted"), len(model.observe), "target ")
+            rows, fitted = observations, _columns(data.get("fitted"), len(model.observe), "target ", attributes)
         return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted)
 
     @cached_property
@@ -194,9 +253,9 @@ def sequence(value: object) -> Sequence[Any]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
-def _columns(names: object, count: int, default: str) -> tuple[ColumnLabel, ...]:
+def _columns(names: object, count: int, default: str, attributes: Mapping[str, Any]) -> tuple[ColumnLabel, ...]:
     if len(given := sequence(names)) == count:
-        return tuple(read_column(str(name)) for name in given)
+        return tuple(read_column(str(name), mapping(attributes.get(str(name)))) for name in given)
     return tuple(ColumnLabel(f"{default}{number}") for number in range(count))
 
 

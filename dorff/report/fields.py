@@ -208,7 +208,7 @@ def slice_plots(subject: Subject) -> bytes:
         for axes, plane, (x, y, *_), shown in zip(panels[row], drawn, data, values, strict=True):
             image = axes.pcolormesh(x, y, shown.reshape(len(y), len(x)), cmap=colours, vmin=low, vmax=high)
             third = 3 - plane.i - plane.j
-            at = f"{drawable(subject.inputs[third].name)} = {subject.centre[third]:.3g}"
+            at = f"{drawable(subject.inputs[third].name)} = {subject.inputs[third].shown(subject.centre[third])}"
             plane.prepare(axes, title=at if row == 0 else None)
             if row == 0:
                 _plane_arrows(axes, plane)

@@ -20,6 +20,7 @@ from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.model.calibration import HeldSample
+from dorff.report.dates import show_dates
 from dorff.report.describe import ColumnLabel, Subject, common_unit, mapping, sequence
 from dorff.solvers.scores import Criterion, criterion_of, root
 from dorff.spec.registry import HELD_OUT
@@ -33,6 +34,8 @@ DPI: Final = 130
 MOST_INPUTS: Final = 4
 MOST_OUTPUTS: Final = 4
 MOST_GROUPS: Final = 12
+LONGEST_GROUP: Final = 16  # letters of a group's name
+LONG_LABELS: Final = 40  # letters of all of them that fit side by side
 POINTS: Final = 1200  # of the curves of a picture, next to each other
 BAND: Final = float(ndtri(0.975))
 MOST_LINES: Final = 8
@@ -72,6 +75,10 @@ def label_axes(axes: Axes, x: ColumnLabel, y: ColumnLabel | str, *, title: str |
     """Names and units on both axes, and a quiet frame."""
     axes.set_xlabel(drawable(x.label), color=INK)
     axes.set_ylabel(drawable(y if isinstance(y, str) else y.label), color=INK)
+    if x.seconds is not None:
+        show_dates(axes.xaxis, x.seconds)
+    if isinstance(y, ColumnLabel) and y.seconds is not None:
+        show_dates(axes.yaxis, y.seconds)
     if title is not None:
         axes.set_title(drawable(title), color=INK, fontsize=11)
     axes.tick_params(colors=INK, labelsize=9)
@@ -114,8 +121,11 @@ def quantile_plots(held: HeldSample, targets: Sequence[ColumnLabel], model: Mode
     return png(figure)
 
 
-def residual_plots(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
-    """Residuals of held-out rows along the file, by group, and against the normal law: a row for each target."""
+def residual_plots(
+    held: HeldSample, targets: Sequence[ColumnLabel], group_names: Mapping[str, str] | None = None
+) -> bytes:
+    """Residuals of held-out rows along the file, by group, and against the normal law: a row for each target.
+    `group_names` are those of groups that are no numbers, by the bits of their keys."""
     count, across = min(len(targets), MOST_OUTPUTS), 2 if held.groups is None else 3
     figure = new_figure(4.4 * across, 2.9 * count + 0.4)
     for j, panels in enumerate(figure.subplots(count, across, squeeze=False)):
@@ -128,7 +138,7 @@ def residual_plots(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
                 panels[0].plot(held.numbers[part[[0, -1]]], [held.residuals[part, j].mean()] * 2, color=ACCENT, lw=2)
         label_axes(panels[0], ColumnLabel("row of the data"), f"residual of {targets[j].label}")
         if held.groups is not None:
-            _by_group(panels[1], residuals, held.groups[there], held.numbers[there])
+            _by_group(panels[1], residuals, held.groups[there], held.numbers[there], group_names or {})
         with np.errstate(divide="ignore", invalid="ignore"):  # no noise was found
             _normal(panels[-1], residuals if held.std is None else residuals / held.std[there, j])
         for axes in panels:
@@ -137,17 +147,37 @@ def residual_plots(held: HeldSample, targets: Sequence[ColumnLabel]) -> bytes:
     return png(figure)
 
 
-def _by_group(axes: Axes, residuals: FloatArray, groups: FloatArray, rows: npt.NDArray[np.int64]) -> None:
-    """Boxes from quartile to quartile; of many groups the largest. Of one that has another name than a number no more
-    is kept than a hash: it is called by its first row."""
+def _by_group(
+    axes: Axes,
+    residuals: FloatArray,
+    groups: FloatArray,
+    rows: npt.NDArray[np.int64],
+    group_names: Mapping[str, str],
+) -> None:
+    """Boxes from quartile to quartile; of many groups the largest. One that has another name than a number, which the
+    data do not keep, is called by its first row."""
     values, first, counts = np.unique(groups, return_index=True, return_counts=True)
     largest = np.sort(np.argsort(-counts, kind="stable")[:MOST_GROUPS])
-    values, first = values[largest], rows[first[largest]]
-    named = (values == 0) | ((np.abs(values) > 1e-9) & (np.abs(values) < 2**53))
-    axes.boxplot([residuals[groups == value] for value in values], flierprops={"ms": 2, "alpha": 0.4}, whis=(5, 95))
-    names = [f"{one:g}" if plain else f"row {row}…" for one, row, plain in zip(values, first, named, strict=True)]
-    axes.set_xticklabels(names, rotation=0 if named.all() else 45)
+    names = [_group_name(values[place], int(rows[first[place]]), group_names) for place in largest]
+    boxes = [residuals[groups == value] for value in values[largest]]
+    axes.boxplot(boxes, flierprops={"ms": 2, "alpha": 0.4}, whis=(5, 95))
+    long = sum(map(len, names)) > LONG_LABELS
+    axes.set_xticklabels(names, rotation=45 if long else 0, ha="right" if long else "center")
     label_axes(axes, ColumnLabel("group"), "residual")
+
+
+def _group_name(key: float, row: int, names: Mapping[str, str]) -> str:
+    """Return what a group is called; its key is a number, or the bits of what stands for other names."""
+    bits = str(int(np.float64(key).view(np.uint64)))
+    if bits in names:
+        return drawable(shortened(names[bits]))
+    is_number = key == 0 or (abs(key) > 1e-9 and abs(key) < 2**53)
+    return f"{key:g}" if is_number else f"row {row}…"
+
+
+def shortened(name: str) -> str:
+    """Return a name that fits below a box: the end, which tells files of a folder apart."""
+    return name if len(name) <= LONGEST_GROUP else f"…{name[1 - LONGEST_GROUP :]}"
 
 
 def _normal(axes: Axes, residuals: FloatArray) -> None:

@@ -24,7 +24,6 @@ from dorff.storage.location import locate
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
 LEVELS: Final = (0.5, 0.8, 0.95)
-_OF_HELD: Final = (("observed", figures.observed_plot), ("residuals", figures.residual_plots))
 _FIGURES: Final = ("r2", "rmse", "rmse_mean", "r2_linear", "r2_train")
 
 
@@ -73,11 +72,12 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         subject=subject,
         whole=observations is not None,
         quality=Quality.of(model, subject),
+        labels=_labels(model, subject),
         coverage=_coverage(model),
         loss=mapping(report.get("loss")),
         quantiles=_quantiles(model, subject),
         levels=LEVELS,
-        judged=[Figure(name, plot(model.held, subject.fitted)) for name, plot in _OF_HELD if model.held is not None],
+        judged=_judged(model, subject),
         figures=list(_figures(subject, observations is not None, moved)),
         choice=None if (png := figures.choice_plot(tried, subject)) is None else Figure("choice", png),
         tried=tried,
@@ -89,6 +89,24 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         frequencies=describe.frequencies_text(model),
         most={"inputs": figures.MOST_INPUTS, "outputs": figures.MOST_OUTPUTS, "lines": figures.MOST_LINES},
     )
+
+
+def _judged(model: Model, subject: Subject) -> list[Figure]:
+    """Pictures of rows that the fit held out."""
+    if (held := model.held) is None:
+        return []
+    names = mapping(mapping(model.info.get("data")).get("group_names"))
+    return [
+        Figure("observed", figures.observed_plot(held, subject.fitted)),
+        Figure("residuals", figures.residual_plots(held, subject.fitted, names)),
+    ]
+
+
+def _labels(model: Model, subject: Subject) -> dict[str, str]:
+    """The targets that were fitted with their units, by their names in the data."""
+    data = mapping(model.info.get("data"))
+    names = sequence(data.get("fitted")) or sequence(data.get("targets"))
+    return {str(name): column.label for name, column in zip(names, subject.fitted, strict=False)}
 
 
 def _quantiles(model: Model, subject: Subject) -> Figure | None:

@@ -161,9 +161,13 @@ def test_groups_are_called_by_their_numbers_or_by_a_first_row() -> None:
     axes = new_figure(4, 3).add_subplot()
     hashed = np.array([2**61 + 5, 2**60 + 9]).view(np.float64)  # of a text
     groups = np.array([3.0, 3.0, hashed[0], 0.0, hashed[1], hashed[1]])
-    _by_group(axes, np.arange(6.0), groups, np.arange(6) * 10 + 7)
+    _by_group(axes, np.arange(6.0), groups, np.arange(6) * 10 + 7, {})
     assert sorted(one.get_text() for one in axes.get_xticklabels()) == ["0", "3", "row 27…", "row 47…"]
-    _by_group(axes := new_figure(4, 3).add_subplot(), np.zeros(100), np.arange(100) % 33 + 0.0, np.arange(100))
+    named = {str(2**61 + 5): "buoy seven", str(2**60 + 9): "data/night/of/2024-06-01.csv"}
+    _by_group(axes := new_figure(4, 3).add_subplot(), np.arange(6.0), groups, np.arange(6), named)
+    shown = sorted(one.get_text() for one in axes.get_xticklabels())
+    assert shown == ["0", "3", "buoy seven", "…/2024-06-01.csv"]
+    _by_group(axes := new_figure(4, 3).add_subplot(), np.zeros(100), np.arange(100) % 33 + 0.0, np.arange(100), {})
     assert [one.get_text() for one in axes.get_xticklabels()] == [f"{number}" for number in range(12)]
 
 
