@@ -62,6 +62,8 @@ class RowBlock:
     Y: FloatArray
     weights: FloatArray | None = None
     groups: Keys | None = None
+    weights_stored: bool = True
+    """Whether `weights` are the data set's own. Others are 0 of dropped rows and 1 of the rest."""
 
     def __len__(self) -> int:
         return len(self.X)
@@ -70,7 +72,7 @@ class RowBlock:
         """The rows that `keep` marks (n,) or numbers; a run of them is in the same memory."""
         weights = None if self.weights is None else self.weights[keep]
         groups = None if self.groups is None else self.groups[keep]
-        return RowBlock(self.numbers[keep], self.X[keep], self.Y[keep], weights, groups)
+        return RowBlock(self.numbers[keep], self.X[keep], self.Y[keep], weights, groups, self.weights_stored)
 
     @classmethod
     def joined(cls, blocks: "Sequence[RowBlock]") -> "RowBlock":
@@ -78,8 +80,12 @@ class RowBlock:
         if len(blocks) == 1:
             return blocks[0]
         numbers, X, Y = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("numbers", "X", "Y"))
-        weights = [one.weights for one in blocks if one.weights is not None]
-        return cls(numbers, X, Y, np.concatenate(weights) if weights else None)
+        if all(block.weights is None for block in blocks):
+            return cls(numbers, X, Y)
+        # Of a data set without weights only the blocks with dropped rows have some.
+        weights = [np.ones(len(one)) if one.weights is None else one.weights for one in blocks]
+        stored = all(block.weights_stored for block in blocks)
+        return cls(numbers, X, Y, np.concatenate(weights), weights_stored=stored)
 
     def weighty(self) -> "RowBlock":
         """Without the rows of weight 0, which count for nothing, whatever they hold."""
@@ -97,8 +103,15 @@ class RowBlock:
         return int(np.count_nonzero(np.isfinite(rows.X).all(axis=1) & ~np.isfinite(rows.Y).any(axis=1)))
 
     def checksums(self, before: Sequence[int] = ()) -> list[int]:
-        """CRC32 of the values that there are of X, Y, weights and groups, each continued from `before`."""
-        arrays = [array.data for array in (self.X, self.Y, self.weights, self.groups) if array is not None]
+        """CRC32 of the values that there are of X, Y, weights and groups, each continued from `before`.
+
+        Of a data set without weights, dropped rows count as NaN: the checksums of the other rows stay, however the
+        rows are cut into blocks."""
+        X, Y, weights = self.X, self.Y, self.weights
+        if not self.weights_stored and weights is not None:
+            dropped = weights[:, None] == 0
+            X, Y, weights = np.where(dropped, np.nan, X), np.where(dropped, np.nan, Y), None
+        arrays = [array.data for array in (X, Y, weights, self.groups) if array is not None]
         return [zlib.crc32(values, crc) for values, crc in zip(arrays, before or [0] * len(arrays), strict=True)]
 
 
@@ -204,16 +217,14 @@ class Dataset:
         X, Y = self.read(start, stop)
         weights = self.row_weights(start, stop)
         groups = None if self.groups is None else group_keys(self._column(self.groups, start, stop))
-        return RowBlock(np.arange(start, stop), X, Y, weights, groups)
+        return RowBlock(np.arange(start, stop), X, Y, weights, groups, self.weights is not None)
 
     def row_weights(self, start: int, stop: int) -> FloatArray | None:
-        """The weights (stop - start,) of a run of rows, 0 of those dropped; None where all rows weigh 1. InputError at
-        one below 0."""
-        if self.weights is None and not self.dropped:
-            return None
+        """The weights (stop - start,) of a run of rows, 0 of those dropped; None where all of them weigh 1. InputError
+        at one below 0."""
         dropped = mark_rows(self.dropped, start, stop)
         if self.weights is None:
-            return np.where(dropped, 0.0, 1.0)
+            return np.where(dropped, 0.0, 1.0) if dropped.any() else None
         weights = np.where(dropped, 0.0, self._column(self.weights, start, stop).astype(np.float64))
         if (weights < 0).any():
             row = int(np.argmax(weights < 0))
