@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.array_files import FloatArray, row_region
-from dorff.data.deliveries import Runs, mark_rows
+from dorff.data.deliveries import Runs, clip_runs, count_rows, mark_rows
 from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
 from dorff.data.layout import Attributes, columns_of
 from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
@@ -270,7 +270,7 @@ class Dataset:
     @property
     def rows_dropped(self) -> int:
         """How many of the rows were dropped."""
-        return sum(max(0, stop - max(start, self.first)) for start, stop in self.dropped)
+        return count_rows(clip_runs(self.dropped, self.first, self.n))
 
     def codes(self, start: int, stop: int) -> Codes:
         """Each row's place in `labels`, (stop - start,); -1 where it is not labelled. InputError unless classes."""
@@ -300,9 +300,8 @@ class Dataset:
         """A fingerprint of the files that hold these rows (names, sizes, times of change), and of rows dropped."""
         self._check_rows(start, stop)
         digest = hashlib.blake2b(digest_size=16)
-        for first, end in self.dropped:
-            if first < stop and end > start:
-                digest.update(f"dropped {max(first, start)} {min(end, stop)}\n".encode())
+        for first, end in clip_runs(self.dropped, start, stop):
+            digest.update(f"dropped {first} {end}\n".encode())
         for name in self.arrays:
             files = self._open(name).files
             keys = [key for _, key in files.files(row_region(files.shape, start, stop))]

@@ -9,8 +9,10 @@ columns, which shows a change of units that no file declares.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -161,10 +163,24 @@ def runs_of_rows(numbers: npt.NDArray[np.int64]) -> Runs:
 def mark_rows(runs: Runs, start: int, stop: int) -> npt.NDArray[np.bool_]:
     """Return which of the rows start..stop-1 are in the runs."""
     marked = np.zeros(stop - start, dtype=bool)
-    for first, end in runs:
-        if first < stop and end > start:
-            marked[max(first, start) - start : min(end, stop) - start] = True
+    for first, end in clip_runs(runs, start, stop):
+        marked[first - start : end - start] = True
     return marked
+
+
+def clip_runs(runs: Runs, start: int, stop: int) -> Runs:
+    """Return the parts of the runs that are in start..stop-1.
+
+    There may be many runs, and one call for each block of rows: a bisection finds them.
+    """
+    begin = bisect_right(runs, start, key=itemgetter(1))
+    end = bisect_left(runs, stop, key=itemgetter(0))
+    return tuple((max(first, start), min(last, stop)) for first, last in runs[begin:end])
+
+
+def count_rows(runs: Runs) -> int:
+    """Return how many rows the runs have."""
+    return sum(stop - first for first, stop in runs)
 
 
 def digest_rows(columns: Sequence[npt.NDArray[Any]]) -> Digests:

@@ -17,6 +17,8 @@ from dorff.data.dataset import Column, Dataset
 from dorff.data.deliveries import (
     Runs,
     SourceRecord,
+    clip_runs,
+    count_rows,
     find_source,
     iterate_runs,
     mark_rows,
@@ -338,8 +340,9 @@ def drop(store: str | os.PathLike[str], source: str, *, dry_run: bool = False) -
             record = find_source(records, source, path, _content_of(source))
             before = merge_runs(nodes.kept_of(attributes, "dropped", []))
             after = merge_runs(before, [(max(first, record.first), max(first, record.stop))])
-            left = rows - first - int(mark_rows(after, first, rows).sum())
-            dropped = int(mark_rows(after, first, rows).sum() - mark_rows(before, first, rows).sum())
+            gone = count_rows(clip_runs(after, first, rows))
+            left = rows - first - gone
+            dropped = gone - count_rows(clip_runs(before, first, rows))
             if not left:
                 problem = f"{record.name} has all the rows that are left"
                 raise InputError(f"{path}: {problem}; to be rid of them, remove the store.")

@@ -64,7 +64,8 @@ def job(store: Path, *, weights: str | None = None, **parts: Any) -> Job:
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.2}}
     described: dict[str, Any] = {
         "data": {"store": str(store), **({"weights": weights} if weights else {})}, "kernel": kernel,
-        "features": {"count": 32, "sampler": {"type": "orthogonal"}}, "solve": {"ridge": 1e-3}, "cluster": {"type": "serial"},
+        "features": {"count": 32, "sampler": {"type": "orthogonal"}}, "solve": {"ridge": 1e-3},
+        "cluster": {"type": "serial"},
         "state": str(store.parent / "state"), "model": str(store.parent / "model"),
     }  # fmt: skip
     for part, more in parts.items():
