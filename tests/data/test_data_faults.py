@@ -1,4 +1,5 @@
-"""Killed, or out of disk, at any step of an ingest, an append or a trim: the store holds the old rows or the new."""
+"""Killed, or out of disk, at any step of an ingest, an append, a trim, rows replaced or a source dropped: the store
+holds the old rows or the new."""
 
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dorff.data import Classes, ingest, open_dataset, trim, verify
+from dorff.data import Classes, drop, ingest, open_dataset, trim, verify
 from dorff.errors import InputError
 
 pytestmark = pytest.mark.process
@@ -26,7 +27,7 @@ SHARD = 8
 # removed; with errors, one that is only opened too. Says for each folder how the call ended.
 RUNNER = """
 import errno, json, os, shutil, sys
-from dorff.data import ingest, trim
+from dorff.data import drop, ingest, trim
 from dorff.errors import IncompleteError
 
 action, fault, every, home = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -37,8 +38,12 @@ def act(folder):
     store = f"{folder}/s.zarr"
     if action == "trim":
         trim(store, keep=10)
+    elif action == "drop":
+        drop(store, "more.npz")
     else:
-        ingest([f"{home}/{action}.npz"], store, **columns, append=action == "append", shard_rows=8)
+        replaced = action == "replace"
+        append = replaced or action == "append"
+        ingest([f"{home}/{action}.npz"], store, **columns, append=append, replace_known=replaced, shard_rows=8)
 
 
 def child(folder, step):
@@ -115,16 +120,23 @@ def act(action: str, home: Path, store: Path) -> None:
     """What the runner does."""
     if action == "trim":
         trim(store, keep=10)
+    elif action == "drop":
+        drop(store, "more.npz")
     else:
-        ingest([home / f"{action}.npz"], store, **COLUMNS, append=action == "append", shard_rows=SHARD)
+        replaced = action == "replace"
+        append = replaced or action == "append"
+        source = home / f"{action}.npz"
+        ingest([source], store, **COLUMNS, append=append, replace_known=replaced, shard_rows=SHARD)
 
 
 def run(action: str, fault: str, home: Path, *, every: int = 1) -> list[tuple[Path, str, str]]:
     """The old store, and then the same with a fault at each step: (folder, how the call ended, what it said)."""
     first = save(home / "new.npz", 0, 20)
     save(home / "append.npz", 20, 30)
+    save(home / "replace.npz", 16, 26)
+    more = [save(home / "more.npz", 20, 30)] if action == "drop" else []
     if action != "new":
-        ingest([first], home / "old.zarr", **COLUMNS, shard_rows=SHARD)
+        ingest([first, *more], home / "old.zarr", **COLUMNS, shard_rows=SHARD)
     command = [sys.executable, "-c", RUNNER, action, fault, str(every), str(home)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     ended = [json.loads(line) for line in said]
@@ -143,6 +155,10 @@ def check(action: str, home: Path, folder: Path) -> bool:
         dataset = open_dataset(store, targets=Classes("classes"))
         committed = next(n for n in ("new", "old") if _same(store, home / f"{n}.zarr"))
         rows = np.arange(dataset.first, dataset.n)
+        if action == "replace":  # those that come again have other numbers
+            rows = np.where(rows < 20, rows, rows - 4)
+        expected = {"drop": ((20, 30),), "replace": ((16, 20),)}
+        assert dataset.dropped == (expected.get(action, ()) if committed == "new" else ())
         np.testing.assert_array_equal(dataset.read(dataset.first, dataset.n)[0][:, 0], rows + 0.5)
         np.testing.assert_array_equal(dataset.codes(dataset.first, dataset.n), rows % 3)
         assert verify(store) == []
@@ -151,6 +167,9 @@ def check(action: str, home: Path, folder: Path) -> bool:
                 act(action, home, store)
             elif action == "append":  # a job that is simply run again does not add its rows twice
                 with pytest.raises(InputError, match="--again"):
+                    act(action, home, store)
+            elif action == "drop":
+                with pytest.raises(InputError, match="before"):
                     act(action, home, store)
             assert files(store) == goal
             return True
@@ -167,12 +186,12 @@ EVERY = [pytest.param(1, marks=pytest.mark.slow), 5]  # which steps: all of them
 
 
 @pytest.mark.parametrize("every", EVERY)
-@pytest.mark.parametrize("action", ["new", "append", "trim"])
+@pytest.mark.parametrize("action", ["new", "append", "trim", "replace", "drop"])
 def test_killed_at_any_step(home: Path, action: str, every: int) -> None:
     ended = run(action, "kill", home, every=every)
     assert all(how == "killed" for _, how, _ in ended)
     new = [check(action, home, folder) for folder, _, _ in ended]
-    assert len(new) * every >= {"new": 30, "append": 30, "trim": 8}[action]
+    assert len(new) * every >= {"new": 30, "append": 30, "trim": 8, "replace": 30, "drop": 4}[action]
     assert new == sorted(new), "the rows are committed once"
 
 
@@ -183,7 +202,7 @@ def test_killed_at_any_step(home: Path, action: str, every: int) -> None:
         ("new", "EIO", 7),
         *(
             pytest.param(action, fault, 1, marks=pytest.mark.slow)
-            for action in ("new", "append", "trim")
+            for action in ("new", "append", "trim", "replace", "drop")
             for fault in ("ENOSPC", "EIO")
         ),
     ],
