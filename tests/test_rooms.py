@@ -85,7 +85,6 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 
-MAX_LINES = 400
 
 
 def closure(arrows: Mapping[str, str]) -> dict[str, set[str]]:
@@ -172,14 +171,12 @@ def library_allowed(room: str, library: str) -> bool:
 
 
 def leftovers(package: Path) -> list[str]:
-    """Modules that are too long, unfinished, or let NumPy unpickle."""
+    """Modules that are unfinished, or let NumPy unpickle."""
     found = []
     for module, path in modules(package):
         text = path.read_text(encoding="utf-8")
         words = re.findall(r"\b(?:TODO|FIXME|raise NotImplementedError|allow_pickle\s*=\s*True)\b", text)
         found += [f"{module}: {word}" for word in words]
-        if (lines := len(text.splitlines())) > MAX_LINES:
-            found.append(f"{module}: {lines} lines")
     return found
 
 
@@ -231,22 +228,21 @@ def test_every_library_is_declared() -> None:
                 assert DISTRIBUTIONS.get(top, top) in declared, f"{module}, line {line}: {top} is not declared"
 
 
-def test_modules_are_short_and_finished() -> None:
+def test_modules_are_finished() -> None:
     assert leftovers(PACKAGE) == []
 
 
-def test_long_or_unfinished_modules_are_found(tmp_path: Path) -> None:
+def test_unfinished_modules_are_found(tmp_path: Path) -> None:
     texts = (
         "# TODO: more\n",
         "raise NotImplementedError\n",
-        "x = 1\n" * 401,
         "load(p, allow_pickle = True)\n",
-        "x = 1\n" * 400,
+        "x = 1\n",
     )
     package = plant(tmp_path, {f"m{i}.py": text for i, text in enumerate(texts)})
     first, *rest = leftovers(package)
     assert first == "dorff.m0: TODO"
-    assert rest == ["dorff.m1: raise NotImplementedError", "dorff.m2: 401 lines", "dorff.m3: allow_pickle = True"]
+    assert rest == ["dorff.m1: raise NotImplementedError", "dorff.m2: allow_pickle = True"]
 
 
 @pytest.mark.parametrize(
