@@ -109,7 +109,7 @@ def _unchanged(plan: Plan, model: Model, passed: PassResult | None) -> FitReport
     return replace(
         report, outcome="unchanged", leaves_computed=len(fresh), leaves_reused=len(plan.leaves) - len(fresh),
         reads=sum(receipt.rows_read for receipt in fresh) / plan.dataset.rows, syrk_share=None, rewritten=[],
-        model=str(version), warnings=[one for one in report.warnings if not one.startswith(ANEW)],
+        model=str(version), warnings=[one for one in report.warnings if ANEW not in one],
     )  # fmt: skip
 
 

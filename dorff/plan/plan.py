@@ -22,6 +22,7 @@ from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, Pas
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
 from dorff.passes.frozen import Words
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
+from dorff.plan.earlier import explain_unused_sums
 from dorff.plan.lattice import box_of
 from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, tunes
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
@@ -260,7 +261,7 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
         try:
             for draft in _drafts(resolved):
                 try:
-                    return draft.priced(anywhere=anywhere)
+                    return _with_unused_sums(draft.priced(anywhere=anywhere))
                 except DoesNotFitError as error:
                     refused = refused or error
         except InputError:  # what needs less cannot be done: that the first does not fit says more
@@ -268,6 +269,12 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
                 raise
     assert refused is not None
     raise refused
+
+
+def _with_unused_sums(plan: Plan) -> Plan:
+    """Note in a plan why sums in its state do not serve it, unless that is known from its lattice."""
+    why = None if plan.unlike else explain_unused_sums(plan.job, plan.dataset, plan.spec)
+    return plan if why is None else replace(plan, unlike=(why,))
 
 
 def _drafted(resolved: resolving.Resolved) -> _Draft:

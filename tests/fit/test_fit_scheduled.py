@@ -306,3 +306,45 @@ def test_keep_prunes(store: Path) -> None:
         again(store, solve={"ridge": ridge}, publish={"keep": 2})
     assert sorted(path.name for path in (store.parent / "model").glob("v*")) == ["v000002", "v000003"]
     json.dumps(read_history(store.parent / "model"))
+
+
+def of_sums(store: Path, **more: Any) -> list[str]:
+    """What a plan says of sums that it cannot use."""
+    return [one for one in make_plan(job(store, **more)).warnings if "summed anew" in one]
+
+
+@pytest.mark.parametrize("route", ["direct", "streaming"])
+def test_a_folder_that_moved_is_the_reason_why_its_rows_are_summed_anew(store: Path, route: str) -> None:
+    """Whether a link leads to the new place or not, and as long as the sums of the new path are not there."""
+    again(store, solve={"route": route})
+    assert not of_sums(store, solve={"route": route})
+    moved = store.parent.rename(store.parent.with_name("moved")) / store.name
+    for path in (moved, store):
+        (planned,) = of_sums(path, solve={"route": route}, state=str(moved.parent / "state"))
+        assert "data.store" in planned and str(store) in planned and "3,000 rows" in planned
+        store.parent.is_symlink() or store.parent.symlink_to(moved.parent)
+    report = again(moved, solve={"route": route})
+    assert planned in report.warnings and report.leaves_computed > 0
+    assert not of_sums(moved, solve={"route": route})
+
+
+def test_a_state_that_moved_alone_is_used(store: Path) -> None:
+    again(store)
+    state = store.with_name("state").rename(store.with_name("elsewhere"))
+    assert not of_sums(store, state=str(state))
+    assert again(store, state=str(state)).leaves_computed == 0
+
+
+def test_of_keys_that_sums_depend_on_the_one_that_changed_is_named(store: Path, tmp_path: Path) -> None:
+    again(store)
+    assert not of_sums(store, solve={"ridge": 1e-3})
+    kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 2.0}}
+    for change, key in (
+        ({"kernel": kernel}, "kernel"),
+        ({"data": {"nan": "drop"}}, "data.nan"),
+        ({"features": {"count": 32, "sampler": {"type": "orthogonal"}, "seed": 1}}, "features.seed"),
+    ):
+        (planned,) = of_sums(store, **change)
+        assert f"differ in {key}" in planned, planned
+    other = write(tmp_path / "other.zarr", *rows(3000, seed=5))
+    assert not of_sums(other)  # sums of other rows are of no use to anybody
