@@ -114,11 +114,8 @@ def _comparable_passes(state: Path, dataset: Dataset, wanted: PassSpec) -> Itera
         theirs = _comparable(question)
         differing = [name for name in ours if name not in free and theirs.get(name) != ours[name]]
         earlier = _EarlierPass(question=question, differing=differing)
-        if earlier.moved:
-            comparable = _has_first_rows(question, dataset)
-        else:
-            comparable = not free  # of a lattice with other keys `lattice.begun` says more
-        if comparable:
+        # Of a lattice with other keys `lattice.begun` says more.
+        if _has_first_rows(question, dataset) if earlier.moved else not free:
             yield earlier
 
 

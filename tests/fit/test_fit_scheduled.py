@@ -318,11 +318,12 @@ def test_a_folder_that_moved_is_the_reason_why_its_rows_are_summed_anew(store: P
     """Whether a link leads to the new place or not, and as long as the sums of the new path are not there."""
     again(store, solve={"route": route})
     assert not of_sums(store, solve={"route": route})
-    moved = store.parent.rename(store.parent.with_name("moved")) / store.name
+    moved = store.parent.rename(f"{store.parent}-moved") / store.name
     for path in (moved, store):
         (planned,) = of_sums(path, solve={"route": route}, state=str(moved.parent / "state"))
         assert "data.store" in planned and str(store) in planned and "3,000 rows" in planned
-        store.parent.is_symlink() or store.parent.symlink_to(moved.parent)
+        if not store.parent.is_symlink():
+            store.parent.symlink_to(moved.parent)
     report = again(moved, solve={"route": route})
     assert planned in report.warnings and report.leaves_computed > 0
     assert not of_sums(moved, solve={"route": route})
@@ -336,7 +337,7 @@ def test_a_state_that_moved_alone_is_used(store: Path) -> None:
 
 
 def test_of_keys_that_sums_depend_on_the_one_that_changed_is_named(store: Path, tmp_path: Path) -> None:
-    again(store)
+    again(store, solve={"ridge": 1e-4})
     assert not of_sums(store, solve={"ridge": 1e-3})
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 2.0}}
     for change, key in (
@@ -344,7 +345,7 @@ def test_of_keys_that_sums_depend_on_the_one_that_changed_is_named(store: Path, 
         ({"data": {"nan": "drop"}}, "data.nan"),
         ({"features": {"count": 32, "sampler": {"type": "orthogonal"}, "seed": 1}}, "features.seed"),
     ):
-        (planned,) = of_sums(store, **change)
+        (planned,) = of_sums(store, solve={"ridge": 1e-4}, **change)
         assert f"differ in {key}" in planned, planned
     other = write(tmp_path / "other.zarr", *rows(3000, seed=5))
-    assert not of_sums(other)  # sums of other rows are of no use to anybody
+    assert not of_sums(other, solve={"ridge": 1e-4})  # sums of other rows are of no use to anybody
