@@ -70,10 +70,10 @@ class Nested(BaseEstimator):  # type: ignore[misc]
         else:
             _check_kinds(adapted.kinds, self.input_kinds_)
         if isinstance(values, Deferred):
-            import pandas as pd
-
             named = values
             if adapted.names is not None:
+                import pandas as pd  # slow to import, and only deferred columns with names need it
+
                 named = pd.DataFrame(np.empty((0, len(adapted.names))), columns=list(adapted.names))
             validate_data(self, named, skip_check_array=True, reset=reset)
         if not reset and self.input_units_ is not None:
