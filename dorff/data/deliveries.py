@@ -237,12 +237,14 @@ class _Counts:
 class Comparison:
     """Rows of one source that were in the store, or in an earlier source, already.
 
-    `duplicates` are equal in all columns. `corrected` have the key of an earlier row
-    and other values; 0 where keys do not identify rows. `is_identified` says whether
-    they do, `is_distinct` whether hardly two rows of the source are equal.
+    `known_keys` have the key of an earlier row, `duplicates` are equal to one in all
+    columns. `corrected` have the key of an earlier row and other values; 0 where keys
+    do not identify rows. `is_identified` says whether they do, `is_distinct` whether
+    hardly two rows of the source are equal.
     """
 
     rows: int
+    known_keys: int
     duplicates: int
     corrected: int
     is_identified: bool
@@ -308,6 +310,7 @@ class KnownRows:
             comparisons.append(
                 Comparison(
                     rows=source.rows,
+                    known_keys=source.known_keys,
                     duplicates=source.duplicates,
                     corrected=changed if identified else 0,
                     is_identified=identified,

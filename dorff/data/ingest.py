@@ -625,17 +625,17 @@ def _known_remarks(
     record: SourceRecord, comparison: Comparison, target: _Target, *, again: bool, replace_known: bool
 ) -> list[str]:
     """Say how many rows of a source are there already; InputError where it seems to be an earlier one."""
-    if not (comparison.duplicates or comparison.corrected):
-        return []
     by = ", ".join(target.key) if target.key else "inputs"
     found = f"{comparison.duplicates:,} of {comparison.rows:,} rows are there already"
     if comparison.corrected:
         found += f", and {comparison.corrected:,} have the {by} of a row there, but other values"
-    if replace_known and not comparison.is_identified:
+    if replace_known and comparison.known_keys and not comparison.is_identified:
         remedy = "name columns that identify a row by --key"
         raise InputError(
             f"{record.name}: {found}; several rows have the same {by}, so that none can be replaced; {remedy}."
         )
+    if not (comparison.duplicates or comparison.corrected):
+        return []
     if comparison.is_redelivery and not (again or replace_known):
         remedy = "give --replace to have these rows in place of those, --again to have both, or leave the source out"
         raise InputError(f"{record.name}: {found}: it seems to be an earlier source, delivered again; {remedy}.")

@@ -143,6 +143,15 @@ class TestKeys:
         with pytest.raises(InputError, match="--key"):
             add([again], store, replace_known=True, **self.options())
 
+    def test_new_measurements_at_the_same_inputs_replace_nothing(self, tmp_path: Path) -> None:
+        """No row of the delivery is there already, and --replace is given every night."""
+        store = tmp_path / "s.zarr"
+        add([self.stations(tmp_path / "a.csv", 1, range(20))], store, **self.options())
+        later = self.stations(tmp_path / "b.csv", 2, range(20, 40))
+        with pytest.raises(InputError, match="--key"):
+            add([later], store, replace_known=True, **self.options())
+        assert open_dataset(store).n == 60 and not open_dataset(store).dropped
+
     def test_a_key_is_remembered(self, tmp_path: Path) -> None:
         store = tmp_path / "s.zarr"
         key = {"key": ["x", "t", "hour"]}
