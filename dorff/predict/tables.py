@@ -178,15 +178,15 @@ def check_options(given: Path, options: TableOptions, *, table: bool, named: boo
 
 
 def is_table(path: Path, model: Model, arrays: Sequence[str] = ()) -> bool:
-    """Whether rows are to be ingested: of a file, of files side by side, or of a Zarr group by others that lacks the
-    arrays of the model's inputs, such as a grid. `arrays` are those that a user names."""
+    """Whether rows are to be ingested: of a file, of files side by side, or of a Zarr group by others that has
+    none of the arrays of the model's inputs, such as a grid. `arrays` are those that a user names."""
     if is_remote(path):
         return False
     if path.is_file() or ("+" in str(path) and all(Path(part).is_file() for part in str(path).split("+"))):
         return True
     if arrays or not is_zarr(path) or "dorff" in group_attributes(path):
         return False
-    return not all(node(path / name).is_array for name in ModelInputs.of(model, None, None).arrays)
+    return not any(node(path / name).is_array for name in ModelInputs.of(model, None, None).arrays)
 
 
 def _all_columns(source: Path, asked: Sequence[str]) -> list[str]:

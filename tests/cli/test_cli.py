@@ -97,7 +97,8 @@ def test_ingest_counts_rows(place: Path) -> None:
         "--again",
     )
     result = call(*words, "--json")
-    assert result.exit_code == 0 and json.loads(result.stdout) == {"rows": 6000, "store": "sea.zarr"}
+    known = {"duplicates": 3000, "corrected": 0, "replaced": 0}
+    assert result.exit_code == 0 and json.loads(result.stdout) == {"rows": 6000, "store": "sea.zarr"} | known
     assert re.search(r"ingest: 6,000 rows", result.stderr)
     assert json.loads(call(*words, "--append", "--json").stdout)["rows"] == 12000
     assert json.loads(call("inspect", "sea.zarr", "--json").stdout)["arrays"][0]["shards"] == 12
