@@ -1,14 +1,16 @@
-"""Files that Arrow reads beside CSV: Parquet, of rows and of edges."""
+"""Files that Arrow reads beside CSV: Parquet, of rows and of edges, and Arrow's own (Feather)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
 import pyarrow.parquet as pq
 from pyarrow import types
 
@@ -18,37 +20,31 @@ from dorff.data.labels import Run
 from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common_dtype, reading, side_by_side
 from dorff.errors import InputError
 
+UNITS_PER_SECOND: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
-class ParquetReader(Reader):
-    """Columns of a Parquet file; nulls are NaN."""
 
-    def __init__(self, path: str) -> None:
-        with reading(path, "Parquet"):
-            self._schema = pq.read_schema(path)
-        super().__init__(path, self._schema.names)
+class ArrowTableReader(Reader):
+    """Columns of a table that Arrow reads; nulls are NaN, times of day and durations are seconds."""
+
+    def __init__(self, path: str, schema: Any) -> None:
+        self._schema = schema
+        super().__init__(path, schema.names)
 
     def dtype(self, column: str) -> np.dtype[Any]:
-        """The column's type; integers, decimals and booleans come as float64."""
+        """The column's type; integers, decimals, booleans, times of day and durations come as float64."""
         kind = self._schema.field(column).type
         if types.is_float16(kind) or types.is_float32(kind):
             return np.dtype(np.float32)
-        if any(is_of(kind) for is_of in (types.is_floating, types.is_integer, types.is_decimal, types.is_boolean)):
+        numbers = (types.is_floating, types.is_integer, types.is_decimal, types.is_boolean, types.is_time)
+        if any(is_of(kind) for is_of in (*numbers, types.is_duration)):
             return np.dtype(np.float64)
         raise readers.unwanted(self.path, column, kind, readers.NUMBERS)
 
-    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
-        dtype = common_dtype([self.dtype(column) for column in columns])
-        wanted = [*columns, *labels]
-        rows = max(1, BLOCK_BYTES // (8 * len(wanted)))
-        # Without a buffer of its own, or with pre_buffer, Arrow holds whole row groups.
-        with reading(self.path, "Parquet"), pq.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20) as file:
-            self.rows, count = file.metadata.num_rows, 0
-            for batch in file.iter_batches(rows, columns=wanted, use_threads=False):
-                count += len(batch)
-                self._digest.follow(self.path, count, self.rows)
-                numbers = [self._numbers(batch.column(column), dtype) for column in columns]
-                runs = tuple(self._labels(batch.column(label), label) for label in labels)
-                yield SourceBlock(side_by_side(numbers, len(batch)), runs)
+    def attributes(self, column: str) -> Mapping[str, str]:
+        """Return the unit of times of day and durations."""
+        index = self._schema.get_field_index(column)
+        kind = self._schema.field(index).type if index >= 0 else pa.null()
+        return {"units": "s"} if types.is_time(kind) or types.is_duration(kind) else {}
 
     def _labels(self, column: Any, name: str) -> Run:
         if types.is_dictionary(column.type):  # its own dictionary may hold more, in another order
@@ -65,10 +61,73 @@ class ParquetReader(Reader):
     def _numbers(self, column: Any, dtype: np.dtype[Any]) -> Numbers:
         if types.is_boolean(column.type):
             column = column.cast(pa.int8())
+        if types.is_time(column.type) or types.is_duration(column.type):
+            per_second = UNITS_PER_SECOND[column.type.unit]
+            whole = pa.int32() if types.is_time32(column.type) else pa.int64()
+            column = pc.divide(column.cast(whole).cast(pa.float64()), per_second)
         if not types.is_floating(column.type):
             column = column.cast(pa.float64(), safe=False)
         values: Numbers = column.to_numpy(zero_copy_only=False)
         return values.astype(dtype, copy=False)
+
+
+class ParquetReader(ArrowTableReader):
+    """Columns of a Parquet file."""
+
+    def __init__(self, path: str) -> None:
+        with reading(path, "Parquet"):
+            schema = pq.read_schema(path)
+        super().__init__(path, schema)
+
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
+        dtype = common_dtype([self.dtype(column) for column in columns])
+        wanted = [*columns, *labels]
+        rows = max(1, BLOCK_BYTES // (8 * len(wanted)))
+        # Without a buffer of its own, or with pre_buffer, Arrow holds whole row groups.
+        with reading(self.path, "Parquet"), pq.ParquetFile(self.path, pre_buffer=False, buffer_size=2**20) as file:
+            self.rows, count = file.metadata.num_rows, 0
+            for batch in file.iter_batches(rows, columns=wanted, use_threads=False):
+                count += len(batch)
+                self._digest.follow(self.path, count, self.rows)
+                numbers = [self._numbers(batch.column(column), dtype) for column in columns]
+                runs = tuple(self._labels(batch.column(label), label) for label in labels)
+                yield SourceBlock(side_by_side(numbers, len(batch)), runs)
+
+
+class ArrowReader(ArrowTableReader):
+    """Columns of a file of Arrow's, also called Feather (version 2): a record batch is in memory at a time."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, "rb") as file:
+            begin = file.read(6)
+        if begin[:4] == b"FEA1":
+            raise InputError(f"{path}: is Feather of version 1; write it as version 2 or Parquet.")
+        self.path, self._stream = path, begin != b"ARROW1"
+        with reading(path, "Arrow"), self._opened([]) as file:
+            schema = file.schema
+        super().__init__(path, schema)
+
+    def _opened(self, columns: Sequence[int]) -> Any:
+        options = pa.ipc.IpcReadOptions(included_fields=list(columns), use_threads=False)
+        opened = pa.ipc.open_stream if self._stream else pa.ipc.open_file
+        return opened(pa.memory_map(self.path), options=options)
+
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
+        dtype = common_dtype([self.dtype(column) for column in columns])
+        wanted = sorted(self.columns.index(name) for name in {*columns, *labels})
+        rows = max(1, BLOCK_BYTES // (8 * len(wanted)))
+        count = 0
+        with reading(self.path, "Arrow"), self._opened(wanted) as file:
+            batches = file if self._stream else map(file.get_batch, range(file.num_record_batches))
+            for batch in batches:
+                for start in range(0, len(batch), rows):
+                    part = batch.slice(start, rows)
+                    count += len(part)
+                    numbers = [self._numbers(part.column(column), dtype) for column in columns]
+                    runs = tuple(self._labels(part.column(label), label) for label in labels)
+                    yield SourceBlock(side_by_side(numbers, len(part)), runs)
+            self.rows = count
+            self._digest.follow(self.path, 1, 1)
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,9 @@ class ColumnNames(Part):
     asked: tuple[str, ...] = ()
 
 
+TextSettings = Mapping[str, Any] | None  # of `TextOptions`, by name
+
+
 class TextOptions(ColumnNames):
     """The options of tables of text: how they are written, where that is not recognised."""
 
@@ -262,11 +265,7 @@ class TextOptions(ColumnNames):
 
 
 def open_source(
-    source: str | os.PathLike[str],
-    asked: Collection[str] = (),
-    *,
-    fill_absent: bool = False,
-    text: Mapping[str, Any] | None = None,
+    source: str | os.PathLike[str], asked: Collection[str] = (), *, fill_absent: bool = False, text: TextSettings = None
 ) -> Reader:
     """The reader of a file, or of several as `a.csv+b.csv`; `asked` as of CSVReader. InputError for what none reads.
     With `fill_absent` chunks that are not there hold a Zarr array's fill value; `text` are `TextOptions`."""
@@ -282,7 +281,7 @@ def open_source(
 
 def _takes_text_options(path: str) -> bool:
     entry = READERS.get(ending(path))
-    return entry is not None and issubclass(entry.options, TextOptions)
+    return Path(path).is_dir() or (entry is not None and issubclass(entry.options, TextOptions))
 
 
 def is_zarr(path: str | os.PathLike[str]) -> bool:
@@ -300,8 +299,8 @@ def _open_file(path: str, asked: Collection[str], *, fill_absent: bool, text: Ma
         raise InputError(f"{path}: there is no such file on this machine; check the path.")
     if is_zarr(path):
         return cast(Reader, _ZARR(path, asked, fill_absent=fill_absent))
-    if not Path(path).is_file():
-        raise InputError(f"{path}: wanted a file, got a folder; name the files in it.")
+    if Path(path).is_dir():
+        return cast(Reader, _FOLDER(Path(path), lambda part: _open_file(part, asked, fill_absent=False, text=text)))
     if (entry := READERS.get(suffix)) is None:
         remedy = f"wanted one of {', '.join(READERS.names)}"
         raise InputError(f"{path}: its format is not known from {suffix or 'its name'!r}; {remedy}.")
@@ -315,11 +314,12 @@ def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) ->
 
 
 _ZARR = lazily("dorff.data.zarr_reader", "ZarrReader")
+_FOLDER = lazily("dorff.data.folders", "FolderReader")
 _CSV = lazily("dorff.data.csv_reader", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
-_TEXTS: Final = ".csv .tsv .txt .data .dat .asc .tab"
-_add(_TEXTS, _CSV, TextOptions)
-_add(" ".join(f"{end}.gz" for end in _TEXTS.split()), _CSV, TextOptions)
+for _end in (".csv", ".tsv", ".txt", ".data", ".dat", ".asc", ".tab"):
+    _add(f"{_end} {_end}.gz", _CSV, TextOptions)
 _add(".parquet .pq", lazily("dorff.data.arrow_readers", "ParquetReader"))
+_add(".arrow .feather .ipc", lazily("dorff.data.arrow_readers", "ArrowReader"))
 _add(".npy", lazily("dorff.data.array_readers", "NPYReader"))
 _add(".npz", lazily("dorff.data.array_readers", "NPZReader"))
 _add(".nc .nc3 .nc4 .cdf .h5 .hdf5 .hdf", lazily("dorff.data.array_readers", "VariablesReader"), ColumnNames)

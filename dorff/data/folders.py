@@ -1,0 +1,114 @@
+"""Folders of files that are parts of one table, such as Spark, Dask and polars write; with hive partitions too."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+
+from dorff.data.labels import Run
+from dorff.data.readers import Reader, SourceBlock, common_dtype, ending, side_by_side, unwanted
+from dorff.errors import InputError
+
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
+
+
+def part_files(folder: Path) -> list[Path]:
+    """Return the files below a folder with the numbers in their paths in order; InputError unless they are alike."""
+    below = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    files = [path for path in below if not any(name.startswith((".", "_")) for name in path.parts)]
+    ends = sorted({ending(str(path)) for path in files})
+    if len(ends) != 1:
+        came = f"files of {', '.join(ends)}" if ends else "no files"
+        remedy = "name files, or a folder of one format, whose files are one table"
+        raise InputError(f"{folder}: wanted a file, got a folder with {came}; {remedy}.")
+    return sorted(files, key=_numeric)
+
+
+def _numeric(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+    """Return a sorting key in which part-2 comes before part-10."""
+    pieces = [re.split(r"(\d+)", name) for name in path.parts]
+    return tuple(tuple((1, int(one), one) if one.isdigit() else (0, 0, one) for one in piece) for piece in pieces)
+
+
+class FolderReader(Reader):
+    """The rows of all files of a folder, in the order of the numbers in their names. Folders such as `year=2024` are
+    columns with that value in all rows of the files below: numbers where all values are, else text."""
+
+    def __init__(self, folder: Path, open_part: Callable[[str], Reader]) -> None:
+        files = part_files(folder)
+        self._parts = [open_part(str(folder / file)) for file in files]
+        keys = [_keys(file) for file in files]
+        for file, own in zip(files, keys, strict=True):
+            if own.keys() != keys[0].keys():
+                raise InputError(f"{folder}: {file} has the keys {list(own)}, others {list(keys[0])}; name one kind.")
+        self._keys = {name: [own[name] for own in keys] for name in keys[0] if name not in self._parts[0].columns}
+        known = {name: [value for value in values if value is not None] for name, values in self._keys.items()}
+        self._numeric = {name for name, values in known.items() if values and all(map(NUMBER.fullmatch, values))}
+        super().__init__(str(folder), [*self._parts[0].columns, *self._keys], numbered=self._parts[0].numbered)
+
+    def expand(self, name: str) -> tuple[str, ...]:
+        return self._parts[0].expand(name)
+
+    def dtype(self, column: str) -> np.dtype[Any]:
+        if column not in self._keys:
+            return common_dtype([part.dtype(column) for part in self._having(column)])
+        if column not in self._numeric:
+            raise unwanted(self.path, column, "text", "real numbers; convert it or leave it out")
+        return np.dtype(np.float64)
+
+    def is_text(self, column: str) -> bool:
+        if column in self._keys:
+            return column not in self._numeric
+        return any(part.is_text(column) for part in self._having(column))
+
+    def attributes(self, column: str) -> Mapping[str, str]:
+        return self._parts[0].attributes(column)
+
+    def _having(self, column: str) -> list[Reader]:
+        """Return the parts; InputError where one lacks the column."""
+        for part in self._parts:
+            part.resolve([column])
+        return self._parts
+
+    def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
+        numbers = [column for column in columns if column not in self._keys]
+        texts = [label for label in labels if label not in self._keys]
+        read = numbers or texts or [self._parts[0].columns[0]]  # a block says how many rows there are
+        extra = [] if numbers or texts else read
+        dtype = common_dtype([self.dtype(column) for column in columns])
+        count = 0
+        for place, part in enumerate(self._parts):
+            part.resolve(read)
+            for block in part.blocks(numbers, [*texts, *extra]):
+                own = dict(zip(numbers, block.numbers.T, strict=True))
+                runs = dict(zip([*texts, *extra], block.labels, strict=True))
+                values = [own[name] if name in own else self._constant(name, place, len(block)) for name in columns]
+                together = side_by_side(values, len(block)).astype(dtype, copy=False)
+                marks = tuple(runs[name] if name in runs else self._run(name, place, len(block)) for name in labels)
+                yield SourceBlock(together, marks)
+            count += part.rows
+        self.rows = count
+
+    def _constant(self, name: str, place: int, rows: int) -> Any:
+        value = self._keys[name][place]
+        return np.full(rows, np.nan if value is None else float(value))
+
+    def _run(self, name: str, place: int, rows: int) -> Run:
+        value = self._keys[name][place]
+        label = float(value) if value is not None and name in self._numeric else value
+        return Run((label,), np.zeros(rows, np.int32))
+
+    def content(self) -> str:
+        every = "+".join(part.content() for part in self._parts)
+        return hashlib.blake2b(every.encode(), digest_size=12).hexdigest()
+
+
+def _keys(file: Path) -> dict[str, str | None]:
+    """Return the keys and values of the folders that a file is in."""
+    pairs = (name.partition("=") for name in file.parts[:-1] if "=" in name)
+    return {unquote(key): None if value == NO_VALUE else unquote(value) for key, _, value in pairs}

@@ -1,0 +1,105 @@
+"""Tables in several files, and in Arrow's own."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from dorff.data import ingest, open_dataset
+from dorff.errors import InputError
+
+
+def inputs(source: Path, *names: str) -> Any:
+    out = source.with_name("out.zarr")
+    n = ingest([source], out, inputs=names)
+    return open_dataset(out, targets=None).read(0, n)[0]
+
+
+def write_part(path: Path, *values: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"x": values, "name": [f"n{value % 2}" for value in values]})
+    pq.write_table(table, path) if path.suffix == ".parquet" else pa.feather.write_feather(table, path)
+
+
+@pytest.mark.parametrize("end", [".parquet", ".arrow"])
+def test_parts_come_in_the_order_of_their_numbers(tmp_path: Path, end: str) -> None:
+    folder = tmp_path / "table"
+    for number in (10, 2, 1, 0):
+        write_part(folder / f"part-{number}{end}", number, number + 0.5)
+    (folder / "_SUCCESS").write_text("")
+    (folder / f".part-1{end}.crc").write_text("x")
+    np.testing.assert_array_equal(inputs(folder, "x")[:, 0], [0, 0.5, 1, 1.5, 2, 2.5, 10, 10.5])
+
+
+def test_partitions_are_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    for year, month, site in ((2024, 10, "a b"), (2024, 2, "c"), (2023, 12, "c")):
+        write_part(folder / f"year={year}/month={month}/site={site.replace(' ', '%20')}/part-0.parquet", month)
+    write_part(folder / "year=2025/month=__HIVE_DEFAULT_PARTITION__/site=c/part-0.parquet", 1)
+    got = inputs(folder, "year", "month", "x", "site")
+    wanted = [[2023, 12, 12, 0, 1], [2024, 2, 2, 0, 1], [2024, 10, 10, 1, 0], [2025, np.nan, 1, 0, 1]]
+    np.testing.assert_array_equal(got, wanted)
+    (tmp_path / "keys").mkdir()
+    folder.rename(tmp_path / "keys" / "table")
+    np.testing.assert_array_equal(inputs(tmp_path / "keys" / "table", "year")[:, 0], [2023, 2024, 2024, 2025])
+
+
+def test_folders_that_are_no_table_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    write_part(tmp_path / "mixed" / "a.parquet", 1)
+    (tmp_path / "mixed" / "b.csv").write_text("x\n1\n")
+    write_part(tmp_path / "keys" / "k=1" / "a.parquet", 1)
+    write_part(tmp_path / "keys" / "b.parquet", 1)
+    write_part(tmp_path / "less" / "a.parquet", 1)
+    pq.write_table(pa.table({"y": [1.0]}), tmp_path / "less" / "b.parquet")
+    for name, message in {
+        "empty": "got a folder with no files",
+        "mixed": "with files of .csv, .parquet",
+        "keys": "has the keys",
+        "less": r"b\.parquet: has no column 'x'",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            inputs(tmp_path / name, "x")
+
+
+def test_a_folder_is_known_by_its_content(tmp_path: Path) -> None:
+    write_part(tmp_path / "table" / "a.parquet", 1)
+    inputs(tmp_path / "table", "x")
+    with pytest.raises(InputError, match="twice"):
+        ingest([tmp_path / "table"], tmp_path / "out.zarr", inputs=["x"], append=True)
+
+
+@pytest.mark.parametrize("kind", ["file", "stream", "zstd", "lz4", "polars"])
+def test_files_of_arrow(tmp_path: Path, kind: str) -> None:
+    x = np.arange(1000.0)
+    when = np.datetime64("2024-05-01", "ns") + np.arange(1000) * np.timedelta64(1, "h")
+    table = pa.table({"name": [f"n{i % 3}" for i in range(1000)], "when": when, "x": x})
+    path = tmp_path / "a.arrow"
+    if kind == "polars":
+        pytest.importorskip("polars").from_arrow(table).write_ipc(path)
+    elif kind in ("file", "stream"):
+        new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+        with new(path, table.schema) as file:
+            file.write_table(table, max_chunksize=300)
+    else:
+        pa.feather.write_feather(table, path, compression=kind)
+    got = inputs(path, "x", "when", "name")
+    np.testing.assert_array_equal(got[:, 0], x)
+    np.testing.assert_array_equal(got[:, 1], 3600 * x)
+    np.testing.assert_array_equal(got[:, 2:], np.eye(3)[np.arange(1000) % 3])
+
+
+def test_durations_and_times_of_day_are_seconds(tmp_path: Path) -> None:
+    day, later = datetime.time(1, 0, 0, 500000), datetime.timedelta(hours=-1)
+    columns = {f"t{unit}": pa.array([day, None], pa.time32(unit)) for unit in ("ms",)}
+    columns |= {f"t{unit}": pa.array([day, None], pa.time64(unit)) for unit in ("us", "ns")}
+    columns |= {f"d{unit}": pa.array([later, None], pa.duration(unit)) for unit in ("s", "ms", "us", "ns")}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    got = inputs(tmp_path / "a.parquet", *columns)
+    np.testing.assert_array_equal(got, [[3600.5] * 3 + [-3600] * 4, [np.nan] * 7])
+    assert open_dataset(tmp_path / "out.zarr", targets=None).column_attributes["dns"]["units"] == "s"
