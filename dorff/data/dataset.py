@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from dorff.data.array_files import FloatArray, row_region
 from dorff.data.deliveries import Runs, clip_runs, count_rows, mark_rows
-from dorff.data.labels import MISSING, Codes, Coding, Label, stored_labels
+from dorff.data.labels import MISSING, Codes, Coding, Label
 from dorff.data.layout import Attributes, columns_of
-from dorff.data.nodes import StoredArray, committed, group_attributes, node, open_array, stored_columns
+from dorff.data.nodes import StoredArray, node, open_array, stored_columns
 from dorff.data.units import ColumnAttributes, Conversions
 from dorff.errors import InputError
 from dorff.storage.location import locate
@@ -366,11 +366,7 @@ class Dataset:
         for stored in arrays:
             self._read_array(stored, start, stop, out[:, column : column + stored.columns])
             column += stored.columns
-        for place, name in enumerate(column_names):
-            if name in self.conversions.by_column:
-                conversion = self.conversions.by_column[name]
-                out[:, place] = conversion.convert(out[:, place], f"{self.path}: column {name!r}")
-        return out
+        return self.conversions.convert(out, column_names, self.path) if self.conversions.by_column else out
 
     def stored_labels(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The array of labels as stored: numbers as float64 (n,), NaN where there is none, or text (n,)."""
@@ -401,22 +397,3 @@ class Dataset:
             remedy = f"`dorff verify {self.path}` lists all such chunks, then restore them from a copy or ingest again"
             raise InputError(f"{self.path}: {fault}; {remedy}{fault.hint}.")
         return out
-
-
-def class_counts(dataset: Dataset) -> tuple[float, ...]:
-    """Rows of each label of a data set of classes: what ingest counted, or else counted by reading all labels. Where
-    rows have weights it is their sum; rows whose weight is not finite, or that a column calls unlabelled, are out."""
-    coding = dataset.classes()
-    path = locate(dataset.path)
-    attributes = group_attributes(path)
-    table = stored_labels(attributes, path)
-    counts = np.zeros(len(coding.labels) + 1)  # the last: of rows without a label
-    counted = coding.values is None and not (dataset.weights or dataset.labelled or dataset.dropped)
-    if table is not None and counted and committed(path, attributes) == range(dataset.first, dataset.n):
-        np.add.at(counts, np.array(coding.places), table.counts)
-    else:
-        for start, stop in dataset.runs():
-            weights = dataset.row_weights(start, stop)
-            weights = None if weights is None else np.where(np.isfinite(weights), weights, 0.0)
-            counts += np.bincount(dataset.codes(start, stop) % len(counts), weights, minlength=len(counts))
-    return tuple(counts[:-1].tolist())
