@@ -316,8 +316,7 @@ def _add(ends: str, build: Callable[..., Reader], options: type[Part] = Part) ->
 _ZARR = lazily("dorff.data.zarr_reader", "ZarrReader")
 _FOLDER = lazily("dorff.data.folders", "FolderReader")
 _CSV = lazily("dorff.data.csv_reader", "CSVReader")  # Arrow and HDF5 take 40 MiB that fits need not hold
-for _end in (".csv", ".tsv", ".txt", ".data", ".dat", ".asc", ".tab"):
-    _add(f"{_end} {_end}.gz", _CSV, TextOptions)
+_add(".csv .tsv .txt .data .dat .asc .tab .csv.gz .tsv.gz .txt.gz .data.gz .dat.gz .asc.gz .tab.gz", _CSV, TextOptions)
 _add(".parquet .pq", lazily("dorff.data.arrow_readers", "ParquetReader"))
 _add(".arrow .feather .ipc", lazily("dorff.data.arrow_readers", "ArrowReader"))
 _add(".npy", lazily("dorff.data.array_readers", "NPYReader"))
