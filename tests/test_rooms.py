@@ -77,6 +77,7 @@ DISTRIBUTIONS = {
     "dask_jobqueue": "dask-jobqueue",
     "dask_mpi": "dask-mpi",
     "httpx": "kr8s",
+    "cf_xarray": "cf-xarray",
     "google_crc32c": "google-crc32c",
     "llvmlite": "numba",
     "pydantic_core": "pydantic",
@@ -84,7 +85,6 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-
 
 
 def closure(arrows: Mapping[str, str]) -> dict[str, set[str]]:
