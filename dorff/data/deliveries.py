@@ -273,7 +273,7 @@ class KnownRows:
         self._first: int | None = None
         self._count = 0
         self._files: list[Any] = []
-        self._seen = np.zeros(0, bool)
+        self._seen, self._seen_rows = np.zeros(0, bool), np.zeros(0, bool)
         self._shift = np.uint64(0)
 
     def deliver(self, number: int, keys: Digests, rows: Digests) -> None:
@@ -282,11 +282,20 @@ class KnownRows:
         self._write(self._spill, keys, rows, number + np.arange(len(keys)))
         self._count += len(keys)
 
-    def offer(self, numbers: npt.NDArray[np.int64], keys: Digests, rows: Digests) -> None:
-        """Add earlier rows; those whose key was surely not delivered are left out."""
+    def offer(self, numbers: npt.NDArray[np.int64], keys: Digests, rows: Digests, *, declared: bool) -> None:
+        """Add earlier rows; those whose key was surely not delivered are left out.
+
+        Unless the key is `declared`, two rows of one key show that it identifies none,
+        so that further ones are left out too if they surely equal no delivered row.
+        """
         self._prepare()
         maybe = self._seen[keys >> self._shift]
-        self._partition(keys[maybe], rows[maybe], numbers[maybe])
+        keys, rows, numbers = keys[maybe], rows[maybe], numbers[maybe]
+        if not declared:
+            equal = self._seen_rows[rows >> self._shift]
+            kept = _mark_first_two(np.where(equal, rows, keys))
+            keys, rows, numbers = keys[kept], rows[kept], numbers[kept]
+        self._partition(keys, rows, numbers)
 
     def compare(self, stops: Sequence[int], *, key_identifies: bool) -> tuple[list[Comparison], Runs]:
         """Return a comparison for each source, and the earlier rows of delivered keys.
@@ -332,12 +341,14 @@ class KnownRows:
             return
         fewest, most = FILTER_BITS
         bits = int(np.clip(math.ceil(math.log2(4 * self._count + 1)), fewest, most))
-        self._seen, self._shift = np.zeros(2**bits, bool), np.uint64(64 - bits)
+        self._seen, self._seen_rows = np.zeros(2**bits, bool), np.zeros(2**bits, bool)
+        self._shift = np.uint64(64 - bits)
         count = int(np.clip(-(-self._count // PARTITION_ROWS), 1, MAX_PARTITIONS))
         self._files = [(self._folder / str(j)).open("w+b") for j in range(count)]
         self._spill.seek(0)
         while len(entries := np.fromfile(self._spill, _ENTRY, PARTITION_ROWS)):
             self._seen[entries["key"] >> self._shift] = True
+            self._seen_rows[entries["row"] >> self._shift] = True
             self._partition(entries["key"], entries["row"], entries["number"])
 
     def _partition(self, keys: Digests, rows: Digests, numbers: npt.NDArray[np.int64]) -> None:
@@ -350,6 +361,15 @@ class KnownRows:
         entries = np.empty(len(keys), _ENTRY)
         entries["key"], entries["row"], entries["number"] = keys, rows, numbers
         entries.tofile(file)
+
+
+def _mark_first_two(digests: Digests) -> npt.NDArray[np.bool_]:
+    """Return which entries are the first or second of their digest."""
+    order = np.argsort(digests, kind="stable")
+    ordered = digests[order]
+    marked = np.ones(len(digests), bool)
+    marked[order[2:][ordered[2:] == ordered[:-2]]] = False
+    return marked
 
 
 def _count_known(

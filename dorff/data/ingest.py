@@ -547,7 +547,7 @@ class _Delivery(AbstractContextManager["_Delivery"]):
         """Compare the delivered rows with those of the store that could be equal."""
         assert self._known is not None
         for numbers, rows in self._earlier_rows():
-            self._known.offer(numbers, *self._columns.digests(rows))
+            self._known.offer(numbers, *self._columns.digests(rows), declared=bool(self._target.key))
         stops = [intake.stop for intake in self._intakes]
         return self._known.compare(stops, key_identifies=bool(self._target.key))
 

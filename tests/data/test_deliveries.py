@@ -222,9 +222,9 @@ def test_only_sources_whose_inputs_overlap_are_read(tmp_path: Path, monkeypatch:
         add([night(tmp_path, f"n{number}", points(50, number) + np.array([0, 10 * number]))], store)
     offer = KnownRows.offer
 
-    def record(known: KnownRows, numbers: Array, *digests: Array) -> None:
+    def record(known: KnownRows, numbers: Array, *digests: Array, declared: bool) -> None:
         offered.extend(numbers)
-        offer(known, numbers, *digests)
+        offer(known, numbers, *digests, declared=declared)
 
     monkeypatch.setattr(KnownRows, "offer", record)
     rows = np.vstack([points(50, 1) + np.array([0, 10]), [[1, 11]]])
@@ -347,20 +347,25 @@ def test_counts_are_those_of_sets(data: st.DataObject) -> None:
     n = old + sum(sizes)
     key = np.array(data.draw(st.lists(values, min_size=n, max_size=n)), float)
     row = np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)), float)
-    stops = (old + np.cumsum(sizes)).tolist()
+    stops, declared = (old + np.cumsum(sizes)).tolist(), data.draw(st.booleans())
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(deliveries, "PARTITION_ROWS", data.draw(st.sampled_from([4, 1000])))
         known, keys, rows = KnownRows(Path(folder)), digest_rows([key]), digest_rows([key, row])
         known.deliver(old, keys[old:], rows[old:])
-        known.offer(np.arange(old), keys[:old], rows[:old])
-        found, met = known.compare(stops, key_identifies=True)
+        known.offer(np.arange(old), keys[:old], rows[:old], declared=declared)
+        found, met = known.compare(stops, key_identifies=declared)
         known.close()
     begin, expected = old, set()
     for one, stop in zip(found, stops, strict=True):
         earlier = set(zip(key[:begin], row[:begin], strict=True))
         same = sum((key[i], row[i]) in earlier for i in range(begin, stop))
         of_key = sum(key[i] in set(key[:begin]) for i in range(begin, stop))
-        assert (one.rows, one.duplicates, one.corrected) == (stop - begin, same, of_key - same)
+        assert (one.rows, one.duplicates, one.known_keys) == (stop - begin, same, of_key)
+        assert one.corrected == (of_key - same if one.is_identified else 0)
+        before, mine = key[:begin].tolist(), key[begin:stop].tolist()
+        repeats = len(set(mine)) < len(mine) or any(before.count(value) > 1 for value in mine)
+        assert one.is_identified == (declared or not repeats)
         expected |= {j for j in range(begin) if key[j] in set(key[begin:stop])}
         begin = stop
-    assert {i for first, stop in met for i in range(first, stop)} == expected
+    if declared or all(one.is_identified for one in found):
+        assert {i for first, stop in met for i in range(first, stop)} == expected
