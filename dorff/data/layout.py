@@ -100,14 +100,24 @@ def parse(text: bytes, where: object) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A metadata file's content, checked by `parse`."""
+    """Return the content of a metadata file, checked by `parse`.
+
+    A file that seems damaged is read once more: bytes may have changed on their way
+    over the network.
+    """
     try:
-        text = path.read_bytes()
+        return parse(_read_text(path), path)
+    except InputError:
+        return parse(_read_text(path), path)
+
+
+def _read_text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
     except OSError as error:
         if transient(error):
             raise
         raise InputError(f"{path}: cannot be read ({error.strerror}); restore it from a copy.") from error
-    return parse(text, path)
 
 
 def transient(error: Exception) -> bool:

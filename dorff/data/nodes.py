@@ -63,6 +63,14 @@ class StoredArray:
         return 1 if len(self.files.shape) == 1 else self.files.shape[1]
 
     def read(self, start: int, stop: int, out: npt.NDArray[Any], *, step: int) -> Fault | None:
+        """Return what `_read_once` does; what seems damaged is read once more, for bytes may have changed on their
+        way over the network."""
+        fault = self._read_once(start, stop, out, step=step)
+        if fault is not None and fault.kind == "damaged":
+            fault = self._read_once(start, stop, out, step=step)
+        return fault
+
+    def _read_once(self, start: int, stop: int, out: npt.NDArray[Any], *, step: int) -> Fault | None:
         """Write rows start..stop-1, decoded, into out (stop - start, columns), cut at the multiples of `step`. Returns
         the first chunk that is missing or damaged, or None; no chunk that is absent is read as zeros."""
         if start == stop:
@@ -253,12 +261,21 @@ def dimension_names(directory: Path, key: str, array: zarr.Array[Any]) -> tuple[
     return tuple(name if isinstance(name, str) else "" for name in names)
 
 
+def _open_once(directory: Path, *, v3: bool) -> zarr.Array[Any]:
+    return zarr.open_array(locate(directory).zarr(read_only=True), mode="r", zarr_format=3 if v3 else 2)
+
+
 def open_zarr(directory: Path, what: str, *, v3: bool) -> zarr.Array[Any]:
     """Open a Zarr array; InputError where its metadata is damaged, or cannot be understood."""
     if v3:
         read_json(directory / "zarr.json")
     try:
-        array = zarr.open_array(locate(directory).zarr(read_only=True), mode="r", zarr_format=3 if v3 else 2)
+        try:
+            array = _open_once(directory, v3=v3)
+        except Exception as error:
+            if transient(error):
+                raise
+            array = _open_once(directory, v3=v3)  # zarr reads the metadata again, which may be damaged on its way
     except Exception as error:
         if transient(error):
             raise
