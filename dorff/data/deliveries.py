@@ -239,8 +239,8 @@ class Comparison:
 
     `known_keys` have the key of an earlier row, `duplicates` are equal to one in all
     columns. `corrected` have the key of an earlier row and other values; 0 where keys
-    do not identify rows. `is_identified` says whether they do, `is_distinct` whether
-    hardly two rows of the source are equal.
+    do not identify rows. `is_identified` says whether they do, `is_declared` whether a
+    user said so, `is_distinct` whether hardly two rows of the source are equal.
     """
 
     rows: int
@@ -248,15 +248,20 @@ class Comparison:
     duplicates: int
     corrected: int
     is_identified: bool
+    is_declared: bool
     is_distinct: bool
 
     @property
     def is_redelivery(self) -> bool:
-        """Whether so much is known that the source seems to be an earlier one."""
-        known = self.corrected
-        if self.is_distinct:
-            known += self.duplicates
-        return known >= max(REFUSED_ROWS, REFUSED_SHARE * self.rows)
+        """Whether so much is known that the source seems to be an earlier one.
+
+        Equal inputs alone do not show it, unless a user declared that they identify a
+        row: a second day of the same stations has them too.
+        """
+        equal = self.duplicates if self.is_distinct else 0
+        if not self.is_declared and equal < REFUSED_ROWS:
+            return False
+        return equal + self.corrected >= max(REFUSED_ROWS, REFUSED_SHARE * self.rows)
 
 
 class KnownRows:
@@ -323,6 +328,7 @@ class KnownRows:
                     duplicates=source.duplicates,
                     corrected=changed if identified else 0,
                     is_identified=identified,
+                    is_declared=key_identifies,
                     is_distinct=source.distinct_rows >= DISTINCT_SHARE * source.rows,
                 )
             )

@@ -136,6 +136,17 @@ class TestKeys:
         n, notices = add([self.stations(tmp_path / "b.csv", 2, range(20, 40))], store, **self.options())
         assert n == 120 and not notices
 
+    def test_a_second_day_of_the_same_stations_is_said_and_taken(self, tmp_path: Path) -> None:
+        """Each station once a day: nothing but equal values would show that a day comes again."""
+        places, store = points(30), tmp_path / "s.zarr"
+        for day in range(2):
+            values = np.random.default_rng(day).normal(size=(30, 2))
+            path = write_csv(tmp_path / f"{day}.csv", np.hstack([places, values]))
+            n, notices = add([path], store)
+        assert n == 60 and "30 have the inputs" in notices[0]
+        with pytest.raises(InputError, match=r"1\.csv"):
+            add([write_csv(tmp_path / "1.csv", np.hstack([places, values + np.array([0, 1e-5])]))], store, key=["x", "t"])
+
     def test_they_cannot_be_replaced_by_their_inputs(self, tmp_path: Path) -> None:
         store = tmp_path / "s.zarr"
         add([self.stations(tmp_path / "a.csv", 1, range(20))], store, **self.options())
