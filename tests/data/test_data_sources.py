@@ -132,10 +132,10 @@ def test_unsigned_bytes_of_netcdf3(tmp_path: Path) -> None:
 
 
 def test_csv_as_found_in_the_wild(tmp_path: Path) -> None:
-    text = '\ufeff"b\nc", a ,t\r\n"1",\t2 ,"x, y"\r\n\r\nNA,-inf,\r\n,nan,z\r\n1e-320,0.1,q'
+    text = '\ufeff"b,c", a ,t\r\n"1",\t2 ,"x, y"\r\n\r\nNA,-inf,\r\n,nan,z\r\n1e-320,0.1,q'
     (tmp_path / "w.csv").write_bytes(gzip.compress(text.encode()[:20]) + gzip.compress(text.encode()[20:]))
     (tmp_path / "w.csv").rename(tmp_path / "w.csv.gz")
-    ingest([tmp_path / "w.csv.gz"], tmp_path / "o.zarr", inputs=["a"], targets=["b\nc"])
+    ingest([tmp_path / "w.csv.gz"], tmp_path / "o.zarr", inputs=["a"], targets=["b,c"])
     X, Y = open_dataset(tmp_path / "o.zarr").read(0, 4)
     np.testing.assert_array_equal(X[:, 0], [2.0, -np.inf, np.nan, 0.1])
     np.testing.assert_array_equal(Y[:, 0], [1.0, np.nan, np.nan, 1e-320])
@@ -157,7 +157,7 @@ def test_float32_is_kept_only_where_all_sources_have_it(tmp_path: Path) -> None:
     ingest([tmp_path / "c.parquet"], tmp_path / "p.zarr", inputs=["x0", "x1"], targets=[])
     dataset = open_dataset(tmp_path / "p.zarr", targets=None)
     assert "float32" in str(dataset.rows_spec())
-    ingest([tmp_path / "a.npz"], tmp_path / "p.zarr", inputs=["x"], targets=[], append=True)
+    ingest([tmp_path / "a.npz"], tmp_path / "p.zarr", inputs=["x"], targets=[], append=True, again=True)
     with pytest.raises(InputError, match="array x holds float32, but the sources give float64"):
         write_csv(tmp_path / "d.csv", header=False)
         np.savez(tmp_path / "d.npz", x=ROWS[:, :2])

@@ -145,7 +145,8 @@ class TestKeys:
             n, notices = add([path], store)
         assert n == 60 and "30 have the inputs" in notices[0]
         with pytest.raises(InputError, match=r"1\.csv"):
-            add([write_csv(tmp_path / "1.csv", np.hstack([places, values + np.array([0, 1e-5])]))], store, key=["x", "t"])
+            corrected = np.hstack([places, values + np.array([0, 1e-5])])
+            add([write_csv(tmp_path / "1.csv", corrected)], store, key=["x", "t"])
 
     def test_they_cannot_be_replaced_by_their_inputs(self, tmp_path: Path) -> None:
         store = tmp_path / "s.zarr"
