@@ -492,7 +492,7 @@ class _Delivery(AbstractContextManager["_Delivery"]):
         if compared:
             self._folder = Path(tempfile.mkdtemp(prefix="dorff-"))
             if locate(folder).folders:
-                self._folder = folder / "known"
+                self._folder = folder / ".delivered"  # no array has such a name
                 self._folder.mkdir(parents=True)
             self._known = KnownRows(self._folder)
 

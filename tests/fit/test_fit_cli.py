@@ -46,7 +46,8 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     write_csv(place / "sea.csv", field(6000))
     write_csv(place / "later.csv", field(5000, seed=1))
     write_job(place / "job.yaml", cluster=cluster, solve={"ridge": [1e-6, 1e-4]}, features={"count": 128})
-    assert answer("ingest", "sea.csv", "sea.zarr", *columns) == {"rows": 6000, "store": "sea.zarr"}
+    ingested = answer("ingest", "sea.csv", "sea.zarr", *columns)
+    assert (ingested["rows"], ingested["store"]) == (6000, "sea.zarr")
     assert call("ingest", "later.csv", "later.zarr", *columns).exit_code == 0
     plan = json.loads(call("plan", "job.yaml", "--json").stdout)
     figures = {"leaves", "peak_bytes", "disk_bytes", "flops", "seconds", "m", "rank", "worker_bytes"}
