@@ -138,7 +138,7 @@ def ranks():
 
 if sys.argv[1] == "worker":
     distributed.Worker = Never
-if not mpi.served(Path("job.yaml")):
+if not mpi.served(Path("job.yaml"), lambda: load_job(Path("job.yaml"))):
     if sys.argv[1] == "scheduler":
         [one.suspend() for one, rank in ranks() if rank == "0"]
     try:
@@ -209,7 +209,7 @@ from dorff.spec.reader import load_job
 from pathlib import Path
 
 job = Path("job.yaml")
-if not mpi.served(job):
+if not mpi.served(job, lambda: load_job(job)):
     with open_engine(load_job(job).cluster), Client() as client:
         info = client.scheduler_info()["workers"]
         print([(one["memory_limit"], one["nthreads"], one["host"]) for one in info.values()])
