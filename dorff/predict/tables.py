@@ -232,6 +232,8 @@ class Tables:
         as the model's were, and numbers stand for none as there. InputError where `wanted` is there, the model says no
         columns, `arrays` are named of a file, `options` of files given of a data set, or a column of the rows has the
         name of one of the predictions."""
+        if wanted.suffix in TABLES and is_remote(wanted):
+            raise InputError(f"{wanted}: files are read and written on this machine; give data sets, or paths here")
         fitted = load_model(model, posterior=False)
         table = is_table(given, fitted, [*(arrays or ()), *(views or ())])
         check_options(given, options, table=table, named=bool(arrays or views))
@@ -240,8 +242,6 @@ class Tables:
         if not table and wanted.suffix not in TABLES:
             yield cls(given=given, wanted=wanted, store=given, out=wanted)
             return
-        if is_remote(wanted if wanted.suffix in TABLES else given):
-            raise InputError(f"{wanted}: files are read and written on this machine; give data sets, or paths here")
         check_free(wanted)
         with staging(wanted.absolute()) as (folder, _):
             store = given
