@@ -108,9 +108,10 @@ def ingest(
     text = f"{out}: {rows:,} rows"
     attributes = group_attributes(options.place(out))
     records, _ = read_sources(kept_of(attributes, "sources", []), out)
-    delivered = records[-len(sources) :]
-    for name in ("duplicates", "corrected", "replaced"):
-        result[name] = sum(getattr(record, name) for record in delivered)
+    if append or len(sources) > 1:  # rows are compared with those before
+        delivered = records[-len(sources) :]
+        for name in ("duplicates", "corrected", "replaced"):
+            result[name] = sum(getattr(record, name) for record in delivered)
     if attributes["columns"].get("groups") == [FILE]:
         result["groups"] = FILE
         text += ", each file a group, whose rows folds hold out together (--groups none: no groups)"

@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from io import FileIO
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Self
@@ -274,7 +275,7 @@ class KnownRows:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._spill = (folder / "delivered").open("w+b")
+        self._spill = _open_unbuffered(folder / "delivered")
         self._first: int | None = None
         self._count = 0
         self._files: list[Any] = []
@@ -350,7 +351,7 @@ class KnownRows:
         self._seen, self._seen_rows = np.zeros(2**bits, bool), np.zeros(2**bits, bool)
         self._shift = np.uint64(64 - bits)
         count = int(np.clip(-(-self._count // PARTITION_ROWS), 1, MAX_PARTITIONS))
-        self._files = [(self._folder / str(j)).open("w+b") for j in range(count)]
+        self._files = [_open_unbuffered(self._folder / str(j)) for j in range(count)]
         self._spill.seek(0)
         while len(entries := np.fromfile(self._spill, _ENTRY, PARTITION_ROWS)):
             self._seen[entries["key"] >> self._shift] = True
@@ -366,7 +367,9 @@ class KnownRows:
     def _write(self, file: Any, keys: Digests, rows: Digests, numbers: npt.NDArray[np.int64]) -> None:
         entries = np.empty(len(keys), _ENTRY)
         entries["key"], entries["row"], entries["number"] = keys, rows, numbers
-        entries.tofile(file)
+        content = memoryview(entries.tobytes())
+        while content:  # NumPy's own writing does not say that the disk is full
+            content = content[file.write(content) :]
 
 
 def _mark_first_two(digests: Digests) -> npt.NDArray[np.bool_]:
@@ -376,6 +379,11 @@ def _mark_first_two(digests: Digests) -> npt.NDArray[np.bool_]:
     marked = np.ones(len(digests), bool)
     marked[order[2:][ordered[2:] == ordered[:-2]]] = False
     return marked
+
+
+def _open_unbuffered(path: Path) -> FileIO:
+    """Open a new file whose errors come from the write that causes them."""
+    return FileIO(path, "w+")
 
 
 def _count_known(

@@ -244,7 +244,7 @@ def test_ingest_keeps_groups_of_any_kind(tmp_path: Path) -> None:
     made = tmp_path / "s.zarr"
     ingest([tmp_path / "a.csv"], made, inputs=["x"], groups="g", shard_rows=4, notice=said.append)
     ingest([tmp_path / "b.npz", tmp_path / "c.npz"], made, inputs=["x"], groups="g", append=True, notice=said.append)
-    assert said == [
+    assert [sentence for sentence in said if "no group" in sentence] == [
         f"{few} of {rows} rows have no group: together they are one more group" for few, rows in ((1, 9), (2, 18))
     ]
     dataset = open_dataset(made, targets=None, groups="groups")
