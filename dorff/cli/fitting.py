@@ -73,9 +73,9 @@ def ingest(
     --also, --missing and --ordered may be given several times. A source whose content is in the data set already,
     under any name, is refused with exit code 3: a job run again after it was killed never adds its rows twice."""
     from dorff.data import ingest as run
-    from dorff.data.deliveries import read_sources
     from dorff.data.labels import FILE, stored_labels
     from dorff.data.nodes import group_attributes, kept_of
+    from dorff.data.source_records import read_sources
 
     kept, absent = None, missing or []
     if like is not None:

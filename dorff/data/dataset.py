@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.array_files import FloatArray, row_region
-from dorff.data.deliveries import Runs, clip_runs, count_rows, mark_rows
 from dorff.data.labels import MISSING, Codes, Coding, Label
 from dorff.data.layout import Attributes, columns_of
 from dorff.data.nodes import StoredArray, node, open_array, stored_columns
+from dorff.data.row_runs import Runs, clip_runs, count_rows, mark_rows
 from dorff.data.units import ColumnAttributes, Conversions
 from dorff.errors import InputError
 from dorff.storage.location import locate

@@ -14,21 +14,19 @@ import numpy as np
 import dorff.data.nodes as nodes
 from dorff.data.array_files import ArrayFiles, Fault
 from dorff.data.dataset import Column, Dataset
-from dorff.data.deliveries import (
-    Runs,
-    SourceRecord,
-    clip_runs,
-    count_rows,
-    find_source,
-    iterate_runs,
-    mark_rows,
-    merge_runs,
-    read_sources,
-)
 from dorff.data.labels import CLASSES, GROUPS, Classes, Coding, distinct, placed, stored_labels, text_of
 from dorff.data.layout import Attributes, columns_of, commit, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
 from dorff.data.readers import open_source
+from dorff.data.row_runs import (
+    Runs,
+    clip_runs,
+    count_rows,
+    iterate_runs,
+    mark_rows,
+    merge_runs,
+)
+from dorff.data.source_records import SourceRecord, find_source, read_sources
 from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory

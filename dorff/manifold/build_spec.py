@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data import Dataset
-from dorff.data.deliveries import mark_rows
+from dorff.data.row_runs import mark_rows
 from dorff.errors import IncompleteError
 from dorff.graphs import KNN, Graph
 from dorff.moments import FloatArray, IntArray

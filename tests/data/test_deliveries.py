@@ -12,8 +12,8 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorff.data import deliveries, drop, ingest, open_dataset, trim, verify
-from dorff.data.deliveries import KnownRows, digest_rows
+from dorff.data import drop, ingest, known_rows, open_dataset, trim, verify
+from dorff.data.known_rows import KnownRows, digest_rows
 from dorff.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -361,7 +361,7 @@ def test_counts_are_those_of_sets(data: st.DataObject) -> None:
     row = np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)), float)
     stops, declared = (old + np.cumsum(sizes)).tolist(), data.draw(st.booleans())
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deliveries, "PARTITION_ROWS", data.draw(st.sampled_from([4, 1000])))
+        patch.setattr(known_rows, "PARTITION_ROWS", data.draw(st.sampled_from([4, 1000])))
         known, keys, rows = KnownRows(Path(folder)), digest_rows([key]), digest_rows([key, row])
         known.deliver(old, keys[old:], rows[old:])
         known.offer(np.arange(old), keys[:old], rows[:old], declared=declared)
