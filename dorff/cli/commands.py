@@ -13,6 +13,7 @@ import dorff.cli.fitting as fitting
 import dorff.cli.guard as options
 import dorff.cli.tuning as tuning
 from dorff import __version__
+from dorff.cli.file_options import FileOptions, with_file_options
 from dorff.cli.guard import P, Style, guarded, logging, put, say, show
 from dorff.cli.metrics import meter
 from dorff.cli.sentences import score_text
@@ -90,6 +91,7 @@ command(goes_on=True)(tuning.tune)
 
 
 @command(goes_on=True)
+@with_file_options
 def predict(
     model: options.ModelPath,
     store: Annotated[Path, options.at(metavar="IN", help="The data set, or file of rows, with the inputs.")],
@@ -100,9 +102,8 @@ def predict(
     std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
     noise: Annotated[bool, typer.Option("--noise", help="With --std: of new targets, noise in them.")] = False,
     bands: options.Bands = "",
-    missing: options.Missing = None,
-    units: options.Units = None,
-    unknown_zero: options.UnknownZero = False,
+    *,
+    files: FileOptions,
     workers: options.Workers = 2,
     as_json: options.Json = False,
 ) -> None:
@@ -114,8 +115,8 @@ def predict(
     likeliest (column class_predicted); labels are in the attributes. --std adds an array std; --bands 0.95 adds low_95
     and high_95, always with noise: conformal where the job had solve.conformal, else plain (the attribute
     dorff.uncertainty says which). --views takes the mean of some of a model's views, reading their arrays alone.
-    --missing, --units and --unknown-zero are of files, as in ingest. Columns in other units than the model's are
-    converted, where the data say units.
+    --missing, --units, --unknown-zero, --where and those of text are of files, as in ingest; --where has the names of
+    IN, and OUT the rows that hold. Columns in other units than the model's are converted, where the data say units.
     --rename longitude=lon: what IN calls longitude is the model's lon."""
     import dorff.predict as predicting
     from dorff.data.nodes import group_attributes
@@ -128,10 +129,7 @@ def predict(
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
     renaming = Renaming.parse(options.names("--rename", rename))
     tell_units = partial(_tell_units, store)
-    stated = options.pairs("--units", units or [])
-    tables = TableOptions(
-        missing=missing or (), unknown_zero=unknown_zero, renaming=renaming, units=stated, notice=tell_units
-    )
+    tables = TableOptions(**files.arguments(), renaming=renaming, notice=tell_units)
     with Tables.opened(model, store, out, asked=extra, options=tables, arrays=named, views=some) as table:
         arrays, place = table.inputs or named, table.store
         with _engine(workers, model, place, (arrays, some), wanted, each) as (engine, peak), meter("predict") as tell:
@@ -152,6 +150,7 @@ def predict(
 
 
 @command()
+@with_file_options
 def score(
     model: options.ModelPath,
     data: Annotated[list[Path], options.at(metavar="DATA...", help="The data set, or files of rows.")],
@@ -159,9 +158,8 @@ def score(
     views: options.Views = "",
     rename: options.Rename = "",
     targets: Annotated[str, options.option(metavar="U,V", help=_TARGETS)] = "",
-    missing: options.Missing = None,
-    units: options.Units = None,
-    unknown_zero: options.UnknownZero = False,
+    *,
+    files: FileOptions,
     coverage: Annotated[bool, typer.Option("--coverage", help="Targets inside bands of 50 to 99%, too.")] = False,
     pooled: options.Pooled = False,
     mean: options.Mean = False,
@@ -193,10 +191,7 @@ def score(
     wanted, of = "--coverage" if coverage else "", R2.POOLED if pooled else R2.MEAN if mean else None
     named, renaming = options.names("--targets", targets), Renaming.parse(options.names("--rename", rename))
     tell_units = partial(_tell_units, data[0])
-    stated = options.pairs("--units", units or [])
-    tables = TableOptions(
-        missing=missing or (), unknown_zero=unknown_zero, renaming=renaming, units=stated, notice=tell_units
-    )
+    tables = TableOptions(**files.arguments(), renaming=renaming, notice=tell_units)
     with rows_to_score(model, data, named, options=tables, arrays=arrays, views=some) as rows:
         reads = (rows.inputs, some)
         with _engine(workers, model, rows.store, reads, wanted, (6, ROWS)) as (engine, _), meter("score") as progress:

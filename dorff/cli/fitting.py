@@ -10,6 +10,7 @@ import typer
 
 import dorff.cli.guard as options
 import dorff.cli.sentences as sentences
+from dorff.cli.file_options import FileOptions, with_file_options
 from dorff.cli.guard import option, say, warn
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
@@ -21,17 +22,12 @@ if TYPE_CHECKING:
 _FOR = "Print a `cluster:` that would do: slurm or kubernetes."
 _PATHS = "Files of rows, and the data set to make of them."
 _LIKE = "Encode as this model's (or data set's) are; --missing too."
-_ABSENT = "Chunks of a Zarr source that are not there: refuse them, or fill, by the array's fill value."
 _REPLACE = "Drop rows with the key of a row that is added."
 _KEY = "Columns that identify a row (default: the inputs); the data set remembers them."
-_WHERE = "Only rows that hold, 'PSAL_QC in (1, 2) and depth < 500'; odd names between backquotes."
-_SKIP = "Of tables of text: the first N lines are left out."
-_COMMENT = "Lines of text that begin so are left out."
-_DELIMITER = "What separates fields of text: a character, tab or blanks."
-_DECIMAL = "The decimal mark of numbers in text, . or ,; the other may stand in thousands."
 _ALSO = "One more array, of these columns: another view's inputs, or 1 where a row is labelled, else 0."
 
 
+@with_file_options
 def ingest(
     paths: Annotated[list[str], typer.Argument(metavar="SRC... OUT.zarr", help=_PATHS)],
     inputs: Annotated[str, option(metavar="A,B", help="Columns that are inputs, of any type; =0: zeros.")],
@@ -40,18 +36,11 @@ def ingest(
     weights: Annotated[str, option(metavar="W", help="A column of rows' weights.")] = "",
     groups: Annotated[str, option(metavar="G", help="A column, equal in a group; FILE: each SRC; none.")] = "",
     also: Annotated[list[str] | None, option(metavar="NAME=A,B", help=_ALSO)] = None,
-    missing: options.Missing = None,
-    units: options.Units = None,
     ordered: Annotated[list[str] | None, option(metavar="NAME=A,B", help="An input's categories, in order.")] = None,
     one_hot: Annotated[str, option(metavar="A,B", help="Inputs that are categories, numbers too.")] = "",
     like: Annotated[Path | None, option(metavar="MODEL", parser=options.place, help=_LIKE)] = None,
-    unknown_zero: options.UnknownZero = False,
-    where: Annotated[str, option(metavar="CONDITION", help=_WHERE)] = "",
-    skip_rows: Annotated[int, option(min=0, metavar="N", help=_SKIP)] = 0,
-    comment: Annotated[list[str] | None, option(metavar="TEXT", help=_COMMENT)] = None,
-    delimiter: Annotated[str, option(metavar="C", help=_DELIMITER)] = "",
-    decimal: Annotated[str, option(metavar="MARK", help=_DECIMAL)] = "",
-    absent_chunks: Annotated[Literal["refuse", "fill"], option(help=_ABSENT)] = "refuse",
+    *,
+    files: FileOptions,
     append: Annotated[bool, typer.Option("--append", help="Add the rows to a data set that is there.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Add sources, and rows, that are there already.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help=_REPLACE)] = False,
@@ -77,19 +66,18 @@ def ingest(
     from dorff.data.nodes import group_attributes, kept_of
     from dorff.data.source_records import read_sources
 
-    kept, absent = None, missing or []
+    kept, reading = None, files.arguments()
     if like is not None:
         from dorff.cli.looking import kept_columns
 
         kept = kept_columns(like)
-        absent = [*kept.missing, *absent]
+        reading["missing"] = [*kept.missing, *reading["missing"]]
         if append:
             raise InputError("--like: rows are appended as the data set says; leave it out")
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
     labels = options.one("--classes", classes, "labels")
-    text_options = {"skip_rows": skip_rows, "comment": comment, "delimiter": delimiter, "decimal": decimal}
     with meter("ingest") as progress:
         rows = run(
             sources, out, inputs=options.names("--inputs", inputs), targets=options.names("--targets", targets),
@@ -98,10 +86,9 @@ def ingest(
             one_hot=options.names("--one-hot", one_hot), ordered=options.further("--ordered", ordered or []),
             encoding=None if kept is None else kept.encoding,
             column_attributes=None if kept is None else kept.column_attributes,
-            units=options.pairs("--units", units or []),
-            unknown_zero=unknown_zero, also=options.further("--also", also or []),
-            where=where, text=text_options,
-            missing=absent, absent_chunks=absent_chunks, append=append, again=again, shard_rows=shard_rows,
+            also=options.further("--also", also or []),
+            append=append, again=again, replace_known=replace, key=options.names("--key", key),
+            shard_rows=shard_rows, **reading,
             progress=progress, notice=lambda sentence: say(f"dorff: {out}: {sentence}"),
         )  # fmt: skip
     result: dict[str, object] = {"rows": rows, "store": out}

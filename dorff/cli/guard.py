@@ -203,14 +203,9 @@ Store = Annotated[Path, at(metavar="DATA.zarr", help="The data set.")]
 _STACKED = "The arrays that hold the inputs, stacked; x, or those that a model of views was fitted to, if left out."
 Inputs = Annotated[str, option(metavar="A,B", help=_STACKED)]
 Views = Annotated[str, option(metavar="V,W", help="Views of the model to use, others may be missing.")]
-_NONE = "A number that stands for none, made NaN; none: keep all others that look so, not refuse them."
-Missing = Annotated[list[str] | None, option(metavar="-9999", help=_NONE)]
-_UNITS = "A column's units, in place of those that files say; none: no units. May be given several times."
 _RENAME = "Columns that are called otherwise than the model's: OLD=NEW, with the model's name last."
 Rename = Annotated[str, option(metavar="OLD=NEW,...", help=_RENAME)]
 Bands = Annotated[str, option(metavar="0.5,0.95", help="Bands that new targets lie in at these levels.")]
-Units = Annotated[list[str] | None, option(metavar="NAME=UNITS", help=_UNITS)]
-UnknownZero = Annotated[bool, typer.Option("--unknown-zero", help="What is no category counts as none; else refused.")]
 Pooled = Annotated[bool, typer.Option("--pooled", help="R2 of all outputs together; else by the kernel.")]
 Mean = Annotated[bool, typer.Option("--mean", help="R2 as the mean of the outputs'; else by the kernel.")]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes at most; 1 works in this process.")]

@@ -6,6 +6,7 @@ condition is unknown are left out.
 """
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +16,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.encoding import seconds
+from dorff.data.encoding import label_texts, seconds
 from dorff.data.labels import Run, label_of, text_of
+from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, SourceBlock
 from dorff.errors import InputError
 
@@ -151,10 +153,16 @@ class Condition:
         name = self._names.get(left.id, left.id)
         column, place = values[name], f"{where}: column {name!r}"
         if isinstance(right, ast.Name):
-            other = values[self._names.get(right.id, right.id)]
-            if isinstance(column, Run) or isinstance(other, Run):
-                raise self._refusal(f"{place} or {right.id} holds text; only columns of numbers are compared")
-            return _of_numbers(column, COMPARISONS[type(sign)](column, other), ~np.isnan(other))
+            other_name = self._names.get(right.id, right.id)
+            other, other_place = values[other_name], f"{where}: column {other_name!r}"
+            compare = COMPARISONS[type(sign)]
+            if isinstance(column, Run) and isinstance(other, Run) and isinstance(sign, ast.Eq | ast.NotEq):
+                texts, other_texts = _row_texts(column, place), _row_texts(other, other_place)
+                known = (texts != "") & (other_texts != "")
+                result = compare(texts, other_texts)
+                return _Truth(known & result, known & ~result)
+            column, other = self._numbers(column, place), self._numbers(other, other_place)
+            return _of_numbers(column, compare(column, other), ~np.isnan(other))
         if isinstance(sign, ast.In | ast.NotIn):
             assert isinstance(right, ast.Tuple | ast.List | ast.Set)
             none = np.zeros(len(column), bool)
@@ -180,23 +188,39 @@ class Condition:
 
     def _labels(self, run: Run, sign: type[ast.cmpop], constant: Constant, place: str) -> list[bool | None]:
         """Return how each label of a run compares with a constant; None for no label."""
-        labels = [label_of(value, place) for value in run.values]
-        texts = [None if label is None else text_of(label) for label in labels]
+        texts = label_texts(run, place)
         compare = COMPARISONS[sign]
         time = _times([constant], place) if isinstance(constant, str) else None
         times = None if time is None else _times(texts, place)
         if time is not None and times is not None:
             return [None if np.isnan(each) else bool(compare(each, time[0])) for each in times]
-        if sign in (ast.Eq, ast.NotEq):
+        by_name = sign in (ast.Eq, ast.NotEq)
+        if by_name and isinstance(constant, str | bool):
             wanted = label_of(constant, place)
             text = "" if wanted is None else text_of(wanted)
-            return [None if each is None else bool(compare(each, text)) for each in texts]
+            return [None if label is None else bool(compare(label, text)) for label in texts]
         if isinstance(constant, str):
             raise self._refusal(f"{place} holds text, which has no order; == or in (...) compare it")
-        try:
-            return [None if each is None else bool(compare(float(each), constant)) for each in texts]
-        except ValueError as error:
-            raise self._refusal(f"{place} holds text that is no number ({error}); name values by in (...)") from None
+        if by_name:  # text that is no number differs from every number
+            numbers = [None if label is None else _number(label) for label in texts]
+        else:
+            numbers = [None if label is None else self._number(label, place) for label in texts]
+        return [None if number is None else bool(compare(number, constant)) for number in numbers]
+
+    def _numbers(self, column: Numbers | Run, place: str) -> Numbers:
+        """Return a column as numbers (n,), also one of text that spells numbers."""
+        if not isinstance(column, Run):
+            return column
+        labels = label_texts(column, place)
+        numbers = [math.nan if label is None else self._number(label, place) for label in labels]
+        return np.array([*numbers, math.nan])[column.index]
+
+    def _number(self, text: str, place: str) -> float:
+        number = _number(text)
+        if math.isnan(number):
+            problem = f"{place} holds text, and {text!r} is no number; compare it by == or in (...)"
+            raise self._refusal(problem)
+        return number
 
     def _refusal(self, problem: str) -> InputError:
         example = "write such as 'PSAL_QC in (1, 2) and depth < 500', odd names between backquotes"
@@ -206,6 +230,20 @@ class Condition:
 def _pairs(node: ast.Compare) -> Iterator[tuple[ast.expr, ast.cmpop, ast.expr]]:
     """Go through the comparisons of a chain, 1 <= a < 3."""
     return zip([node.left, *node.comparators[:-1]], node.ops, node.comparators, strict=True)
+
+
+def _number(text: str) -> float:
+    """Return the number that a text spells, NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _row_texts(run: Run, place: str) -> npt.NDArray[Any]:
+    """Return the text of each row (n,), "" where there is no label."""
+    texts = [text or "" for text in label_texts(run, place)]
+    return np.array([*texts, ""], object)[run.index]
 
 
 def _of_numbers(column: Numbers, result: Any, known: Mask | None = None) -> _Truth:
@@ -222,11 +260,14 @@ def _times(texts: Sequence[Any], place: str) -> npt.NDArray[np.float64] | None:
 
 
 class FilteredReader(Reader):
-    """The rows of a source that hold for a condition; `left_out` counts the others that were read."""
+    """The rows of a source that hold for a condition; `left_out` counts the others that were read.
 
-    def __init__(self, reader: Reader, condition: Condition) -> None:
+    Values that are among those `absent` are unknown to the condition.
+    """
+
+    def __init__(self, reader: Reader, condition: Condition, absent: FillValues) -> None:
         super().__init__(reader.path, reader.columns, numbered=reader.numbered)
-        self._reader, self._condition = reader, condition
+        self._reader, self._condition, self._absent = reader, condition, absent
         self.remarks = reader.remarks
         reader.resolve(condition.columns)
 
@@ -250,21 +291,23 @@ class FilteredReader(Reader):
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         texts = self._condition.texts
-        text = [name for name in self._condition.columns if name in texts or self._reader.is_text(name)]
+        text = [name for name in self._condition.columns if name in texts or self._reader.has_text(name)]
         numbers = [name for name in self._condition.columns if name not in text]
         every_number = list(dict.fromkeys([*columns, *numbers]))
         every_label = list(dict.fromkeys([*labels, *text]))
         pick = [every_number.index(column) for column in columns]
         self.left_out = kept = 0
         for block in self._reader.blocks(every_number, every_label):
-            values: dict[str, Numbers | Run] = dict(zip(every_label, block.labels, strict=True))
-            values |= {name: block.numbers[:, every_number.index(name)] for name in numbers}
+            runs = dict(zip(every_label, block.labels, strict=True))
+            values: dict[str, Numbers | Run] = {name: self._absent.blank_labels(runs[name]) for name in text}
+            for name in numbers:
+                column = block.numbers[:, every_number.index(name)]
+                values[name] = self._absent.without_given(column)
             mask = self._condition.holding(values, self.path)
             rows = np.flatnonzero(mask)
             self.left_out += len(block) - len(rows)
             kept += len(rows)
             if len(rows):
-                runs = dict(zip(every_label, block.labels, strict=True))
                 taken = tuple(runs[label].take(rows) for label in labels)
                 yield SourceBlock(block.numbers[rows][:, pick], taken)
         self.rows = kept

@@ -79,6 +79,7 @@ class Sample:
     skip_rows: int = 0
     comments: tuple[str, ...] = ()
     delimiter: str = ""
+    missing: tuple[str, ...] = ()
 
     @property
     def text(self) -> list[str]:
@@ -176,7 +177,7 @@ def _layout(sample: Sample, lines: list[str], first: int, delimiter: str, asked:
     if delimiter == BLANKS and not sample.delimiter and any(set(",;|") & set("".join(r.fields)) for r in body):
         return None
     comments = [lines[record.first] for record in records if record.comment and record.stop <= body[0].first]
-    head = _header(sample.path, body, comments, delimiter, asked)
+    head = _header(sample, body, comments, delimiter, asked)
     rows = [record.fields for record in body[head.first_row :]]
     width = len(rows[0]) if rows and not head.names else len(head.names)
     trailing = bool(rows) and all(len(row) == width + 1 and not row[-1] for row in rows)
@@ -193,7 +194,7 @@ def _layout(sample: Sample, lines: list[str], first: int, delimiter: str, asked:
         start=start,
         header=head.first_row - head.names_row,
         comments=given or used,
-        missing=("MM",) if head.names[:1] == ("YY",) else (),
+        missing=(*sample.missing, "MM") if head.names[:1] == ("YY",) else sample.missing,
         rows=rows,
     )
 
@@ -216,12 +217,13 @@ class _Header:
 
 
 def _header(
-    path: str, body: Sequence[_Record], comments: Sequence[str], delimiter: str, asked: Collection[str]
+    sample: Sample, body: Sequence[_Record], comments: Sequence[str], delimiter: str, asked: Collection[str]
 ) -> _Header:
     """Return what the records and the comments before them say of the columns."""
     first = body[0].fields
     if first[0] in BINARY_LOGGERS:
-        raise InputError(f"{path}: is {first[0]}, a binary format of Campbell's; convert it to TOA5 (CardConvert).")
+        problem = f"is {first[0]}, a binary format of Campbell's"
+        raise InputError(f"{sample.path}: {problem}; convert it to TOA5 (CardConvert).")
     if first[0] in LOGGERS and len(body) > 1:
         names_row, units_row, first_row = LOGGERS[first[0]]
         names = body[names_row].fields
@@ -235,7 +237,8 @@ def _header(
     if _headless(names, asked):
         return _Header(names=(), names_row=at, first_row=at)
     rows = [record.fields for record in body[at + 2 :]]
-    has_units = at + 1 < len(body) and _is_units(body[at + 1].fields, rows, len(names))
+    has_units = at + 1 < len(body) and not set(body[at + 1].fields) & set(sample.missing)
+    has_units = has_units and _is_units(body[at + 1].fields, rows, len(names))
     units = body[at + 1].fields if has_units else []
     return _Header(names=tuple(names), units=tuple(units), names_row=at, first_row=at + 1 + has_units)
 

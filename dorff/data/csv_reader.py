@@ -30,6 +30,7 @@ WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")  # 007 is text, a
 BLOCK: Final = 2**20
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 NAMED_DELIMITERS: Final = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "blanks": BLANKS, "space": BLANKS}
+LONGEST_WORD: Final = 12  # that may stand for no number: Missing, not sampled
 LAYOUT_OPTIONS: Final = "where it is written otherwise, give --skip-rows, --comment or --delimiter"
 
 
@@ -51,6 +52,7 @@ class CSVReader(Reader):
         comment: Sequence[str] = (),
         delimiter: str = "",
         decimal: str = "",
+        missing: Sequence[str] = (),
     ) -> None:
         self.path = path
         delimiter = NAMED_DELIMITERS.get(delimiter, delimiter)
@@ -60,7 +62,12 @@ class CSVReader(Reader):
             raise InputError(f"--decimal {decimal}: wanted a point or a comma.")
         self._zipped = path.endswith(".gz")
         tabs = not delimiter and path.lower().removesuffix(".gz").endswith(".tsv")
-        said = {"skip_rows": skip_rows, "comments": tuple(comment), "delimiter": "\t" if tabs else delimiter}
+        said = {
+            "skip_rows": skip_rows,
+            "comments": tuple(comment),
+            "delimiter": "\t" if tabs else delimiter,
+            "missing": tuple(missing),
+        }
         with reading(path, "CSV"):
             self._dialect = self._recognised(asked, said)
         self._comments_said = bool(comment)
@@ -71,6 +78,7 @@ class CSVReader(Reader):
         empty = EMPTY.union(NO_NUMBER, self._dialect.missing)
         values = [[text for text in column if text not in empty] for column in columns]
         self._text = [bool(texts) and not any(map(is_number, texts)) for texts in values]
+        self._mixed = [bool(texts) and not all(map(is_number, texts)) for texts in values]
         self._notations: dict[int, Notation] = {}
         self._ambiguous: dict[int, str] = {}
         for j, texts in enumerate(values):
@@ -127,6 +135,10 @@ class CSVReader(Reader):
     def is_text(self, column: str) -> bool:
         """Whether none of the first rows has a number there."""
         return self._text[self.columns.index(column)]
+
+    def has_text(self, column: str) -> bool:
+        """Whether any of the first rows has text there that is no number."""
+        return self._mixed[self.columns.index(column)]
 
     def attributes(self, column: str) -> Mapping[str, str]:
         """Return the units that stand below a column's name, or a percent sign beside its numbers."""
@@ -223,6 +235,8 @@ class CSVReader(Reader):
         if text := re.search(r"invalid value '(.*)'", reason, re.DOTALL):
             value = text[1] if len(text[1]) < 60 else text[1][:60] + "..."
             what = f"wanted a number, got {value!r}; correct it, empty it, or leave the column out"
+            if not re.search(r"\d", value) and len(value) <= LONGEST_WORD:
+                what += f"; --missing {value} takes it for none"
             if is_number(value.strip()):
                 what += "; --decimal . (or ,) takes numbers with marks of thousands"
         elif "invalid UTF8" in reason:

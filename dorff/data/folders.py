@@ -66,6 +66,12 @@ class FolderReader(Reader):
             return column not in self._numeric
         return any(part.is_text(column) for part in self._having(column))
 
+    def has_text(self, column: str) -> bool:
+        """Whether a column is text in any part, even beside numbers."""
+        if column in self._keys:
+            return column not in self._numeric
+        return any(part.has_text(column) for part in self._having(column))
+
     def attributes(self, column: str) -> Mapping[str, str]:
         return self._parts[0].attributes(column)
 

@@ -121,9 +121,11 @@ def ingest(
     refused unless `again`.
 
     `where` keeps the rows that hold for a condition (`Condition`), and the store says how many were left out. `text`
-    says how tables of text are written: `skip_rows`, `comment`, `delimiter`, `decimal` (`TextOptions`).
+    says how tables of text are written: `skip_rows`, `comment`, `delimiter`, `decimal` (`TextOptions`). Of a condition
+    too, `missing` values are unknown.
 
-    `missing` are numbers that stand for none: NaN takes their place, and no label. Where a column has an extreme value
+    `missing` are numbers and words that stand for none: NaN takes their place, and no label; words are looked for in
+    tables of text, and in columns of labels. Where a column has an extreme value
     that is commonly used so, far from its other values (`FillValues` says what that is), it is refused, unless "none"
     is among `missing`. The store remembers them, and so do models. Returns the rows in the store. Raises InputError,
     and changes nothing: for a source that cannot be read, a column that is missing or not of numbers, `out` there
@@ -154,8 +156,9 @@ def ingest(
             raise InputError("--absent-chunks: none of the sources is a Zarr group; leave it out.")
         condition = Condition(where) if where else None
         asked += condition.columns if condition else ()
+        text = {**(text or {}), "missing": absent.words}
         opened = [open_source(source, asked, fill_absent=fill, text=text) for source in sources]
-        opened = [FilteredReader(reader, condition) for reader in opened] if condition else opened
+        opened = [FilteredReader(reader, condition, absent) for reader in opened] if condition else opened
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
             names[GROUPS] = ()
         if append:

@@ -95,6 +95,8 @@ class Learner:
             raise InputError(f"{where}: has more than {MOST:,} different texts, {looks}; {remedy}.")
         if of in self.one_hot:
             return
+        if all(len(word) == 1 for word in words):  # quality flags: 1, 4, B
+            return
         if odd := sorted(filter(ODD.fullmatch, words)):
             remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
             problem = f"has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601"

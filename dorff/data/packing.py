@@ -59,7 +59,7 @@ def _is_usual(value: float) -> bool:
 
 
 class FillValues:
-    """The numbers that stand for none: those that were `given`, and those that look so. What looks so is one of
+    """What stands for no number: numbers and words that were `given`, and numbers that look so. What looks so is one of
     `USUAL`, or of few that are `LARGE`, farther from the column's other values than `FAR` times their range. Others
     have to differ, and what is neither large nor -999 or less has to come twice. But one of `USUAL` that is either
     may also be the only one below zero, or have others all the same, or none. Constants, `=-9999`, do not look so,
@@ -68,11 +68,14 @@ class FillValues:
     def __init__(self, given: Sequence[float | str]) -> None:
         self._keep, self._counts = "none" in given, defaultdict[int, Counter[float]](Counter)
         self._low, self._high = np.array(np.inf), np.array(-np.inf)
-        try:
-            self.unmet = {float(value): value for value in given if value != "none"}  # that no value has been
-        except ValueError:
-            came = ", ".join(map(str, given))
-            raise InputError(f"--missing: wanted numbers that stand for none, or the word none, got {came}.") from None
+        texts = [str(value).strip() for value in given if value != "none"]
+        if not all(texts):
+            raise InputError("--missing: wanted a number or a word, got an empty one; empty fields are none anyway.")
+        self._texts = tuple(dict.fromkeys(texts))
+        #: Those given that are no numbers, such as M.
+        self.words = tuple(text for text in self._texts if not _is_float(text))
+        numbers = (value for value in given if value != "none" and _is_float(value))
+        self.unmet = {float(value): value for value in numbers}  # that no value has been
         self._given = {one: value for value in self.unmet for one in _either(value)}
 
     def blank(self, numbers: Array) -> Array:
@@ -97,9 +100,20 @@ class FillValues:
 
     def blank_labels(self, run: Run) -> Run:
         """Further rows of labels without those given."""
-        for label in run.values:
-            self.unmet.pop(self._given.get(label, np.nan), None)
-        return Run(tuple(None if value in self._given else value for value in run.values), run.index)
+        return Run(tuple(map(self._blank_label, run.values)), run.index)
+
+    def _blank_label(self, value: Any) -> Any:
+        """Return None for a label that was given, as a number or as text; any other one as it is."""
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        if isinstance(text, str):
+            text = text.strip()
+            if text not in self._texts:
+                return value
+            value = float(text) if _is_float(text) else text
+        elif value not in self._given:
+            return value
+        self.unmet.pop(self._given.get(value, np.nan), None)
+        return None
 
     def _set_apart(self, j: int, values: Array) -> Array:
         """Count what may be fill values of a column; returns what is none."""
@@ -138,6 +152,14 @@ class FillValues:
                 yield value
             elif large:
                 low, high = min(low, value), max(high, value)
+
+
+def _is_float(value: float | str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _extreme(least: np.ufunc, numbers: Array) -> Array:

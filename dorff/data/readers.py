@@ -98,6 +98,10 @@ class Reader(ABC):
             return True
         return False
 
+    def has_text(self, column: str) -> bool:
+        """Whether a column is known to hold text, even beside numbers."""
+        return self.is_text(column)
+
     def attributes(self, column: str) -> Mapping[str, str]:
         """Return the CF attributes that the source gives a column, among `units.ATTRIBUTES`.
 
@@ -256,12 +260,17 @@ TextSettings = Mapping[str, Any] | None  # of `TextOptions`, by name
 
 
 class TextOptions(ColumnNames):
-    """The options of tables of text: how they are written, where that is not recognised."""
+    """The options of tables of text: how they are written, where that is not recognised.
+
+    `missing` are words that stand for no number, beside those that are known. They do not
+    have to be of text: other formats have them in columns of labels.
+    """
 
     skip_rows: int = 0
     comment: tuple[str, ...] = ()
     delimiter: str = ""
     decimal: str = ""
+    missing: tuple[str, ...] = ()
 
 
 def open_source(
@@ -273,8 +282,9 @@ def open_source(
     parts = [name] if "+" not in name or Path(name).exists() else name.split("+")
     given = {option: value for option, value in (text or {}).items() if value}
     readers = [_open_file(part, asked, fill_absent=fill_absent, text=given) for part in parts]
-    if given and not any(_takes_text_options(part) for part in parts):
-        option = next(iter(given)).replace("_", "-")
+    layout = [option for option in given if option != "missing"]
+    if layout and not any(_takes_text_options(part) for part in parts):
+        option = layout[0].replace("_", "-")
         raise InputError(f"{name}: --{option} is for tables of text, which it is none of; leave it out.")
     return readers[0] if len(readers) == 1 else SideBySide(readers)
 
@@ -351,6 +361,10 @@ class SideBySide(Reader):
     def is_text(self, column: str) -> bool:
         reader, name = self._place[column]
         return reader.is_text(name)
+
+    def has_text(self, column: str) -> bool:
+        reader, name = self._place[column]
+        return reader.has_text(name)
 
     def attributes(self, column: str) -> Mapping[str, str]:
         if column not in self._place:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,15 +38,37 @@ KEYS: Final = ("weights", "labelled")  # columns beside inputs and targets that 
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """How the columns of a table are understood: numbers that stand for none, categories that the model does not know,
-    columns that are called otherwise than the model's, and units of columns in place of what the table says. `notice`
-    is called with sentences about units that are converted."""
+    """How tables are read, and which columns are called otherwise than the model's.
+
+    `renaming` says the latter, and `notice` is called with sentences about what was
+    converted or left out. All others are arguments of `dorff.data.ingest`.
+    """
 
     missing: Sequence[str] = ()
     unknown_zero: bool = False
-    renaming: Renaming = field(default_factory=Renaming)
     units: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+    text: Mapping[str, Any] = field(default_factory=dict)
+    absent_chunks: Literal["refuse", "fill"] = "refuse"
+    renaming: Renaming = field(default_factory=Renaming)
     notice: Notice | None = None
+
+    def reading(self) -> dict[str, Any]:
+        """Return the arguments of `ingest`."""
+        names = {each.name for each in fields(self)} - {"renaming", "notice"}
+        return {name: getattr(self, name) for name in names}
+
+    def given(self) -> list[str]:
+        """Return the options of files that are given, as they are written."""
+        values = {**self.reading(), **self.text}
+        del values["text"]
+        if self.absent_chunks == "refuse":
+            del values["absent_chunks"]
+        return sorted("--" + name.replace("_", "-") for name, value in values.items() if value)
+
+    def open(self, source: Path, asked: Sequence[str]) -> Reader:
+        """Open a table of which columns are `asked` for."""
+        return open_source(source, asked, text=self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +115,7 @@ def rows_to_score(
     measured = list(targets) or _measured(fitted, model, options.renaming)
     if classes and len(measured) != 1:
         raise InputError(f"--targets: a classifier is scored by one column of labels, not {', '.join(measured)}")
-    beside = _columns_beside(fitted, data[0], measured, options.renaming)
+    beside = _columns_beside(fitted, data[0], measured, options)
     columns: dict[str, Any] = {"classes": measured[0]} if classes else {"targets": measured}
     columns |= {"weights": beside["weights"]} if "weights" in beside else {}
     columns |= {"also": {"labelled": beside["labelled"]}} if "labelled" in beside else {}
@@ -110,12 +132,12 @@ def rows_to_score(
         )
 
 
-def _columns_beside(model: Model, source: Path, targets: Sequence[str], renaming: Renaming) -> dict[str, str]:
+def _columns_beside(model: Model, source: Path, targets: Sequence[str], options: TableOptions) -> dict[str, str]:
     """Return the columns of weights, and of what is labelled, that a table has."""
     data = model.info.get("data", {})
     kept = data.get("columns", {})
-    there = open_source(source, [*_inputs_in_table(model, renaming, source), *targets]).columns
-    named = {key: renaming.to_table(kept.get(key) or data[key]) for key in KEYS if data.get(key)}
+    there = options.open(source, [*_inputs_in_table(model, options.renaming, source), *targets]).columns
+    named = {key: options.renaming.to_table(kept.get(key) or data[key]) for key in KEYS if data.get(key)}
     return {key: column for key, column in named.items() if column in there}
 
 
@@ -153,7 +175,9 @@ def _ingest_like(
     data, renaming = model.info.get("data", {}), options.renaming
     names, kept = _inputs_in_table(model, renaming, sources[0]), data.get("column_attributes")
     for source in sources if renaming else ():
-        renaming.check(_all_columns(source, names), known, source)
+        renaming.check(_all_columns(source, names, options), known, source)
+    reading = options.reading()
+    reading["missing"] = [*data.get("missing", ()), *options.missing]
     ingest(
         list(sources),
         store,
@@ -161,10 +185,8 @@ def _ingest_like(
         groups=NONE,
         encoding=renaming.encoding_to_table(data.get("encoding", {}), sources[0]),
         column_attributes=None if kept is None else {renaming.to_table(name): each for name, each in kept.items()},
-        missing=[*data.get("missing", ()), *options.missing],
-        unknown_zero=options.unknown_zero,
-        units=options.units,
         notice=options.notice,
+        **reading,
         **columns,
     )
 
@@ -173,8 +195,8 @@ def check_options(given: Path, options: TableOptions, *, table: bool, named: boo
     """Raise InputError where arrays, or views, are named of a file, or options of files given of a data set."""
     if table and named:
         raise InputError(f"{given}: is a file, ingest it for --inputs and --views; leave these out")
-    if not table and (options.missing or options.unknown_zero or options.units):
-        raise InputError(f"{given}: is no file; leave --missing, --unknown-zero and --units out")
+    if not table and (of_files := options.given()):
+        raise InputError(f"{given}: is no file; leave {', '.join(of_files)} out")
 
 
 def is_table(path: Path, model: Model, arrays: Sequence[str] = ()) -> bool:
@@ -189,9 +211,9 @@ def is_table(path: Path, model: Model, arrays: Sequence[str] = ()) -> bool:
     return not any(node(path / name).is_array for name in ModelInputs.of(model, None, None).arrays)
 
 
-def _all_columns(source: Path, asked: Sequence[str]) -> list[str]:
+def _all_columns(source: Path, asked: Sequence[str], options: TableOptions) -> list[str]:
     """Return the columns of a table; of a file of variables these, too."""
-    reader = open_source(source, asked)
+    reader = options.open(source, asked)
     return [*reader.columns, *(reader.variables if isinstance(reader, GriddedReader) else ())]
 
 
@@ -213,6 +235,7 @@ class Tables:
     wanted: Path
     store: Path
     out: Path
+    options: TableOptions
     inputs: tuple[str, ...] | None = None
 
     @classmethod
@@ -240,7 +263,7 @@ class Tables:
         if (name := ending(str(wanted))) in READERS.names and wanted.suffix not in TABLES:
             raise InputError(f"{wanted}: predictions become a data set, {' or '.join(TABLES)}, no {name}; rename it")
         if not table and wanted.suffix not in TABLES:
-            yield cls(given=given, wanted=wanted, store=given, out=wanted)
+            yield cls(given=given, wanted=wanted, store=given, out=wanted, options=options)
             return
         check_free(wanted)
         with staging(wanted.absolute()) as (folder, _):
@@ -248,13 +271,18 @@ class Tables:
             if table:
                 store = folder / "in.zarr"
                 names = _inputs_in_table(fitted, options.renaming, given)
-                _check_free_names(fitted, asked, given, _all_columns(given, names))
+                _check_free_names(fitted, asked, given, _all_columns(given, names, options))
                 _ingest_like(fitted, [given], store, options, known=model_inputs(fitted))
             else:
                 dataset = open_dataset(store, inputs=ModelInputs.of(fitted, arrays, views).arrays, targets=None)
                 _check_free_names(fitted, asked, given, dataset.input_columns)
             yield cls(
-                given=given, wanted=wanted, store=store, out=folder / "out.zarr", inputs=("x",) if table else None
+                given=given,
+                wanted=wanted,
+                store=store,
+                out=folder / "out.zarr",
+                options=options,
+                inputs=("x",) if table else None,
             )
 
     def finish(self, model: Path, inputs: Sequence[str] | None, views: Sequence[str] | None) -> None:
@@ -277,8 +305,8 @@ class Tables:
             sync_directory(self.wanted.absolute().parent)
 
     def _source(self, values: "Values") -> Reader | None:
-        """Return the reader of the table that was given, if one was."""
-        return open_source(self.given, values.named) if self.inputs else None
+        """Return the reader of the table whose rows these are; None where some were left out, or of a data set."""
+        return self.options.open(self.given, values.named) if self.inputs and not self.options.where else None
 
 
 Columns = dict[str, npt.NDArray[Any]]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 from command_line import call
 
 from dorff.data import ingest, open_dataset
@@ -62,11 +63,21 @@ def write(path: Path) -> Path:
         ("`wind speed` < -(-3)", [0, 1]),
         ("`wind speed` > n", [0, 1, 2, 3, 4, 5]),
         ("n > qc", [3, 5]),
+        ("flag in (1, 2)", [0, 1, 4]),
+        ("flag == 1.0", [0, 4]),
+        ("flag != 1", [1, 2, 5]),
+        ("flag not in (1, 'B')", [1, 5]),
+        ("flag == flag", [0, 1, 2, 4, 5]),
+        ("flag != flag", []),
     ],
 )
 def test_rows_are_kept_by_a_condition(tmp_path: Path, suffix: str, where: str, kept: list[int]) -> None:
     source = write(tmp_path / f"a{suffix}")
     said: list[str] = []
+    if not kept:
+        with pytest.raises(InputError, match="holds for none"):
+            ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where)
+        return
     n = ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where, notice=said.append)
     np.testing.assert_array_equal(open_dataset(tmp_path / "s.zarr", targets=None).read(0, n)[0][:, 0], kept)
     assert any(f"{6 - len(kept)} of 6 rows were left out" in sentence for sentence in said)
@@ -130,6 +141,7 @@ def test_a_source_without_such_rows_is_none_but_all_are_refused(tmp_path: Path) 
         "flag > 'a'",
         "flag > 1",
         "flag == n",
+        "n < flag",
     ],
 )
 def test_what_is_no_condition_is_refused(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +170,102 @@ def test_options_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert done.exit_code == InputError.exit_code and f"{more[0]} is for tables of text" in done.output
     for more in (("--delimiter", "ab"), ("--decimal", "x")):
         assert call("ingest", "a.dat", "v.zarr", "--inputs", "n", *more).exit_code == InputError.exit_code
+
+
+FLAGS = ["1", "4", None, "2", "1"]
+OTHER = ["1", "3", "1", None, "2"]
+
+
+def write_flags(path: Path) -> Path:
+    """Flags that are digits, as text or bytes; and numbers."""
+    numbers = np.arange(5.0)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"n": numbers, "qc": FLAGS, "other": OTHER}), path)
+    elif path.suffix == ".csv":
+        rows = zip(numbers, FLAGS, OTHER, strict=True)
+        lines = [",".join(str(n) if i == 0 else f'"{n or ""}"' for i, n in enumerate(row)) for row in rows]
+        path.write_text("\n".join(["n,qc,other", *lines]) + "\n")
+    else:
+        columns: dict[str, Any] = {"n": ("n", numbers)}
+        for name, flags in (("qc", FLAGS), ("other", OTHER)):
+            columns[name] = ("n", np.array([flag or " " for flag in flags], "S1"))
+        dataset = xr.Dataset(columns)
+        if path.suffix == ".nc":
+            dataset.to_netcdf(path)
+        else:
+            np.savez(path, **{name: values for name, (_, values) in columns.items()})
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".nc", ".npz"])
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("qc in (1, 2)", [0, 3, 4]),
+        ("qc == '1'", [0, 4]),
+        ("qc <= 2", [0, 3, 4]),
+        ("qc != 1", [1, 3]),
+        ("qc == other", [0]),
+        ("qc > other", [1]),
+        ("qc < n", [3, 4]),
+        ("n >= qc", [3, 4]),
+    ],
+)
+def test_flags_that_are_digits_in_text(tmp_path: Path, suffix: str, where: str, kept: list[int]) -> None:
+    source = write_flags(tmp_path / f"a{suffix}")
+    n = ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where)
+    np.testing.assert_array_equal(open_dataset(tmp_path / "s.zarr", targets=None).read(0, n)[0][:, 0], kept)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".nc", ".npz"])
+def test_flags_of_one_digit_are_categories(tmp_path: Path, suffix: str) -> None:
+    source = write_flags(tmp_path / f"a{suffix}")
+    ingest([source], tmp_path / "s.zarr", inputs=["n", "qc"])
+    assert open_dataset(tmp_path / "s.zarr", targets=None).input_columns == ("n", "qc=1", "qc=2", "qc=4")
+
+
+@pytest.mark.parametrize("values", [["1", "10"], ["12", "13"], ["small", "3"], ["1.5", "2"]])
+def test_longer_numbers_in_text_are_no_flags(tmp_path: Path, values: list[str]) -> None:
+    pq.write_table(pa.table({"n": [0.0, 1], "qc": values}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="--one-hot qc"):
+        ingest([tmp_path / "a.parquet"], tmp_path / "s.zarr", inputs=["n", "qc"])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".h5"])
+@pytest.mark.parametrize(
+    ("where", "missing", "kept"),
+    [
+        ("n < 3", [0], [1, 2]),
+        ("n != 2", [0, 2], [1, 3, 4, 5]),
+        ("flag != 'B'", ["good"], [0, 1, 4]),
+        ("flag in (1, 2)", [1], [1]),
+    ],
+)
+def test_what_stands_for_none_is_unknown(
+    tmp_path: Path, suffix: str, where: str, missing: list[Any], kept: list[int]
+) -> None:
+    source = write(tmp_path / f"a{suffix}")
+    said: list[str] = []
+    n = ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where, missing=missing, notice=said.append)
+    found = open_dataset(tmp_path / "s.zarr", targets=None).read(0, n)[0][:, 0]
+    np.testing.assert_array_equal(found, [np.nan if n in missing else n for n in kept])
+
+
+MIXED = ["1", "B", "", "2"]
+
+
+def test_text_beside_numbers_in_parts_of_a_table(tmp_path: Path) -> None:
+    """Parts of a folder, and files side by side, say that a column has text as a single file does."""
+    rows = list(enumerate(MIXED))
+    for name in ("0", "1"):
+        folder = tmp_path / "parts" / f"year=202{name}"
+        folder.mkdir(parents=True)
+        (folder / "a.csv").write_text("\n".join(["n,qc", *(f"{n},{qc}" for n, qc in rows)]) + "\n")
+    (tmp_path / "n.csv").write_text("\n".join(["n", *(str(n) for n, _ in rows)]) + "\n")
+    (tmp_path / "qc.csv").write_text("\n".join(["m,qc", *(f"{n},{qc}" for n, qc in rows)]) + "\n")
+    for number, source in enumerate(("parts", "n.csv+qc.csv")):
+        place = "+".join(str(tmp_path / part) for part in source.split("+"))
+        n = ingest([place], tmp_path / f"{number}.zarr", inputs=["n"], where="qc in (1, 2)")
+        assert n == (2 if number else 4)
+    n = ingest([tmp_path / "parts"], tmp_path / "s.zarr", inputs=["n"], where="qc == 'B' and year == 2021")
+    assert n == 1

@@ -118,6 +118,75 @@ def test_missing_words_of_numbers(tmp_path: Path) -> None:
     ])  # fmt: skip
 
 
+ASOS = (
+    "station,valid,x,u,sky,net\n"
+    "DSM,2024-05-01 00:53,M,55.0,CLR,IA\nDSM,M,66.0,T,M,M\n"
+    "AMW,2024-05-01 02:53,65.0,54.1,OVC,IA\nAMW,2024-05-01 03:53,M,2,CLR,MN\n"
+)
+NAN = np.nan
+
+
+@pytest.mark.parametrize("words", [["M", "T"], ["T", -9, "M"], [" M ", "T", "none"]])
+def test_given_words_stand_for_none(tmp_path: Path, words: list[Any]) -> None:
+    """In numbers, times, categories, labels and groups; the data set remembers them for further tables."""
+    path = tmp_path / "a.csv"
+    path.write_text(ASOS)
+    with pytest.raises(InputError, match=r"column 'x', row 2: .* --missing M"):
+        rows(path)
+    said: list[str] = []
+    columns: dict[str, Any] = {"inputs": ["x", "valid", "sky"], "also": {"rain": "u"}, "targets": []}
+    columns |= {"classes": "station", "groups": "net"}
+    ingest([path], tmp_path / "s.zarr", **columns, missing=words, notice=said.append)
+    dataset = open_dataset(tmp_path / "s.zarr", targets=None)
+    hour = 3600.0
+    wanted = [[NAN, 3180, 1, 0], [66, NAN, NAN, NAN], [65, 2 * hour + 3180, 0, 1], [NAN, 3 * hour + 3180, 1, 0]]
+    assert dataset.input_columns == ("x", "valid", "sky=CLR", "sky=OVC")
+    np.testing.assert_array_equal(dataset.read(0, 4)[0], wanted)
+    rain = open_dataset(tmp_path / "s.zarr", inputs="rain", targets=None)
+    np.testing.assert_array_equal(rain.read(0, 4)[0][:, 0], [55, NAN, 54.1, 2])
+    assert not any("--missing M" in sentence or "--missing T" in sentence for sentence in said)
+    assert any("1 of 4 rows have no group" in sentence for sentence in said)
+    (tmp_path / "b.csv").write_text("station,valid,x,u,sky,net\nM,2024-05-01,M,T,M,M\n")
+    ingest([tmp_path / "b.csv"], tmp_path / "s.zarr", **columns, append=True)
+    assert np.isnan(open_dataset(tmp_path / "s.zarr", targets=None).read(4, 5)[0][0, [0, 2, 3]]).all()
+
+
+def test_given_words_are_no_names_and_no_units(tmp_path: Path) -> None:
+    """A first row of words that stand for none is a row, also where M would be metres."""
+    path = tmp_path / "a.csv"
+    path.write_text("x,u\nM,M\n1.5,2\n")
+    np.testing.assert_array_equal(rows(path, missing=["M"]), [[NAN, NAN], [1.5, 2]])
+    (tmp_path / "b").mkdir()
+    path = tmp_path / "b" / "a.csv"
+    path.write_text("M,2\n1.5,M\n")
+    np.testing.assert_array_equal(rows(path, inputs=["c0"], targets=["c1"], missing=["M"]), [[NAN, 2], [1.5, NAN]])
+
+
+@pytest.mark.parametrize("word", ["-999,9", "***", "/", "missing", "1.234.567", "-99 "])
+def test_any_word_may_stand_for_none(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f'x;u\n"{word}";1\n2;3\n'.replace(";", ";" if "," in word else ","))
+    np.testing.assert_array_equal(rows(path, missing=[word])[:, 0], [NAN, 2])
+
+
+def test_what_a_word_is_in_other_formats(tmp_path: Path) -> None:
+    """Labels of text are none by words, and by numbers that are given; numbers are not compared with words."""
+    labels = np.array([b"M", b"9", b"a ", b"9"])
+    np.savez(tmp_path / "a.npz", x=np.array([1.0, 9, 3, 4]), u=np.ones(4), c=labels)
+    ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", inputs=["x"], classes="c", missing=["M", 9, "a"])
+    dataset = open_dataset(tmp_path / "s.zarr", targets=None)
+    np.testing.assert_array_equal(dataset.read(0, 4)[0][:, 0], [1, NAN, 3, 4])
+    codes = open_dataset(tmp_path / "s.zarr", inputs="classes", targets=None).read(0, 4)[0]
+    assert (codes == -1).all()
+
+
+@pytest.mark.parametrize("word", ["", "  "])
+def test_an_empty_word_is_refused(tmp_path: Path, word: str) -> None:
+    (tmp_path / "a.csv").write_text("x,u\n1,2\n")
+    with pytest.raises(InputError, match="--missing"):
+        rows(tmp_path / "a.csv", missing=[word])
+
+
 NUMBERS = {
     "thousands": (['"1,000.5"', '"12,345"', "7.25"], [1000.5, 12345, 7.25]),
     "millions": (['"1,000,000"', "5", '"2,000"'], [1e6, 5, 2000]),

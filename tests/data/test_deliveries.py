@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
+from command_line import call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,14 @@ def test_replace_drops_the_rows_that_were_there(store: Path, tmp_path: Path) -> 
     assert any("60 rows" in notice for notice in notices)
     left = dataset.block(0, n).weighty()
     assert len(left) == 125 and np.array_equal(left.numbers, [*range(60), *range(120, 185)])
+
+
+def test_the_command_replaces_rows_by_a_key(store: Path, tmp_path: Path) -> None:
+    words = ["--inputs", "x,t", "--targets", "u,v", "--append", "--replace", "--key", "x,t", "--json"]
+    done = call("ingest", later(tmp_path), store, *words)
+    assert done.exit_code == 0 and json.loads(done.stdout)["replaced"] == 60, done.output
+    dorff = json.loads((store / "zarr.json").read_text())["attributes"]["dorff"]
+    assert open_dataset(store).dropped == ((60, 120),) and dorff["key"] == ["x", "t"]
 
 
 def test_a_few_known_rows_are_said_and_taken(store: Path, tmp_path: Path) -> None:

@@ -209,6 +209,69 @@ def test_scores_of_tables_understand_what_ingest_does(place: Path, tmp_path: Pat
     assert "colour" in refused("score", place / "c", place / "new.csv", "--targets", "kind,colour")
 
 
+ODD_TABLE = ["--skip-rows", "2", "--comment", "Total", "--delimiter", ";", "--decimal", ","]
+KEPT_ROWS = ["--where", "flag in (1, 2) and x > -0.5"]
+
+
+def write_odd(frame: pd.DataFrame, path: Path, flags: Any) -> None:
+    """Write a report of semicolons and decimal commas, with M and *** for what is missing."""
+    text = frame.assign(flag=flags).to_csv(index=False, sep=";", decimal=",", na_rep="M")
+    lines = text.replace(";yes;", ";***;").splitlines()
+    path.write_text("\n".join(["a report", "of x;u", *lines[:5], "Total;3", *lines[5:]]) + "\n")
+
+
+def test_tables_are_read_by_the_options_of_ingest(place: Path, tmp_path: Path) -> None:
+    """`predict` and `score` of an odd table give what they give of the same rows as plain CSV."""
+    frame, flags = table(40, seed=3), np.resize(["1", "2", "B", "4"], 40)
+    frame.loc[7, "u"] = frame.loc[9, "x"] = np.nan
+    write_odd(frame, tmp_path / "odd.dat", flags)
+    kept = frame[np.isin(flags, ["1", "2"]) & (frame["x"] > -0.5)]
+    kept.to_csv(tmp_path / "plain.csv", index=False)
+    odd = [*ODD_TABLE, *KEPT_ROWS, "--missing", "M"]
+
+    scores = answer("score", place / "a", tmp_path / "odd.dat", *odd)
+    assert scores == answer("score", place / "a", tmp_path / "plain.csv")
+    assert "--missing M" in refused("score", place / "a", tmp_path / "odd.dat", *ODD_TABLE)
+
+    for name, words in (("odd.dat", odd), ("plain.csv", [])):
+        done = call("predict", place / "a", tmp_path / name, tmp_path / f"{name}.out.csv", *words)
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "odd.dat.out.csv").read_bytes() == (tmp_path / "plain.csv.out.csv").read_bytes()
+
+
+def test_cells_that_are_left_out_leave_no_grid(place: Path, tmp_path: Path) -> None:
+    words = ["--where", "lat > 50.5"]
+    done = call("predict", place / "sea", place / "sea.nc", tmp_path / "o.nc", *words)
+    assert done.exit_code == 0 and "96 of 192 rows were left out" in done.stderr, done.output
+    assert call("predict", place / "sea", place / "sea.nc", tmp_path / "whole.nc").exit_code == 0
+    whole = xr.load_dataset(tmp_path / "whole.nc").t_predicted
+    found = xr.load_dataset(tmp_path / "o.nc")
+    assert found.t_predicted.dims == ("row",) and found.lat.attrs["units"] == "degrees_north"
+    np.testing.assert_array_equal(found.t_predicted, whole.where(whole.lat > 50.5, drop=True).values.ravel())
+    assert answer("score", place / "sea", place / "sea.nc", *words)["rows"] == 96
+
+
+@pytest.mark.parametrize("command", ["predict", "score"])
+def test_options_of_files_are_refused_of_data_sets(place: Path, tmp_path: Path, command: str) -> None:
+    out = [tmp_path / "o.zarr"] if command == "predict" else []
+    options = [["--where", "x > 0"], ["--missing", "M"], ["--units", "x=m"], ["--absent-chunks", "fill"]]
+    options += [["--skip-rows", "1"], ["--comment", "x"], ["--delimiter", ";"], ["--decimal", ","], ["--unknown-zero"]]
+    for words in options:
+        assert f"leave {words[0]} out" in refused(command, place / "a", place / "a.zarr", *out, *words)
+    grid_options = [words for words in options[4:8]]
+    for words in grid_options:
+        assert f"{words[0]} is for tables of text" in refused(command, place / "sea", place / "sea.nc", *out, *words)
+
+
+def test_chunks_that_are_absent_are_filled_at_predict(place: Path, tmp_path: Path) -> None:
+    grid(tmp_path / "sea.zarr")
+    group = zarr.open_group(tmp_path / "sea.zarr", mode="r+")
+    group.create_array("gap", shape=(12, 16), chunks=(4, 4), dtype="f8", dimension_names=("lat", "lon"))
+    words = ["--where", "gap == 0"]
+    assert "--absent-chunks fill" in refused("score", place / "sea", tmp_path / "sea.zarr", *words)
+    assert answer("score", place / "sea", tmp_path / "sea.zarr", *words, "--absent-chunks", "fill")["rows"] == 180
+
+
 def test_tables_of_targets_otherwise_named_are_scored_by_targets(place: Path, tmp_path: Path) -> None:
     frame = table(200, seed=1)
     frame.rename(columns={"u": "eastward", "v": "northward"}).to_csv(tmp_path / "t.csv", index=False)

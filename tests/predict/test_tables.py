@@ -189,33 +189,33 @@ def test_numbers_that_stand_for_none_are_remembered(tmp_path: Path) -> None:
     named = {"inputs": ["x"], "targets": ["u"]}
     with pytest.raises(InputError, match="--missing -9999"):
         ingest([tmp_path / "a.csv"], tmp_path / "a.zarr", **named)
-    ingest([tmp_path / "a.csv"], tmp_path / "a.zarr", **named, missing=[-9999])
+    ingest([tmp_path / "a.csv"], tmp_path / "a.zarr", **named, missing=[-9999, "M"])
     job = {"data": {"store": "a.zarr", "nan": "drop"}, "kernel": INDEPENDENT, "state": "runs/a", "model": "a"}
     assert "NaN" not in call("plan", write_job(tmp_path / "a.yaml", **job)).output
     refused = write_job(tmp_path / "b.yaml", **{**job, "data": {"store": "a.zarr"}})
     assert "5 rows came with NaN or infinity in some column" in call("plan", refused).stderr
     assert call("fit", refused).exit_code == 3 and call("fit", tmp_path / "a.yaml").exit_code == 0
-    (tmp_path / "new.csv").write_text("x,u\n0.5,1\n-9999,1\n-7,1\n")
+    (tmp_path / "new.csv").write_text("x,u\n0.5,1\n-9999,1\n-7,1\nM,1\n")
     done = call("predict", tmp_path / "a", tmp_path / "new.csv", tmp_path / "out.csv", "--missing", "-7")
-    assert done.exit_code == 0 and "2 of 3 rows are NaN" in done.stderr, "those given and the model's"
+    assert done.exit_code == 0 and "3 of 4 rows are NaN" in done.stderr, "those given and the model's"
     done = call("predict", tmp_path / "a", tmp_path / "new.csv", tmp_path / "own.csv")
-    assert done.exit_code == 0 and "1 of 3 rows are NaN" in done.stderr
+    assert done.exit_code == 0 and "2 of 4 rows are NaN" in done.stderr
     assert (
         call(
             "ingest", tmp_path / "new.csv", tmp_path / "like.zarr", "--inputs", "x", "--like", tmp_path / "a"
         ).exit_code
         == 0
     )
-    np.testing.assert_array_equal(values(tmp_path / "like.zarr", "x")[:, 0], [0.5, np.nan, -7])
-    ingest([tmp_path / "new.csv"], tmp_path / "none.zarr", **named, missing=["none"])
-    assert open_dataset(tmp_path / "none.zarr", inputs=["x"], targets=None).missing == ()
+    np.testing.assert_array_equal(values(tmp_path / "like.zarr", "x")[:, 0], [0.5, np.nan, -7, np.nan])
+    ingest([tmp_path / "new.csv"], tmp_path / "none.zarr", **named, missing=["none", "M"])
+    assert open_dataset(tmp_path / "none.zarr", inputs=["x"], targets=None).missing == ("M",)
     told = list[str]()
     (tmp_path / "more.csv").write_text("x,u\n0.5,1\n0.25,1\n")
     ingest([tmp_path / "more.csv"], tmp_path / "a.zarr", **named, append=True, missing=["-8"], notice=told.append)
     ingest([tmp_path / "new.csv"], tmp_path / "a.zarr", **named, append=True)
-    np.testing.assert_array_equal(values(tmp_path / "a.zarr", "x")[-5:, 0], [0.5, 0.25, 0.5, np.nan, -7])
+    np.testing.assert_array_equal(values(tmp_path / "a.zarr", "x")[-6:, 0], [0.5, 0.25, 0.5, np.nan, -7, np.nan])
     dataset = open_dataset(tmp_path / "a.zarr", inputs=["x"], targets=None)
-    assert dataset.missing == ("-9999", "-8") and dataset.unusable == 6, "five, and one appended"
+    assert dataset.missing == ("-9999", "M", "-8") and dataset.unusable == 7, "five, and two appended"
     assert [one.split(":")[0] for one in told] == ["--missing -8"], "of what was given before nothing is said"
 
 
