@@ -111,12 +111,20 @@ def recognise(sample: Sample, asked: Collection[str]) -> Dialect:
     said = re.fullmatch(r'"?sep=(.)"?\s*', texts[skipped]) if skipped < len(texts) else None
     skipped += said is not None
     delimiter = sample.delimiter or (said[1] if said else "")
-    candidates = [delimiter] if delimiter else DELIMITERS
-    dialects = [_layout(sample, texts, skipped, each, asked) for each in candidates]
+    candidates = [delimiter] if delimiter else _candidates(texts)
+    dialects = [_layout(sample, texts, skipped, candidate, asked) for candidate in candidates]
     found = [dialect for dialect in dialects if dialect is not None]
     if not found:
         raise InputError(f"{sample.path}: is empty; wanted at least one row of numbers.")
     return max(found, key=lambda dialect: dialect.score(asked))
+
+
+def _candidates(texts: Sequence[str]) -> list[str]:
+    """Return a comma, and the other delimiters that stand somewhere in these lines."""
+    marks = {",", *"".join(texts)}
+    if "\t" in marks:
+        marks.add(BLANKS)
+    return [delimiter for delimiter in DELIMITERS if delimiter in marks]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final
 
 #: Words that Arrow takes for no value, and further ones that stand in columns of numbers alone: dashes, the stars of a
@@ -33,9 +33,14 @@ class Notation:
         digits = rf"(?:{whole}(?:{mark}\d*)?|{mark}\d+)"
         return rf"[+{MINUS}-]?{digits}{EXPONENT}" + (r"\s*%" if self.percent else f"|{SPECIAL}")
 
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """Return the pattern, compiled."""
+        return re.compile(self.pattern)
+
     def fits(self, text: str) -> bool:
         """Whether a text is a number that is written so."""
-        return _compiled(self).fullmatch(text) is not None
+        return self.compiled.fullmatch(text) is not None
 
     def parse(self, texts: Any) -> Any:
         """Return Arrow's float64 of its strings, each of which has to fit, or to be null."""
@@ -49,28 +54,34 @@ class Notation:
         return pc.replace_substring_regex(plain, "[dD]", "e").cast(pa.float64())
 
 
+#: With a decimal point and with a decimal comma.
+NOTATIONS: Final = tuple(map(Notation, MARKS))
+
+
 @cache
-def _compiled(notation: Notation) -> re.Pattern[str]:
-    return re.compile(notation.pattern)
+def _plain_number(decimal: str) -> re.Pattern[str]:
+    """Return the pattern of what Arrow reads as a number where decimals have this mark."""
+    mark = re.escape(decimal)
+    return re.compile(rf"[+-]?(?:\d+(?:{mark}\d*)?|{mark}\d+)(?:[eE][+-]?\d+)?|{SPECIAL}")
 
 
 def is_plain(text: str, decimal: str) -> bool:
     """Whether Arrow reads a text as a number where decimals have this mark."""
-    mark = re.escape(decimal)
-    number = rf"[+-]?(?:\d+(?:{mark}\d*)?|{mark}\d+)(?:[eE][+-]?\d+)?|{SPECIAL}"
-    return re.fullmatch(number, text) is not None
+    return _plain_number(decimal).fullmatch(text) is not None
 
 
 def is_number(text: str) -> bool:
     """Whether a text is a number in some notation."""
-    return any(Notation(mark).fits(text.removesuffix("%").rstrip()) for mark in MARKS)
+    number = text.removesuffix("%").rstrip()
+    return any(notation.fits(number) for notation in NOTATIONS)
 
 
 def sure_decimals(texts: Collection[str]) -> set[str]:
     """Return the decimal marks of those numbers that can be read with one mark only."""
     sure = set()
     for text in texts:
-        marks = [mark for mark in MARKS if Notation(mark).fits(text.removesuffix("%").rstrip())]
+        number = text.removesuffix("%").rstrip()
+        marks = [notation.decimal for notation in NOTATIONS if notation.fits(number)]
         if len(marks) == 1:
             sure.add(marks[0])
     return sure
