@@ -19,7 +19,7 @@ from dorff.errors import InputError
 
 
 class NPYReader(ArraysReader):
-    """One array without a name: its columns are c0, c1, ..."""
+    """One array without a name: its columns are c0, c1, ...; those of a structured array (rows,) are its fields."""
 
     format_name = "NPY"
 
@@ -28,17 +28,34 @@ class NPYReader(ArraysReader):
             if not (size := os.fstat(file.fileno()).st_size):
                 raise InputError(f"{path}: is empty; wanted an array of numbers.")
             shape, _, dtype = _header(file, path, size)
+        self._structured = dtype.fields is not None
+        if self._structured:
+            super().__init__(path, _fields(path, shape, dtype))
+            return
         shape = (*shape, 1) if len(shape) == 1 else shape
         super().__init__(path, {"c": ArrayInfo(shape, dtype)}, numbered=True)
         self.expand("c")  # refuses any shape but (rows, columns)
 
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
         """Read through a memory map, in either order of axes."""
-        n, width = self.arrays[name].shape
-        for start in range(0, n, rows):
+        shape = self.arrays[name].shape
+        for start in range(0, shape[0], rows):
             # A map of its own for each block: pages of one kept open would count as this process's memory.
-            array = np.load(self.path, mmap_mode="r", allow_pickle=False).reshape(n, width)
-            yield np.array(array[start : start + rows, columns])
+            array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            if self._structured:
+                values = array[start : start + rows][name]
+                yield np.array(values.reshape(len(values), -1)[:, columns])
+            else:
+                yield np.array(array.reshape(shape)[start : start + rows, columns])
+
+
+def _fields(path: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, ArrayInfo]:
+    """Describe the fields of a structured array as arrays; InputError unless it has one dimension."""
+    if len(shape) != 1:
+        problem = f"is a structured array of shape {shape}, wanted one of records (rows,)"
+        raise InputError(f"{path}: {problem}; reshape it.")
+    parts = {name: dtype[name] for name in dtype.names or ()}
+    return {name: ArrayInfo((*shape, *part.shape), part.base) for name, part in parts.items()}
 
 
 class _Member(NamedTuple):

@@ -26,6 +26,8 @@ from dorff.spec.registry import READERS, Entry, lazily
 Numbers = Array  # (rows, columns asked for), float32 or float64
 BLOCK_BYTES: Final = 4 * 2**20
 NUMBERS: Final = "real numbers; convert it or leave it out"
+FIELDS: Final = "real numbers; save each of its fields as an array, a[name] for name in a.dtype.names"
+DURATIONS: Final = "numbers, or durations in weeks or shorter units; convert it by .astype('m8[s]')"
 LABELS: Final = "labels: text, whole numbers or booleans; convert it"
 
 
@@ -212,9 +214,21 @@ class ArraysReader(Reader):
         return tuple(f"{name}{j}" for j in range(info.shape[1]))
 
     def dtype(self, column: str) -> np.dtype[Any]:
-        if (dtype := self.arrays[self._place[column][0]].dtype).kind not in NUMBER_KINDS:
-            raise unwanted(self.path, column, dtype, NUMBERS)
+        """Return the type of a column's numbers; durations are float64 seconds."""
+        dtype = self.arrays[self._place[column][0]].dtype
+        if has_fixed_length(dtype):
+            return np.dtype(np.float64)
+        if dtype.kind not in NUMBER_KINDS:
+            wanted = NUMBERS if dtype.fields is None else FIELDS
+            raise unwanted(self.path, column, dtype, wanted)
         return dtype
+
+    def attributes(self, column: str) -> dict[str, str]:
+        """Return the unit of durations."""
+        place = self._place.get(column)
+        if place is None or not has_fixed_length(self.arrays[place[0]].dtype):
+            return {}
+        return {"units": "s"}
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read each array once, side by side; those of labels once for them."""
@@ -228,7 +242,7 @@ class ArraysReader(Reader):
         arrays = [*wanted.items(), *((name, [j]) for name, j in (self._place[label] for label in labels))]
         for label in labels:
             if (kind := self.arrays[self._place[label][0]].dtype).kind not in NUMBER_KINDS + "SUM":
-                raise unwanted(self.path, label, kind, f"{LABELS} (NumPy's objects by .astype(str))")
+                raise unwanted(self.path, label, kind, _wanted_labels(kind))
         infos = [self.arrays[name] for name, _ in arrays]
         self.rows = infos[0].shape[0]
         for (name, _), info in zip(arrays, infos, strict=True):
@@ -242,12 +256,36 @@ class ArraysReader(Reader):
                 count += len(parts[0])
                 self._follow([name for name, _ in arrays], parts, count)
                 runs = tuple(Run.of(part[:, 0]) for part in parts[len(wanted) :])
-                numbers = parts[: len(wanted)] or (np.empty((len(parts[-1]), 0)),)
+                numbers = [_seconds(part) for part in parts[: len(wanted)]]
+                numbers = numbers or [np.empty((len(parts[-1]), 0))]
                 yield SourceBlock(np.concatenate(numbers, axis=1)[:, pick].astype(dtype, copy=False), runs)
 
     def _follow(self, arrays: Sequence[str], parts: Sequence[Array], count: int) -> None:
         """Take note of what was read: parts of these arrays, the rows up to number `count`."""
         self._digest.follow(self.path, count, self.rows)
+
+
+def _wanted_labels(dtype: np.dtype[Any]) -> str:
+    """Say what was wanted in place of values that are neither numbers nor labels."""
+    if dtype.fields is not None:
+        return FIELDS
+    if dtype.kind == "m":
+        return DURATIONS
+    return f"{LABELS} (NumPy's objects by .astype(str))"
+
+
+def has_fixed_length(dtype: np.dtype[Any]) -> bool:
+    """Whether values are durations of a unit that is always as long: weeks, not months."""
+    units = np.datetime_data(dtype)[0] if dtype.kind == "m" else "generic"
+    return units not in ("generic", "Y", "M")
+
+
+def _seconds(values: Array) -> Numbers:
+    """Return durations as seconds, NaT as NaN; any other numbers as they are."""
+    if values.dtype.kind != "m":
+        return values
+    seconds: Numbers = values / np.timedelta64(1, "s")
+    return seconds
 
 
 class ColumnNames(Part):

@@ -85,11 +85,11 @@ class GriddedReader(ArraysReader):
             found[dim] = values, {key: text for key, text in texts.items() if text}
         return found
 
-    def attributes(self, column: str) -> Mapping[str, str]:
+    def attributes(self, column: str) -> dict[str, str]:
         if column not in self._place:
             return {}
         name, _ = self._place[column]
-        return text_attributes(self.variables[name].attributes)
+        return text_attributes(self.variables[name].attributes) | super().attributes(column)
 
     def decode(self, name: str, stored: Array) -> Array:
         """Unpack stored numbers of a variable."""

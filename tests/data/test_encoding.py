@@ -4,10 +4,12 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zarr
 from cases import unsourced
 
 from dorff.data import Dataset, ingest, open_dataset
@@ -294,3 +296,71 @@ def test_numbers_with_something_beside_them_are_named(tmp_path: Path, spelt: str
     pq.write_table(pa.table({"v": [spelt.format(i) for i in range(60)], "u": np.ones(60)}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"'v'.*numbers with something beside them"):
         made(tmp_path, tmp_path / "a.parquet", inputs="v")
+
+
+UNITS_OF_DURATIONS = ["W", "D", "h", "m", "s", "ms", "us", "ns", "25s"]
+
+
+@pytest.mark.parametrize("unit", UNITS_OF_DURATIONS)
+@pytest.mark.parametrize("kind", ["npy", "npz", "zarr"])
+def test_durations_of_numpy_are_seconds(tmp_path: Path, unit: str, kind: str) -> None:
+    durations = np.array([3, -2, "NaT"], f"m8[{unit}]")
+    path = tmp_path / f"a.{kind}"
+    if kind == "npy":
+        np.save(path, durations)
+    elif kind == "npz":
+        np.savez(path, c0=durations)
+    else:
+        group = zarr.open_group(path, mode="w")
+        group.create_array("c0", data=durations.astype("m8[ns]"), dimension_names=["row"])
+        group["c0"].attrs["units"] = "ns"
+    ingest([path], tmp_path / "s.zarr", inputs=["c0"])
+    dataset = open_dataset(tmp_path / "s.zarr", targets=None)
+    seconds = durations / np.timedelta64(1, "s")
+    np.testing.assert_array_equal(dataset.read(0, 3)[0][:, 0], seconds)
+    assert dataset.column_attributes["c0"]["units"] == "s"
+
+
+@pytest.mark.parametrize("dtype", ["m8[M]", "m8[Y]", "m8"])
+def test_durations_of_no_fixed_length_are_refused(tmp_path: Path, dtype: str) -> None:
+    np.savez(tmp_path / "a.npz", t=np.array([1, 2], dtype), x=np.ones(2))
+    with pytest.raises(InputError, match=r"column 't' .*durations"):
+        ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", inputs=["t"])
+    ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", inputs=["x"])
+
+
+def test_fields_of_a_structured_array_are_columns(tmp_path: Path) -> None:
+    kinds = [("x", ">f4"), ("n", "i8"), ("t", "m8[ms]"), ("v", "f8", (2,)), ("when", "M8[s]"), ("c", "U3")]
+    rows = np.zeros(3, kinds)
+    rows["x"], rows["n"], rows["v"], rows["c"] = [0.5, 1, 2], [2**40, 1, 2], [[1, 2], [3, 4], [5, 6]], list("aba")
+    rows["t"], rows["when"] = np.arange(3), np.datetime64("2024-01-01") + np.arange(3)
+    np.save(tmp_path / "a.npy", rows)
+    ingest([tmp_path / "a.npy"], tmp_path / "s.zarr", inputs=["x", "n", "t", "v", "when"], classes="c")
+    dataset = open_dataset(tmp_path / "s.zarr", targets=None)
+    assert dataset.input_columns == ("x", "n", "t", "v0", "v1", "when")
+    wanted = [[0.5, 2**40, 0, 1, 2, 0], [1, 1, 0.001, 3, 4, 86400], [2, 2, 0.002, 5, 6, 172800]]
+    np.testing.assert_array_equal(dataset.read(0, 3)[0], wanted)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5", ".zarr"])
+def test_records_that_are_no_columns_are_refused(tmp_path: Path, suffix: str) -> None:
+    """Records within records, and in files of several arrays: each field is to be an array of its own."""
+    rows = np.zeros(3, [("x", "f8"), ("r", [("a", "f8"), ("b", "i4")])])
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".npy":
+        np.save(path, rows)
+        np.save(tmp_path / "square.npy", rows[["x"]].reshape(1, 3))
+        with pytest.raises(InputError, match="structured"):
+            ingest([tmp_path / "square.npy"], tmp_path / "s.zarr", inputs=["x"])
+    elif suffix == ".npz":
+        np.savez(path, x=np.ones(3), r=rows["r"])
+    elif suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file["x"], file["r"] = np.ones(3), rows["r"]
+    else:
+        group = zarr.open_group(path, mode="w", zarr_format=2)
+        group.create_array("x", data=np.ones(3))
+        group.create_array("r", data=rows["r"])
+    with pytest.raises(InputError, match=r"column 'r' .*fields"):
+        ingest([path], tmp_path / "s.zarr", inputs=["r"])
+    assert ingest([path], tmp_path / "s.zarr", inputs=["x"]) == 3
