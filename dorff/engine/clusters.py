@@ -8,7 +8,9 @@ import socket
 import ssl
 import threading
 import warnings
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +23,7 @@ from distributed.versions import VersionMismatchWarning
 
 from dorff.engine.base import TRIES, repeating, starting_without_interrupts, stopping_on_signals
 from dorff.engine.dask import Act, DaskEngine
+from dorff.engine.failed_start import copied_stderr, explain_failed_start
 from dorff.engine.worker import PACKAGES, Leaving, own_versions, refuse_others
 from dorff.errors import DorffError, IncompleteError, InputError
 from dorff.errors.stopping import stop_requested
@@ -128,16 +131,24 @@ def local_cluster(workers: int, *, memory: int | None = None, host: str = "127.0
 
 
 def start_local(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
-    """A signal ends the start: half a cluster cannot be closed. IncompleteError where workers are killed each time."""
-    failed: Exception | None = None
-    for _ in range(TRIES):
+    """Start a cluster on this machine; try again where workers die as they start.
+
+    A signal ends the start: half a cluster cannot be closed. Raises DoesNotFitError or
+    InputError where the machine or the job has to be changed first, IncompleteError
+    where workers are killed each time.
+    """
+    failed: BaseException = RuntimeError()
+    output: Sequence[str] = ()
+    for attempt in range(1, TRIES + 1):
+        copying = copied_stderr() if attempt == TRIES else nullcontext(deque[str]())
         try:
-            return _started(cluster, patience)
+            with copying as output:
+                return _started(cluster, patience)
         except DorffError:
             raise
-        except (OSError, RuntimeError) as error:  # Dask's own, for a worker that is gone before it has started
+        except (OSError, RuntimeError) as error:  # Dask's own, where a worker is gone
             failed = error
-    raise IncompleteError(f"the local cluster's workers did not start ({failed}); see why, and run again") from failed
+    raise explain_failed_start(failed, output) from failed
 
 
 def _started(cluster: spec.LocalCluster, patience: float) -> DaskEngine:
