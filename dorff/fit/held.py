@@ -15,6 +15,7 @@ from dorff.errors import InputError
 from dorff.fit.choice import build_model, keeps_sure
 from dorff.fit.passes import Fitted, PassResult
 from dorff.fit.quality import FitQuality, looked, quality_of_classes
+from dorff.fit.sites import draw_sites
 from dorff.model import SAMPLE_NUMBERS, SAMPLE_ROWS, Calibration, Conformal, HeldSample, Model, calibration
 from dorff.moments.blas import pinned
 from dorff.passes import Leaf
@@ -166,6 +167,8 @@ def judged(model: Model, plan: Plan, fitted: Fitted, passed: PassResult) -> Mode
     if held is None:
         return model
     sample = held.sample()
+    if sample is not None and any(receipt.rows_dropped for receipt in passed.receipts):
+        sample = replace(sample, sites=draw_sites(plan))
     data = model.info["data"] | {"group_names": group_names(plan, sample)}
     return replace(model, held=sample, info={**model.info, "data": data})
 

@@ -211,11 +211,41 @@ SAMPLE_NUMBERS: Final = 2**20
 
 
 @dataclass(frozen=True, eq=False)
+class Sites:
+    """Rows drawn from all over the data, whether or not they have a target.
+
+    Attributes
+    ----------
+    inputs : ndarray of shape (s, d)
+    observed : ndarray of bool of shape (s,)
+        Whether a row has a target.
+    """
+
+    inputs: FloatArray
+    observed: npt.NDArray[np.bool_]
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return the arrays by names of their own, as `of_arrays` takes them."""
+        return {"held_site_inputs": self.inputs, "held_site_observed": self.observed}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, AnyArray], d: int) -> Self | None:
+        """Return the sites among `arrays`, None if there are none; InputError for misfits."""
+        if "held_site_inputs" not in arrays:
+            return None
+        inputs, observed = arrays["held_site_inputs"], arrays.get("held_site_observed")
+        check_array("held_site_inputs", inputs, (len(inputs), d))
+        check_array("held_site_observed", observed, (len(inputs),), np.bool_)
+        return cls(inputs, np.asarray(observed))
+
+
+@dataclass(frozen=True, eq=False)
 class HeldSample:
     """A sample of rows that a fit has not seen, and what it says of them: `numbers` (n,) of the rows in the data,
     inputs `X` (n, d), targets `Y` (n, q), NaN where one is missing, and the `values` (n, q) predicted of these. `std`
     (n, q) are deviations with noise, None where the model keeps no posterior; `groups` (n,) what the column of the
-    rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`)."""
+    rows' groups says, None where rows are not grouped. The fit is the model's without a fold (`fit.held.Held`).
+    `sites` say where the data have no values; None where they have some everywhere, and in models of before."""
 
     numbers: npt.NDArray[np.int64]
     X: FloatArray
@@ -223,11 +253,13 @@ class HeldSample:
     values: FloatArray
     std: FloatArray | None = None
     groups: FloatArray | None = None
+    sites: Sites | None = None
 
     def arrays(self) -> dict[str, AnyArray]:
         """Every array by a name of its own, as `of_arrays` takes them."""
-        named = {f"held_{part.name}": getattr(self, part.name) for part in fields(self)}
-        return {name: value for name, value in named.items() if value is not None}
+        named = {f"held_{part.name}": getattr(self, part.name) for part in fields(self) if part.name != "sites"}
+        sites = {} if self.sites is None else self.sites.arrays()
+        return {name: value for name, value in named.items() if value is not None} | sites
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, AnyArray], d: int, q: int) -> Self | None:
@@ -241,7 +273,7 @@ class HeldSample:
             if parts[name] is not None or name not in ("std", "groups"):
                 dtype, gaps = np.int64 if name == "numbers" else np.float64, name in ("Y", "groups")
                 check_array(f"held_{name}", parts[name], shape, dtype, gaps=gaps)
-        return cls(**parts)
+        return cls(**parts, sites=Sites.of_arrays(arrays, d))
 
     @property
     def residuals(self) -> FloatArray:

@@ -14,7 +14,7 @@ from dorff.data.units import ISO_SECONDS, NO_UNITS, Conversion, time_units
 from dorff.errors import InputError
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
-from dorff.model import Model
+from dorff.model import Model, Sites
 from dorff.model.model import bounds
 from dorff.report.dates import date_text
 from dorff.spec.registry import KERNELS, SAMPLERS, SCALARS, kind_of
@@ -151,7 +151,8 @@ class Subject:
     the model does not say where its data were; the box is then a guess around the centre of the features. `varied`
     are the inputs that are not constant. `centre` (d,) is what the others are held at where one is looked at, in
     words `place`: the row of `data` nearest to the medians, or the middle of the box. `data` are rows to draw, X (n,
-    d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not the same where that is C f."""
+    d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not the same where that is C f.
+    `sites` say where the data never had a value; None where the model does not know."""
 
     model: Model
     inputs: tuple[ColumnLabel, ...]
@@ -164,6 +165,7 @@ class Subject:
     place: str
     data: Observations | None
     fitted: tuple[ColumnLabel, ...]
+    sites: Sites | None = None
 
     @classmethod
     def of(cls, model: Model, observations: Observations | None = None) -> "Subject":
@@ -201,7 +203,8 @@ class Subject:
             rows = None
         if model.observe is not None and not model.views:  # targets are no values of f
             rows, fitted = observations, _columns(data.get("fitted"), len(model.observe), "target ", attributes)
-        return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted)
+        sites = None if model.held is None else model.held.sites
+        return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted, sites)
 
     @cached_property
     def _dummies(self) -> list[range]:

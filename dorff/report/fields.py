@@ -1,11 +1,13 @@
 """Plots over planes of the inputs: of a vector field arrows, divergence, vorticity and deviation; maps of outputs."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
@@ -14,6 +16,7 @@ from scipy.spatial import cKDTree
 from dorff.kernels import FloatArray, Spectral
 from dorff.report.describe import Observations, Rate, Subject, common_unit, rate
 from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png, shades
+from dorff.report.gaps import GREY, Gaps
 
 ARROWS: Final = 26  # along the longer side
 CELLS: Final = 160
@@ -22,6 +25,7 @@ SLICE: Final = 50
 FAR: Final = 2.0  # length-scales from the nearest observation, beyond which the data say next to nothing
 MOST_TRACKED: Final = 350  # observed arrows that can be told apart
 _SMOOTH: Final[Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
+_SHARP: Final[Any] = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,14 +70,42 @@ class Plane:
         return tuple(np.column_stack(self.box).ravel().tolist())
 
     def prepare(self, axes: Axes, *, title: str | None = None) -> None:
+        if self.gaps is not None:
+            x, y, grid = self.points(CELLS)
+            cover = np.zeros((len(y), len(x), 4))
+            cover[self.never_observed(grid).reshape(len(y), len(x))] = GREY
+            axes.imshow(cover, extent=self.extent, zorder=1.6, **_SHARP)
         axes.axis(self.extent)
         if self.square:
             axes.set_aspect("equal")
         label_axes(axes, self.subject.inputs[self.i], self.subject.inputs[self.j], title=title)
 
+    @cached_property
+    def gaps(self) -> Gaps | None:
+        """Where no row had a value; None where that is not known."""
+        if (sites := self.subject.sites) is None:
+            return None
+        return Gaps.find(self._place(sites.inputs), sites.observed)
+
+    def never_observed(self, grid: FloatArray) -> npt.NDArray[np.bool_]:
+        """Return which inputs (n, d) of the plane are where no row had a value."""
+        if self.gaps is None:
+            return np.zeros(len(grid), bool)
+        return self.gaps.cover(self._place(grid))
+
+    def _place(self, inputs: FloatArray) -> FloatArray:
+        """Return where inputs (n, d) lie on the map, in the lengths of its sides."""
+        sides = self.box[1] - self.box[0]
+        return inputs[:, [self.i, self.j]] / (sides.max() if self.square else sides)
+
 
 def planes(subject: Subject) -> list[Plane]:
     return [Plane(subject, i, j) for i, j in combinations(subject.varied, 2)]
+
+
+def has_gaps(drawn: Iterable[Plane]) -> bool:
+    """Whether a map of any of these planes has cells that never had a value."""
+    return any(plane.gaps is not None for plane in drawn)
 
 
 def field_plot(subject: Subject, whole: bool) -> bytes:
@@ -93,7 +125,7 @@ def field_plot(subject: Subject, whole: bool) -> bytes:
     bar.set_label(f"length of the vectors{f' ({unit})' if unit else ''}", color=INK)
     # Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes.
     _, _, grid = plane.points(ARROWS)
-    vectors, near = subject.model.predict(grid), doubt.of(grid) < FAR
+    vectors, near = subject.model.predict(grid), (doubt.of(grid) < FAR) & ~plane.never_observed(grid)
     reference = max(_top(np.linalg.norm(vectors[near], axis=1)), 1e-300)
     style: Any = {"scale": reference * ARROWS / 2.2, "width": 0.0018, "headwidth": 4.0}  # the longest: 2.2 cells
     fitted = axes.quiver(*grid[near].T, *vectors[near].T, color=INK, pivot="mid", **style)
@@ -134,16 +166,18 @@ def map_plots(subject: Subject, i: int, j: int) -> bytes:
     inputs are from the centre; below them the deviations, where the model keeps a posterior."""
     plane, count, sure = Plane(subject, i, j), min(subject.model.p, MOST_OUTPUTS), subject.model.posterior is not None
     x, y, grid = plane.points(CELLS)
-    values = subject.model.predict(grid)
+    values, seen = subject.model.predict(grid), ~plane.never_observed(grid)
     figure = new_figure(5.6 * count, plane.height(4.4) * (1 + sure))
+    if plane.square:
+        figure.set_layout_engine("compressed")  # or panels keep the room that equal units leave
     panels = figure.subplots(1 + sure, count, squeeze=False, sharex=True, sharey=True)
     for at in range(count):
-        ends: Any = dict(zip(("vmin", "vmax"), np.percentile(values[:, at], (0.5, 99.5)), strict=True))
+        ends: Any = dict(zip(("vmin", "vmax"), np.percentile(values[seen, at], (0.5, 99.5)), strict=True))
         image = panels[0, at].pcolormesh(x, y, values[:, at].reshape(len(y), len(x)), cmap="viridis", **ends)
         if subject.data is not None:
             X, Y = subject.data
             style: Any = {"s": 9, "ec": "w", "lw": 0.3, "cmap": "viridis", "alpha": shades(X, subject, [i, j])}
-            panels[0, at].scatter(*X[:, [i, j]].T, c=Y[:, at], **style, **ends)
+            panels[0, at].scatter(*X[:, [i, j]].T, c=Y[:, at], zorder=2, **style, **ends)
         _bar(figure, image, panels[0, at], drawable(subject.targets[at].label))
         if sure:
             _deviation(figure, panels[1, at], plane, at)
@@ -169,7 +203,9 @@ def _deviation(figure: Figure, axes: Axes, plane: Plane, j: int | None) -> None:
     x, y, grid = plane.points(COARSE)
     std = subject.model.std(grid)
     shown = np.sqrt((std**2).sum(axis=1)) if j is None else std[:, j]
-    image = axes.imshow(shown.reshape(len(y), len(x)), cmap="Purples", vmin=0, extent=plane.extent, **_SMOOTH)
+    largest = shown[~plane.never_observed(grid)].max(initial=0.0) or None
+    shown = shown.reshape(len(y), len(x))
+    image = axes.imshow(shown, cmap="Purples", vmin=0, vmax=largest, extent=plane.extent, **_SMOOTH)
     if subject.data is not None:
         axes.plot(*subject.data[0][:, [plane.i, plane.j]].T, ".", ms=1.6, color=ACCENT, alpha=0.5)
     unit = common_unit(subject.targets) if j is None else subject.targets[j].unit
@@ -287,12 +323,14 @@ class _Doubt:
         self._plane, self._whole = plane, whole
         x, y, self._grid = plane.points(CELLS if whole else COARSE)
         self._values = self.of(self._grid)
+        self._empty = plane.never_observed(self._grid)
         self._shape = len(y), len(x)
 
     @property
     def sure(self) -> FloatArray:
         """The inputs (n, 2) of the plane where they say something."""
-        return self._grid[self._values < FAR]
+        sure = (self._values < FAR) & ~self._empty
+        return self._grid[sure if sure.any() else self._values < FAR]
 
     def of(self, grid: FloatArray) -> FloatArray:
         """Of inputs (n, 2), (n,): length-scales to the nearest of the whole data; else deviations, FAR where they are

@@ -18,7 +18,16 @@ from dorff.errors import InputError
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.describe import Observations, Subject, mapping, sequence
-from dorff.report.fields import derivative_plots, deviation_plot, field_plot, map_plots, slice_plots
+from dorff.report.fields import (
+    Plane,
+    derivative_plots,
+    deviation_plot,
+    field_plot,
+    has_gaps,
+    map_plots,
+    planes,
+    slice_plots,
+)
 from dorff.solvers import least
 from dorff.storage.location import locate
 from dorff.store import check_output, load_model, resolve_model, write_atomic
@@ -28,10 +37,11 @@ _FIGURES: Final = ("r2", "rmse", "rmse_mean", "r2_linear", "r2_train")
 
 
 class Figure(NamedTuple):
-    """A plot as a PNG, and its name, of which the template has a title and a caption."""
+    """A plot as a PNG, and its name, of which the template has a title and a caption; and whether cells are grey."""
 
     name: str
     png: bytes
+    gaps: bool = False
 
     @property
     def base64(self) -> str:
@@ -146,13 +156,14 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
     d, p, varied = subject.model.d, subject.model.p, len(subject.varied)
     smooth, sure = subject.model.feature_map.phi.differentiable, subject.model.posterior is not None
     if d == p == 2 == varied:
-        yield Figure("field", field_plot(subject, whole))
+        gaps = has_gaps(planes(subject))
+        yield Figure("field", field_plot(subject, whole), gaps)
         if smooth:
-            yield Figure("derivatives", derivative_plots(subject, whole))
+            yield Figure("derivatives", derivative_plots(subject, whole), gaps)
         if sure:
-            yield Figure("deviation", deviation_plot(subject))
+            yield Figure("deviation", deviation_plot(subject), gaps)
     elif d == p == 3 and smooth and varied > 1:
-        yield Figure("planes", slice_plots(subject))
+        yield Figure("planes", slice_plots(subject), has_gaps(planes(subject)))
     else:
         inputs = sorted(subject.varied, key=lambda i: -moved[i])
         many = [i for i in inputs if varied == 2 or not subject.places(i, 2)[1]]
@@ -162,7 +173,7 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
         if varied != 2:
             yield Figure("slices", figures.curve_plots(subject, sorted(inputs[: figures.MOST_INPUTS])))
         if len(over) == 2:
-            yield Figure("maps", map_plots(subject, *over))
+            yield Figure("maps", map_plots(subject, *over), has_gaps([Plane(subject, *over)]))
 
 
 def _real(value: object) -> float | None:
