@@ -15,4 +15,4 @@ class MemoryLocation(ObjectLocation):
 
 def forget_all() -> None:
     """Empty every memory, and connect anew to all else."""
-    bucket.connect.cache_clear()
+    bucket.forget_stores()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from dorff.errors import DorffError, IncompleteError, InputError
@@ -55,10 +55,12 @@ _AWS: Final = {name: (f"aws_{name}", "AWS_ACCESS_KEY_ID") for name in ("access_k
 }
 _AGAIN: Final = "run the same command again (what is done is kept)"
 _ENDPOINTS: Final = {"s3": _AWS["endpoint"][1:], "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")}
+#: Refusals that S3 answers with status 400 and that other credentials may mend.
+_TOKENS: Final = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
 _WHY: Final = {
     "NoSuchBucket": "there is no such bucket; make it, or correct the name",
     "RequestTimeTooSkewed": "the clocks of this machine and of the storage differ by too much; set this one (by NTP)",
-    "ExpiredToken": "the credentials have expired; get new ones, then run the same command again",
+    **dict.fromkeys(_TOKENS, "the credentials have expired; get new ones, then run the same command again"),
     "InvalidAccessKeyId": f"the access key is unknown there; {_KEYS['s3']}",
     "SignatureDoesNotMatch": f"the secret is not that of the access key; {_KEYS['s3']}",
     "EntityTooLarge": "an object is larger than it takes, or copies (5 GB); lower features.count",
@@ -68,6 +70,8 @@ _OF_MACHINE: Final = re.compile(
     r"Generic \w+ error: (Error performing token request: )?Error performing \w+ http://(169\.254\.|metadata\.google)"
 )
 _lock: Final = threading.Lock()
+#: Stores of this process by scheme, bucket and whether what they are asked is fenced.
+_opened: Final = dict[tuple[str, str, bool], Any]()
 T = TypeVar("T")
 #: The locks that this thread holds, and fence what it changes.
 _HELD: Final[ContextVar[tuple["BucketLock", ...]]] = ContextVar("_HELD", default=())
@@ -87,27 +91,38 @@ class RefusedError(PermissionError, InputError):
         return str(self.strerror)
 
 
+class CredentialsError(RefusedError):
+    """The storage refuses the credentials, or what they do not allow."""
+
+
 def ask(place: str, kind: str, call: Callable[[Any], T], requests: int = 1) -> T:
     """What `call` makes of obstore's store of the bucket of SCHEME://BUCKET/KEY, by requests of a kind, which may be
-    made twice: obstore tries some again, not a cut answer. Errors are as of local files, or one sentence."""
+    made twice: obstore tries some again, not a cut answer. Credentials that are refused are read once more, as they
+    may have been rotated. Errors are as of local files, or one sentence."""
     scheme, _, rest = place.partition("://")
     bucket = rest.partition("/")[0]
     if not re.fullmatch(r"[\w.-]+", bucket) or carries_secret(place):
         where = "credentials belong in files or in the environment"
         raise InputError(f"{redact(place)}: names no bucket; write {scheme}://BUCKET/PATH ({where})")
     end, locks = time.monotonic() + patience(), _HELD.get() if kind in ("put", "copy", "delete") else ()
+    were_credentials_read_again = False
     while True:
         if not all(lock.lasts() for lock in locks):
             late = f"this run was paused, or not answered, for {stale():g} s, and another may write there now"
             raise UnansweredError(errno.EIO, f"{place}: {late}; {_AGAIN}")
         count(**{kind: requests})
+        store = connect(scheme, bucket, fenced=bool(locks))
         try:
-            return call(connect(scheme, bucket, fenced=bool(locks)))
+            return call(store)
         except Exception as error:
             of_obstore = isinstance(error, OSError | ValueError) or type(error).__module__.startswith("obstore")
             if isinstance(error, DorffError) or not of_obstore:
                 raise  # in full already, or a bug
             meant = _meant(error, place, scheme, f"{scheme}://{bucket}")
+            if isinstance(meant, CredentialsError) and not were_credentials_read_again:
+                were_credentials_read_again = True
+                _close(store)
+                continue
             if not isinstance(meant, UnansweredError) or time.monotonic() > end or stop_requested():
                 raise meant from None  # the library's own shows the whole request
         time.sleep(random.uniform(0.1, 1.0))
@@ -144,6 +159,7 @@ def _meant(error: Exception, place: str, scheme: str, bucket: str) -> Exception:
     and begin with what was asked."""
     text, kind = str(error).partition("Debug source")[0].rstrip(), type(error).__name__
     code, status = (m[1] if (m := re.search(p, text)) else "" for p in (r"<Code>(\w+)<", r" status code: (\d+)"))
+    denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403")
     if (why := _WHY.get(code)) is None:
         if isinstance(error, FileNotFoundError):
             return FileNotFoundError(errno.ENOENT, "No such file or folder", place)
@@ -153,12 +169,15 @@ def _meant(error: Exception, place: str, scheme: str, bucket: str) -> Exception:
             return EOFError()
         if _OF_MACHINE.match(text):
             why = f"no credentials; {_KEYS[scheme]}"
-        elif kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
+        elif denied:
             why = "access is denied; have the credentials allow reading, writing, listing and deleting there"
         elif isinstance(error, ValueError) or (status[:1] in ("3", "4") and status not in ("408", "429")):
             why = f"the request is not understood ({code or status or 'its path'}); correct path, region and endpoint"
     if why is not None:
-        return RefusedError(errno.EACCES, f"{bucket}: {why}")
+        expired = code in _TOKENS or (status == "400" and not code)  # HEAD has no code
+        may_be_rotated = (denied and code != "RequestTimeTooSkewed") or expired
+        refusal = CredentialsError if may_be_rotated else RefusedError
+        return refusal(errno.EACCES, f"{bucket}: {why}")
     did = f"answered with status {status}" if status else "did not answer"
     where = re.search(r"Error performing \w+ (https?://[^/\s@]+)[/\s]", text)
     cause = re.search(r'\b(?:message|error): "([^"]+)"', str(error))  # the system's words, below its library's
@@ -166,15 +185,39 @@ def _meant(error: Exception, place: str, scheme: str, bucket: str) -> Exception:
     return UnansweredError(errno.EIO, f"{place}: the storage {did} for {patience():g} s{more}; {_AGAIN}")
 
 
-@lru_cache
 def connect(scheme: str, bucket: str, *, fenced: bool) -> Any:
-    """The store of a bucket, one for this process; `fenced`: what it is asked for ends with the lock."""
+    """Return the store of a bucket: one for this process, as long as its credentials are taken.
+
+    What a `fenced` one is asked for ends with the lock.
+    """
+    key = (scheme, bucket, fenced and scheme != "memory")
+    store = _opened.get(key)
+    if store is None:
+        store = _opened.setdefault(key, _open(scheme, bucket, fenced=fenced))
+    return store
+
+
+def forget_stores() -> None:
+    """Have credentials, settings and endpoints read anew at the next request."""
+    _opened.clear()
+
+
+def _close(refused: Any) -> None:
+    """Forget a store whose credentials were refused, unless another thread has done so."""
+    with _lock:
+        for key, store in list(_opened.items()):
+            if store is refused:
+                del _opened[key]
+
+
+def _open(scheme: str, bucket: str, *, fenced: bool) -> Any:
+    """Make the store of a bucket, with credentials as they are in files and environment now."""
     try:
         from obstore import store
     except ImportError as error:
         raise InputError(f"{scheme}://{bucket}: needs the library obstore; pip install 'dorff[s3]'") from error
     if scheme == "memory":
-        return connect(scheme, bucket, fenced=False) if fenced else store.MemoryStore()
+        return store.MemoryStore()
     own, variables = _aws_files() if scheme == "s3" else {}, _ENDPOINTS.get(scheme, ())
     endpoint = next(filter(None, map(os.environ.get, variables)), own.get("endpoint", ""))
     if endpoint and not re.fullmatch(r"https?://(\[[\da-fA-F:]+\]|[\w.-]+)(:\d+)?(/[!-~]*)?", endpoint, re.ASCII):

@@ -88,6 +88,99 @@ def echo() -> Iterator[str]:
         thread.join()
 
 
+class Guarded:
+    """A storage that takes one access key alone, and counts the requests that it refuses."""
+
+    def __init__(self, refusal: tuple[int, str]) -> None:
+        self.key, self.refused, guarded = "OLD", 0, self
+        status, code = refusal
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                key = self.headers["Authorization"].split("Credential=")[1].split("/")[0]
+                taken = key == guarded.key
+                guarded.refused += not taken
+                content = key.encode() if taken else f"<Error><Code>{code}</Code></Error>".encode()
+                self.send_response_only(200 if taken else status)
+                lines = {
+                    "Content-Length": len(content),
+                    "ETag": '"a"',
+                    "Last-Modified": "Thu, 26 Nov 2026 08:00:00 GMT",
+                }
+                for line in lines.items():
+                    self.send_header(*map(str, line))
+                self.end_headers()
+                self.wfile.write(content if self.command == "GET" else b"")
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Guarded:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def write_keys(home: Path, key: str, endpoint: str) -> None:
+    (home / ".aws").mkdir(exist_ok=True)
+    keys = f"aws_access_key_id = {key}\naws_secret_access_key = HUSH{key}\n"
+    (home / ".aws" / "credentials").write_text(f"[default]\n{keys}")
+    (home / ".aws" / "config").write_text(f"[default]\nendpoint_url = {endpoint}\n")
+
+
+REFUSALS = [
+    (403, "InvalidAccessKeyId"),
+    (403, "SignatureDoesNotMatch"),
+    (403, "AuthenticationFailed"),
+    (401, "Unauthorized"),
+    (400, "ExpiredToken"),
+    (400, "InvalidToken"),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=[code for _, code in REFUSALS])
+def test_credentials_that_were_rotated_are_read_again(refusal: tuple[int, str], nobody: Path) -> None:
+    with Guarded(refusal) as storage:
+        write_keys(nobody, "OLD", storage.endpoint)
+        assert locate("s3://b/k").read_bytes() == b"OLD"
+        for key in ("NEW", "NEWEST"):
+            storage.key, storage.refused = key, 0
+            write_keys(nobody, key, storage.endpoint)
+            assert locate("s3://b/k").stat().st_size == len(key)  # HEAD, whose answers have no code
+            assert locate("s3://b/k").read_bytes() == key.encode()
+            assert storage.refused == 1
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=[code for _, code in REFUSALS])
+def test_credentials_are_read_again_once(refusal: tuple[int, str], nobody: Path) -> None:
+    with Guarded(refusal) as storage:
+        write_keys(nobody, "OLD", storage.endpoint)
+        assert locate("s3://b/k").read_bytes() == b"OLD"
+        storage.key = "NEW"
+        with pytest.raises(RefusedError) as caught:
+            locate("s3://b/k").read_bytes()
+        assert storage.refused == 2 and "OLD" not in str(caught.value)
+
+
+@pytest.mark.parametrize("refusal", [(403, "RequestTimeTooSkewed"), (404, "NoSuchBucket"), (400, "InvalidRequest")])
+def test_what_no_credentials_mend_is_asked_once(refusal: tuple[int, str], nobody: Path) -> None:
+    with Guarded(refusal) as storage:
+        write_keys(nobody, "NEW", storage.endpoint)
+        with pytest.raises(RefusedError):
+            locate("s3://b/k").read_bytes()
+        assert storage.refused == 1
+
+
 def test_the_environment_wins_over_the_files_and_they_fill_in_the_rest(
     nobody: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
