@@ -49,7 +49,9 @@ class FitReport:
     at most (a duality gap, far too careful where the ridge is small; None at ridge 0); the mean loss of held-out rows
     at each ridge, and of quantiles the share of held-out targets `below` each. Of sgd and adam, squares too, it is the
     mean loss of the last pass's rows, each before its step; of the objective nothing is known (None).
-    `buckets` are the requests that this run made (of workers shared with others theirs too), and bytes."""
+    `buckets` are the requests that this run made (of workers shared with others theirs too), and bytes.
+    `version_reasons` say why there is a new version: sums that could not be used, and what differs from the version
+    before (rows, store, versions of libraries)."""
 
     rows_used: int
     rows_dropped: int
@@ -97,6 +99,7 @@ class FitReport:
     buckets: dict[str, int] = field(default_factory=dict)
     kernel_error: float | None = None
     loss: dict[str, Any] | None = None
+    version_reasons: list[str] = field(default_factory=list)
 
 
 def made(plan: Plan) -> dict[str, Any]:

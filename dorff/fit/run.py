@@ -16,6 +16,7 @@ from dorff.fit.choice import build_model, check_targets, posterior_of, r2_of, se
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.held import calibrate, held_by, judged
 from dorff.fit.minimised import Minimised, begin, minimise, of_loss, step
+from dorff.fit.new_version import explain_new_version
 from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_left, run_pass, sum_terms
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
@@ -84,13 +85,23 @@ def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[Fi
     model, quality = _model(solved, alone, run.peak)
     warnings = _warnings(solved, quality, model.held, alone)
     report = _report(solved, quality, warnings, run.peak.bytes if job.cluster.on_this_machine else None)
-    since = rewritten_since(current_model(run.plan), solved.last[1].receipts)
-    report = replace(report, rewritten=sorted(since.union(report.rewritten)), in_driver=run.cluster.in_driver)
+    current = current_model(run.plan)
+    since = rewritten_since(current, solved.last[1].receipts)
+    rewritten = sorted(since.union(report.rewritten))
+    made_model = replace(model, info={**model.info, "made": solved.made})
+    reasons = explain_new_version(run.plan, made_model, current, rewritten)
+    report = replace(
+        report,
+        rewritten=rewritten,
+        in_driver=run.cluster.in_driver,
+        version_reasons=reasons,
+    )
     report = spent(report)
-    info = {**model.info, "made": solved.made, "report": asdict(report)}
+    info = {**made_model.info, "report": asdict(report)}
     model = replace(model, info=info, held=model.held if job.publish.sample else None)
-    kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten", "digits", "ridge", "m")
-    record = {key: getattr(report, key) for key in (*kept, "r2_of")}
+    kept = ("rows_used", "rows_dropped", "leaves_computed", "leaves_reused", "rewritten")
+    record = {key: getattr(report, key) for key in (*kept, "version_reasons")}
+    record |= {key: getattr(report, key) for key in ("digits", "ridge", "m", "r2_of")}
     judging = partial(judge, job, report)
     path, verdict = publish(model, locate(job.model), lease=lease, rule=job.publish, record=record, judge=judging)
     by = report.score_by if job.publish.holdout is None else "holdout"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +327,43 @@ def test_a_folder_that_moved_is_the_reason_why_its_rows_are_summed_anew(store: P
             store.parent.symlink_to(moved.parent)
     report = again(moved, solve={"route": route})
     assert planned in report.warnings and report.leaves_computed > 0
+    assert planned in report.version_reasons
     assert not of_sums(moved, solve={"route": route})
+
+
+def version_reasons(store: Path) -> list[str]:
+    """What the current version says of why it was made, which is in the history as well."""
+    reasons: list[str] = load_model(store.parent / "model").info["report"]["version_reasons"]
+    assert read_history(store.parent / "model")[-1]["version_reasons"] == reasons
+    return reasons
+
+
+def test_a_new_version_says_what_differs(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that were appended, of values that are others, and of another version of dorff."""
+    again(store)
+    assert version_reasons(store) == []
+
+    write(store, *rows(600, seed=3), append=True)
+    assert again(store).outcome == "published"
+    assert version_reasons(store) == ["rows: 0 to 3,600, before 0 to 3,000"]
+
+    X, Y = (np.concatenate(pair) for pair in zip(rows(3000), rows(600, seed=3), strict=True))
+    Y[2000] += 1.0
+    shutil.rmtree(store)
+    write(store, X, Y)
+    again(store)
+    (reason,) = version_reasons(store)
+    assert "leaves" in reason
+
+    shutil.rmtree(store)
+    write(store, X, Y)
+    assert again(store).outcome == "unchanged"  # the same rows, ingested again
+
+    monkeypatch.setattr("dorff.fit.fit_report.__version__", "0.0.7")
+    monkeypatch.setattr("dorff.fit.choice.version", lambda name: "0.0.7" if name == "dorff" else version(name))
+    report = again(store)
+    (reason,) = version_reasons(store)
+    assert report.leaves_computed == 0 and "dorff: 0.0.7" in reason
 
 
 def test_a_state_that_moved_alone_is_used(store: Path) -> None:
