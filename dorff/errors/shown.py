@@ -1,23 +1,31 @@
-"""Text of others (paths, names of columns, values) as it may be printed: no character of it moves a terminal's cursor,
-hides what follows or turns it around."""
+"""Text from files and jobs (paths, column names, values) in a form that is safe to print.
+
+Characters that could move a terminal's cursor, hide the text that follows or reverse its
+direction are replaced by escapes.
+"""
 
 import re
 from typing import Final
 
 from dorff.errors.secrets import redact
 
-MOST: Final = 60  # characters of a value in a sentence
-#: Control characters, separators of lines, marks and overrides of direction, what is invisible, and half characters.
+MAX_LENGTH: Final = 60  # characters of a value in a message
+#: Control characters, line separators, direction marks and overrides, invisible
+#: characters, and surrogates.
 UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_BETWEEN: Final = re.compile(f"(?![\n\t]){UNPRINTABLE.pattern}")
+_UNPRINTABLE_BUT_LINES: Final = re.compile(f"(?![\n\t]){UNPRINTABLE.pattern}")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return text with unprintable characters as escapes such as `\\x1b`; `lines` keeps its line ends and tabs."""
-    return (_BETWEEN if lines else UNPRINTABLE).sub(_escape, text)
+    """Replace unprintable characters by escapes such as `\\x1b`.
+
+    Line ends and tabs are kept if `lines` is set.
+    """
+    pattern = _UNPRINTABLE_BUT_LINES if lines else UNPRINTABLE
+    return pattern.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -25,6 +33,6 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def show(value: object) -> str:
-    """Return a value as it came, but without secrets, cut to a length that a sentence bears."""
+    """Return the `repr` of a value for a message: printable, without secrets, shortened."""
     text = printable(redact(repr(value)))
-    return text if len(text) <= MOST else f"{text[: MOST - 3]}..."
+    return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 3]}..."
