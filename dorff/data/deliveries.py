@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.dataset import Dataset
-from dorff.data.known_rows import Comparison, KeyColumns, KnownRows, RowNumbers
+from dorff.data.known_rows import Comparison, KeyColumns, KnownRows
 from dorff.data.labels import GROUPS
 from dorff.data.pending_store import PendingStore
 from dorff.data.row_runs import (
@@ -29,6 +29,7 @@ from dorff.data.row_runs import (
     merge_runs,
     subtract_runs,
 )
+from dorff.data.row_sets import RowNumbers, RowSet
 from dorff.data.source_records import SourceRecord
 from dorff.data.spreads import ColumnSample, has_jumped, median_absolute_deviation
 from dorff.data.stores import open_dataset
@@ -125,6 +126,7 @@ class Delivery(AbstractContextManager["Delivery"]):
         self._sampled = [array for array in ("x", "y") if array in pending.columns]
         self._intakes: list[SourceIntake] = []
         self._known: KnownRows | None = None
+        self._replaced: RowSet | None = None
         if compared:
             if locate(folder).folders:
                 self._folder = folder / ".delivered"  # no array has such a name
@@ -134,6 +136,8 @@ class Delivery(AbstractContextManager["Delivery"]):
             self._known = KnownRows(self._folder)
 
     def __exit__(self, *failure: object) -> None:
+        if self._replaced is not None:
+            self._replaced.close()
         if self._known is not None:
             self._known.close()
             self._folder.rmdir()
@@ -165,7 +169,9 @@ class Delivery(AbstractContextManager["Delivery"]):
         """
         if self._known is None:
             return pending, []
-        comparisons, met = self._compare()
+        if replace_known:
+            self._replaced = RowSet(self._folder, self._intakes[-1].stop)
+        comparisons = self._compare()
         count = len(self._intakes)
         earlier, records = pending.records[:-count], pending.records[-count:]
         remarks = self._remark_on_spreads()
@@ -177,16 +183,9 @@ class Delivery(AbstractContextManager["Delivery"]):
                 again=again,
                 replace_known=replace_known,
             )
-        replaced = 0
-        if replace_known and met:
-            dropped = merge_runs(pending.dropped, met)
-            if len(dropped) > MAX_RUNS:
-                places = f"{len(dropped):,} places of it, more than {MAX_RUNS:,}"
-                problem = f"the rows to be replaced lie in {places}"
-                remedy = "ingest all its rows into a new store"
-                raise InputError(f"{self._store}: {problem}; {remedy}.")
-            replaced = count_rows(dropped) - count_rows(pending.dropped)
-            pending = replace(pending, dropped=dropped)
+        dropped = self._drop_replaced(pending.dropped)
+        replaced = count_rows(dropped) - count_rows(pending.dropped)
+        if replaced:
             found = f"{replaced:,} rows that were there before"
             remarks.append(f"{found} are dropped for those delivered")
         records = [
@@ -198,16 +197,32 @@ class Delivery(AbstractContextManager["Delivery"]):
             for record, comparison in zip(records, comparisons, strict=True)
         ]
         records[-1] = replace(records[-1], replaced=replaced)
-        return replace(pending, records=[*earlier, *records]), remarks
+        return replace(pending, records=[*earlier, *records], dropped=dropped), remarks
 
-    def _compare(self) -> tuple[list[Comparison], Runs]:
+    def _compare(self) -> list[Comparison]:
         """Compare the delivered rows with those of the store that could be equal."""
         assert self._known is not None
-        declared = bool(self._pending.key)
-        for numbers, rows in self._read_earlier_rows():
-            self._known.offer(numbers, *self._columns.digests(rows), declared=declared)
-        stops = [intake.stop for intake in self._intakes]
-        return self._known.compare(stops, key_identifies=declared)
+        digests = self._columns.digests
+        return self._known.compare(
+            [intake.stop for intake in self._intakes],
+            ((numbers, *digests(rows)) for numbers, rows in self._read_earlier_rows()),
+            key_identifies=bool(self._pending.key),
+            met=self._replaced,
+        )
+
+    def _drop_replaced(self, before: Runs) -> Runs:
+        """Return the dropped rows, with those that were replaced.
+
+        Raises InputError if they lie in too many places.
+        """
+        if self._replaced is None:
+            return before
+        dropped = self._replaced.to_runs(before, MAX_RUNS)
+        if dropped is None:
+            problem = f"rows to be replaced lie in more than {MAX_RUNS:,} places of it"
+            remedy = "ingest all its rows into a new store"
+            raise InputError(f"{self._store}: {problem}; {remedy}.")
+        return dropped
 
     def _read_earlier_rows(self) -> Iterator[tuple[RowNumbers, Rows]]:
         """Read the rows that count of sources that overlap with a delivered one."""

@@ -1,33 +1,39 @@
 """Finds delivered rows that a store, or an earlier source, has already.
 
 Rows are compared by 64-bit digests of their key, the columns that identify a row, and
-of all their columns. Memory is bounded whatever the number of rows: digests lie in
-temporary files, split by their keys, each of which is compared in memory.
+of all their columns. Memory is bounded whatever the number of rows, and however often
+keys or rows are repeated: digests of delivered rows lie in temporary files, split by
+their values into partitions; a `_DigestTable` of one partition at a time has each
+digest once for each source, and earlier rows are matched with it block by block.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.row_runs import Runs, runs_of_rows
+from dorff.data.entry_files import Entries, EntryFiles
+from dorff.data.row_sets import RowNumbers, RowSet
 
 Digests = npt.NDArray[np.uint64]
-RowNumbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+EarlierRows = Iterable[tuple[RowNumbers, Digests, Digests]]
+"""Blocks of earlier rows: their numbers, the digests of their keys and of the rows."""
+NumberedDigests = Iterator[tuple[Digests, RowNumbers]]
+"""Blocks of digests, and the numbers of their rows."""
 
-PARTITION_ROWS: Final = 2**20
-"""Delivered rows of one partition, which is compared in memory."""
+PARTITION_ROWS: Final = 2**19
+"""Delivered rows of one partition."""
 
-MAX_PARTITIONS: Final = 256
-"""Partitions, each of which is a temporary file."""
+MAX_PARTITIONS: Final = 192
+"""Partitions, each of which is two temporary files: of keys and of rows."""
 
-FILTER_BITS: Final = (16, 28)
-"""Least and most address bits of the table that skips rows of other keys."""
+MAX_FILTER_BITS: Final = 26
+"""Most address bits of the table that skips earlier rows of other keys."""
 
 REFUSED_SHARE: Final = 0.5
 """Share of a source's rows, known already, from which the source is refused."""
@@ -38,7 +44,9 @@ REFUSED_ROWS: Final = 10
 DISTINCT_SHARE: Final = 0.9
 """Share of distinct rows below which equal rows are ordinary in a source."""
 
-_ENTRY: Final = np.dtype([("key", "<u8"), ("row", "<u8"), ("number", "<i8")])
+_ROW_ENTRY: Final = np.dtype([("key", "<u8"), ("row", "<u8"), ("number", "<i8")])
+_DIGEST_ENTRY: Final = np.dtype([("digest", "<u8"), ("number", "<i8")])
+_TABLE_ENTRY: Final = np.dtype([("digest", "<u8"), ("source", "<i4"), ("rows", "<i8")])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,126 +97,160 @@ class KeyColumns:
 class KnownRows:
     """Finds delivered rows that are in the store, or in an earlier source, already.
 
-    `deliver` takes the digests of delivered rows, in order. Then `offer` takes those of
-    earlier rows that may be equal, and `compare` gives the result. Temporary files lie
-    in `folder`.
+    `deliver` takes the digests of delivered rows, in order; then `compare` takes those
+    of earlier rows, and returns the result.
+
+    Parameters
+    ----------
+    folder : Path
+        Where temporary files lie.
+    partition_rows, max_partitions : int
+        Delivered rows that are compared in memory at a time, and the most parts that
+        more of them are split into.
+    max_filter_bits : int
+        Most bits of the address in the table that skips earlier rows of other keys.
+
+    The result depends on none of the limits.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        partition_rows: int = PARTITION_ROWS,
+        max_partitions: int = MAX_PARTITIONS,
+        max_filter_bits: int = MAX_FILTER_BITS,
+    ) -> None:
         self._folder = folder
-        self._spill = _open_unbuffered(folder / "delivered")
+        self._max_filter_bits = max_filter_bits
+        self._partition_rows, self._max_partitions = partition_rows, max_partitions
+        self._delivered = EntryFiles(folder, "delivered", _ROW_ENTRY, 1)
         self._first: int | None = None
         self._count = 0
-        self._files: list[FileIO] = []
-        self._seen, self._seen_rows = np.zeros(0, bool), np.zeros(0, bool)
-        self._shift = np.uint64(0)
 
     def deliver(self, number: int, keys: Digests, rows: Digests) -> None:
         """Add delivered rows, the first of which has this number in the store."""
         self._first = number if self._first is None else self._first
-        self._write(self._spill, keys, rows, number + np.arange(len(keys)))
+        entries = np.empty(len(keys), _ROW_ENTRY)
+        entries["key"], entries["row"] = keys, rows
+        entries["number"] = number + np.arange(len(keys))
+        self._delivered.add(entries["number"], entries)
         self._count += len(keys)
-
-    def offer(
-        self,
-        numbers: RowNumbers,
-        keys: Digests,
-        rows: Digests,
-        *,
-        declared: bool,
-    ) -> None:
-        """Add earlier rows; those whose key was surely not delivered are left out.
-
-        Unless the key is `declared`, two rows of one key show that it identifies none,
-        so that further ones are left out too if they surely equal no delivered row.
-        """
-        self._prepare()
-        maybe = self._seen[keys >> self._shift]
-        keys, rows, numbers = keys[maybe], rows[maybe], numbers[maybe]
-        if not declared:
-            equal = self._seen_rows[rows >> self._shift]
-            kept = _mark_first_two(np.where(equal, rows, keys))
-            keys, rows, numbers = keys[kept], rows[kept], numbers[kept]
-        self._partition(keys, rows, numbers)
 
     def compare(
         self,
         stops: Sequence[int],
+        earlier: EarlierRows,
         *,
         key_identifies: bool,
-    ) -> tuple[list[Comparison], Runs]:
-        """Return a comparison for each source, and the earlier rows of delivered keys.
+        met: RowSet | None = None,
+    ) -> list[Comparison]:
+        """Return a comparison for each source.
 
-        Source number k has the rows before `stops[k]` that no source before has.
-        `key_identifies` says that equal keys mean the same row by declaration; if not,
-        they do where neither the source nor the rows of its keys repeat one.
+        Parameters
+        ----------
+        stops : sequence of int
+            Source number k has the rows before `stops[k]` that no source before has.
+        earlier : EarlierRows
+            Rows of the store that could be equal to delivered ones.
+        key_identifies : bool
+            Whether equal keys mean the same row by declaration; if not, they do where
+            neither the source nor the rows of its keys repeat one.
+        met : RowSet, optional
+            Takes the numbers of rows, of the store and of sources, whose key a later
+            source has again.
         """
-        self._prepare()
-        assert self._first is not None
-        first, counts, met = self._first, [_Counts() for _ in stops], []
-        for file in self._files:
-            file.seek(0)
-            entries = np.fromfile(file, _ENTRY)
-            met.append(_count_known(entries, first, np.array(stops), counts))
-        comparisons = []
-        for source in counts:
-            unique = source.distinct_keys == source.rows and not source.repeats
-            identified = key_identifies or unique
-            changed = source.known_keys - source.duplicates
-            comparisons.append(
-                Comparison(
-                    rows=source.rows,
-                    known_keys=source.known_keys,
-                    duplicates=source.duplicates,
-                    corrected=changed if identified else 0,
-                    is_identified=identified,
-                    is_declared=key_identifies,
-                    is_distinct=source.distinct_rows >= DISTINCT_SHARE * source.rows,
-                )
-            )
-        return comparisons, runs_of_rows(np.concatenate(met))
+        sources = _Sources(np.array(stops))
+        keys, rows = _Totals.zero(len(stops)), _Totals.zero(len(stops))
+        if self._count <= self._partition_rows:
+            self._count_at_once(keys, rows, sources, earlier, met)
+        else:
+            self._count_in_parts(keys, rows, sources, earlier, met)
+        numbers = range(len(stops))
+        return [_compare_source(keys, rows, k, key_identifies) for k in numbers]
 
     def close(self) -> None:
         """Remove the temporary files."""
-        for file in (self._spill, *self._files):
-            file.close()
-        for path in self._folder.iterdir():
-            path.unlink()
+        self._delivered.close()
 
-    def _prepare(self) -> None:
-        """Split the delivered rows into partitions, once they are all there."""
-        if self._files:
-            return
-        fewest, most = FILTER_BITS
-        bits = int(np.clip(math.ceil(math.log2(4 * self._count + 1)), fewest, most))
-        self._seen, self._seen_rows = np.zeros(2**bits, bool), np.zeros(2**bits, bool)
-        self._shift = np.uint64(64 - bits)
-        count = int(np.clip(-(-self._count // PARTITION_ROWS), 1, MAX_PARTITIONS))
-        self._files = [_open_unbuffered(self._folder / str(j)) for j in range(count)]
-        self._spill.seek(0)
-        while len(entries := np.fromfile(self._spill, _ENTRY, PARTITION_ROWS)):
-            self._seen[entries["key"] >> self._shift] = True
-            self._seen_rows[entries["row"] >> self._shift] = True
-            self._partition(entries["key"], entries["row"], entries["number"])
-
-    def _partition(self, keys: Digests, rows: Digests, numbers: RowNumbers) -> None:
-        part = keys % np.uint64(len(self._files))
-        for j, file in enumerate(self._files):
-            here = part == j if len(self._files) > 1 else slice(None)
-            self._write(file, keys[here], rows[here], numbers[here])
-
-    def _write(
+    def _count_at_once(
         self,
-        file: FileIO,
-        keys: Digests,
-        rows: Digests,
-        numbers: RowNumbers,
+        keys: "_Totals",
+        rows: "_Totals",
+        sources: "_Sources",
+        earlier: EarlierRows,
+        met: RowSet | None,
     ) -> None:
-        entries = np.empty(len(keys), _ENTRY)
-        entries["key"], entries["row"], entries["number"] = keys, rows, numbers
-        content = memoryview(entries.tobytes())
-        while content:  # NumPy's own writing does not say that the disk is full
-            content = content[file.write(content) :]
+        """Count known rows by tables of all delivered digests."""
+        has_delivered = self._make_filter()
+        key_table = _DigestTable(self._read_delivered("key"), sources)
+        row_table = _DigestTable(self._read_delivered("row"), sources)
+        for numbers, key_digests, row_digests in earlier:
+            maybe = has_delivered(key_digests)
+            known = key_table.match(key_digests[maybe])
+            row_table.match(row_digests[maybe][known])  # equal rows have equal keys
+            if met is not None:
+                met.add(numbers[maybe][known])
+        if met is not None:
+            key_table.add_delivered_again(self._read_delivered("key"), met)
+        keys.add(key_table.totals())
+        rows.add(row_table.totals())
+
+    def _count_in_parts(
+        self,
+        keys: "_Totals",
+        rows: "_Totals",
+        sources: "_Sources",
+        earlier: EarlierRows,
+        met: RowSet | None,
+    ) -> None:
+        """Count known rows by a table of a part of the digests at a time."""
+        size = self._partition_rows
+        count = min(-(-self._count // size), self._max_partitions)
+        with (
+            EntryFiles(self._folder, "keys", _DIGEST_ENTRY, count) as key_files,
+            EntryFiles(self._folder, "rows-of-keys", _DIGEST_ENTRY, count) as row_files,
+        ):
+            for entries in self._delivered.read(0, size):
+                _split(key_files, entries["key"], entries["number"])
+                _split(row_files, entries["row"], entries["number"])
+            key_ends, row_ends = list(key_files.sizes), list(row_files.sizes)
+            has_delivered = self._make_filter()
+            for numbers, key_digests, row_digests in earlier:
+                maybe = has_delivered(key_digests)
+                _split(key_files, key_digests[maybe], numbers[maybe])
+                _split(row_files, row_digests[maybe], numbers[maybe])
+            del has_delivered
+
+            for part in range(count):
+                files, end = (key_files, part, size), key_ends[part]
+                table = _DigestTable(_read_part(*files, stop=end), sources)
+                for digests, numbers in _read_part(*files, start=end):
+                    known = table.match(digests)
+                    if met is not None:
+                        met.add(numbers[known])
+                if met is not None:
+                    table.add_delivered_again(_read_part(*files, stop=end), met)
+                keys.add(table.totals())
+
+                files, end = (row_files, part, size), row_ends[part]
+                table = _DigestTable(_read_part(*files, stop=end), sources)
+                for digests, _ in _read_part(*files, start=end):
+                    table.match(digests)
+                rows.add(table.totals())
+
+    def _make_filter(self) -> "_DigestFilter":
+        """Return a filter that passes the keys that were delivered."""
+        wanted = math.ceil(math.log2(4 * self._count + 2))
+        has_delivered = _DigestFilter(min(wanted, self._max_filter_bits))
+        for digests, _ in self._read_delivered("key"):
+            has_delivered.add(digests)
+        return has_delivered
+
+    def _read_delivered(self, name: str) -> NumberedDigests:
+        """Read the delivered digests `name`, and the numbers of their rows."""
+        for entries in self._delivered.read(0, self._partition_rows):
+            yield entries[name], entries["number"]
 
 
 def digest_rows(columns: Sequence[npt.NDArray[Any]]) -> Digests:
@@ -234,109 +276,175 @@ def digest_rows(columns: Sequence[npt.NDArray[Any]]) -> Digests:
     return digests
 
 
-@dataclass
-class _Counts:
-    """What is known of one source's rows."""
+@dataclass(frozen=True)
+class _Sources:
+    """The delivered sources: number k has the rows before `stops[k]` that are left."""
 
-    rows: int = 0
-    distinct_rows: int = 0
-    distinct_keys: int = 0
-    duplicates: int = 0
-    known_keys: int = 0
-    repeats: bool = False
+    stops: RowNumbers
 
-
-def _mark_first_two(digests: Digests) -> npt.NDArray[np.bool_]:
-    """Return which entries are the first or second of their digest."""
-    order = np.argsort(digests, kind="stable")
-    ordered = digests[order]
-    marked = np.ones(len(digests), bool)
-    marked[order[2:][ordered[2:] == ordered[:-2]]] = False
-    return marked
+    def find(self, numbers: RowNumbers) -> RowNumbers:
+        """Return the source of each row."""
+        return np.searchsorted(self.stops, numbers, side="right")
 
 
-def _open_unbuffered(path: Path) -> FileIO:
-    """Open a new file whose errors come from the write that causes them."""
-    return FileIO(path, "w+")
+@dataclass(kw_only=True)
+class _Totals:
+    """Rows of each source by one of their digests, (sources,).
 
-
-def _count_known(
-    entries: npt.NDArray[Any],
-    first: int,
-    stops: RowNumbers,
-    counts: list[_Counts],
-) -> RowNumbers:
-    """Add one partition to the counts; return the numbers of earlier rows it met.
-
-    A delivered row is known by its key, or by all of it, if a row before its source
-    has the same.
-    """
-    starts = np.concatenate([[first], stops[:-1]])
-    by_key = _match_earlier(entries, "key", starts, stops)
-    by_row = _match_earlier(entries, "row", starts, stops)
-    of_source = np.searchsorted(stops, entries["number"], side="right")
-    delivered = entries["number"] >= first
-    for number, count in enumerate(counts):
-        mine = delivered & (of_source == number)
-        count.rows += int(mine.sum())
-        count.distinct_keys += int(by_key.is_first[mine].sum())
-        count.distinct_rows += int(by_row.is_first[mine].sum())
-        count.known_keys += int(by_key.is_known[mine].sum())
-        count.duplicates += int(by_row.is_known[mine].sum())
-        count.repeats |= bool(by_key.is_repeated[mine].any())
-    return by_key.met
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Matches:
-    """Rows compared with those before their source by one of their digests, (n,).
-
-    `is_known`: a row before its source has the digest; `is_repeated`: two rows have.
-    `is_first`: no row of its source before it has. `met` are the numbers of rows that
-    a later source has again.
+    `known` have the digest of an earlier row, `repeated` of two; `distinct` is how many
+    digests the source has.
     """
 
-    is_known: npt.NDArray[np.bool_]
-    is_repeated: npt.NDArray[np.bool_]
-    is_first: npt.NDArray[np.bool_]
-    met: RowNumbers
+    rows: RowNumbers
+    distinct: RowNumbers
+    known: RowNumbers
+    repeated: RowNumbers
+
+    @classmethod
+    def zero(cls, sources: int) -> Self:
+        """Return totals of no rows."""
+        counts = [np.zeros(sources, np.int64) for _ in range(4)]
+        return cls(
+            rows=counts[0],
+            distinct=counts[1],
+            known=counts[2],
+            repeated=counts[3],
+        )
+
+    def add(self, other: "_Totals") -> None:
+        """Add the totals of further digests."""
+        self.rows += other.rows
+        self.distinct += other.distinct
+        self.known += other.known
+        self.repeated += other.repeated
 
 
-def _match_earlier(
-    entries: npt.NDArray[Any],
-    name: str,
-    starts: RowNumbers,
-    stops: RowNumbers,
-) -> _Matches:
-    """Compare the entries with those before their source by the digests `name`."""
-    order = np.lexsort((entries["number"], entries[name]))
-    digests, numbers = entries[name][order], entries["number"][order]
-    n = len(digests)
-    # Rows before the first source are source -1.
-    source = np.searchsorted(stops, numbers, side="right")
-    source = np.where(numbers < starts[0], -1, source)
-
-    begins_group = np.ones(n, bool)
-    begins_group[1:] = digests[1:] != digests[:-1]
-    begins_source = begins_group.copy()
-    begins_source[1:] |= source[1:] != source[:-1]
-
-    # Equal digests form a group, in order of row numbers. Before the source of a row
-    # the group has the rows from the group's begin to the source's.
-    positions = np.arange(n)
-    group_begin = np.maximum.accumulate(np.where(begins_group, positions, 0))
-    source_begin = np.maximum.accumulate(np.where(begins_source, positions, 0))
-    earlier = source_begin - group_begin
-    group_begins = np.flatnonzero(begins_group)
-    group_sizes = np.diff(group_begins, append=n)
-    last = np.repeat(group_begins + group_sizes - 1, group_sizes)
-    met = numbers[source < source[last]]
-
-    restored = np.empty(n, np.int64)
-    restored[order] = positions
-    return _Matches(
-        is_known=(earlier > 0)[restored],
-        is_repeated=(earlier > 1)[restored],
-        is_first=begins_source[restored],
-        met=met,
+def _compare_source(
+    keys: _Totals,
+    rows: _Totals,
+    source: int,
+    declared: bool,
+) -> Comparison:
+    """Return what the totals mean for one source."""
+    count, known = int(rows.rows[source]), int(keys.known[source])
+    duplicates = int(rows.known[source])
+    is_unique = keys.distinct[source] == count and not keys.repeated[source]
+    is_identified = declared or bool(is_unique)
+    return Comparison(
+        rows=count,
+        known_keys=known,
+        duplicates=duplicates,
+        corrected=known - duplicates if is_identified else 0,
+        is_identified=is_identified,
+        is_declared=declared,
+        is_distinct=bool(rows.distinct[source] >= DISTINCT_SHARE * count),
     )
+
+
+class _DigestFilter:
+    """Passes all digests that were added, and of others the fewer the more bits."""
+
+    def __init__(self, bits: int) -> None:
+        self._added = np.zeros(2**bits, bool)
+        self._shift = np.uint64(64 - bits)
+
+    def add(self, digests: Digests) -> None:
+        """Let these digests pass."""
+        self._added[digests >> self._shift] = True
+
+    def __call__(self, digests: Digests) -> Mask:
+        passed: Mask = self._added[digests >> self._shift]
+        return passed
+
+
+class _DigestTable:
+    """Delivered digests, each once for each source that has it, and known rows.
+
+    Memory is that of distinct digests and of one block of rows.
+    """
+
+    def __init__(self, blocks: NumberedDigests, sources: _Sources) -> None:
+        self._sources = sources
+        entries = np.empty(0, _TABLE_ENTRY)
+        for digests, numbers in blocks:
+            block = np.empty(len(digests), _TABLE_ENTRY)
+            block["digest"], block["rows"] = digests, 1
+            block["source"] = sources.find(numbers)
+            entries = _join_equal(np.concatenate([entries, block]))
+        self._entries = entries
+        # Entries of one digest form a group, in order of sources.
+        groups = np.unique(entries["digest"], return_index=True, return_counts=True)
+        self._digests, self._begins, self._sizes = groups
+        self._earlier = np.zeros(len(self._digests), np.int64)
+
+    def match(self, digests: Digests) -> Mask:
+        """Take earlier rows, and return which of them have a delivered digest."""
+        places = self._find(digests)
+        known = places >= 0
+        self._earlier += np.bincount(places[known], minlength=len(self._earlier))
+        return known
+
+    def add_delivered_again(self, blocks: NumberedDigests, rows: RowSet) -> None:
+        """Add to `rows` the delivered rows whose digest a later source has again."""
+        last = self._entries["source"][self._begins + self._sizes - 1]
+        for digests, numbers in blocks:
+            is_again = last[self._find(digests)] > self._sources.find(numbers)
+            rows.add(numbers[is_again])
+
+    def totals(self) -> _Totals:
+        """Return the totals of its digests."""
+        entries, count = self._entries, len(self._sources.stops)
+        before = np.cumsum(entries["rows"]) - entries["rows"]
+        group_before = np.repeat(before[self._begins], self._sizes)
+        earlier = np.repeat(self._earlier, self._sizes) + before - group_before
+
+        def sum_rows(chosen: Mask) -> RowNumbers:
+            total = np.zeros(count, np.int64)
+            np.add.at(total, entries["source"][chosen], entries["rows"][chosen])
+            return total
+
+        return _Totals(
+            rows=sum_rows(earlier >= 0),
+            distinct=np.bincount(entries["source"], minlength=count),
+            known=sum_rows(earlier > 0),
+            repeated=sum_rows(earlier > 1),
+        )
+
+    def _find(self, digests: Digests) -> RowNumbers:
+        """Return the place of each digest; -1 where it was not delivered."""
+        if not len(self._digests):
+            return np.full(len(digests), -1)
+        places = np.searchsorted(self._digests, digests)
+        places[places == len(self._digests)] = 0
+        return np.where(self._digests[places] == digests, places, -1)
+
+
+def _join_equal(entries: Entries) -> Entries:
+    """Return table entries in order, equal digests of a source joined."""
+    order = np.lexsort((entries["source"], entries["digest"]))
+    entries = entries[order]
+    digests, sources = entries["digest"], entries["source"]
+    begins = np.ones(len(entries), bool)
+    begins[1:] = (digests[1:] != digests[:-1]) | (sources[1:] != sources[:-1])
+    joined = entries[begins]
+    joined["rows"] = np.add.reduceat(entries["rows"], np.flatnonzero(begins))
+    return joined
+
+
+def _split(files: EntryFiles, digests: Digests, numbers: RowNumbers) -> None:
+    """Add digests and row numbers to files, split by the digests."""
+    entries = np.empty(len(digests), _DIGEST_ENTRY)
+    entries["digest"], entries["number"] = digests, numbers
+    files.add((digests % np.uint64(len(files.sizes))).astype(np.int64), entries)
+
+
+def _read_part(
+    files: EntryFiles,
+    part: int,
+    block: int,
+    start: int = 0,
+    stop: int | None = None,
+) -> NumberedDigests:
+    """Read digests and row numbers of one file."""
+    for entries in files.read(part, block, start, stop):
+        yield entries["digest"], entries["number"]

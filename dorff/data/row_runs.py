@@ -42,14 +42,6 @@ def subtract_runs(first: int, stop: int, runs: Runs) -> Runs:
     return tuple(left)
 
 
-def runs_of_rows(numbers: npt.NDArray[np.int64]) -> Runs:
-    """Return row numbers, in any order, as runs."""
-    numbers = np.unique(numbers)
-    breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
-    parts = [part for part in np.split(numbers, breaks) if len(part)]
-    return tuple((int(part[0]), int(part[-1]) + 1) for part in parts)
-
-
 def mark_rows(runs: Runs, start: int, stop: int) -> npt.NDArray[np.bool_]:
     """Return which of the rows start..stop-1 are in the runs."""
     marked = np.zeros(stop - start, dtype=bool)

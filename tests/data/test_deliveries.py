@@ -1,6 +1,9 @@
 """Rows that are delivered again: counted, refused, replaced; sources taken out of a store; columns that change."""
 
+import itertools
 import json
+import tempfile
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,9 @@ from command_line import call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorff.data import drop, ingest, known_rows, open_dataset, trim, verify
-from dorff.data.known_rows import KnownRows, digest_rows
+from dorff.data import drop, ingest, open_dataset, trim, verify
+from dorff.data.known_rows import EarlierRows, KnownRows, digest_rows
+from dorff.data.row_sets import RowSet
 from dorff.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -241,13 +245,14 @@ def test_only_sources_whose_inputs_overlap_are_read(tmp_path: Path, monkeypatch:
     store, offered = tmp_path / "s.zarr", list[int]()
     for number in range(3):
         add([night(tmp_path, f"n{number}", points(50, number) + np.array([0, 10 * number]))], store)
-    offer = KnownRows.offer
+    compare = KnownRows.compare
 
-    def record(known: KnownRows, numbers: Array, *digests: Array, declared: bool) -> None:
-        offered.extend(numbers)
-        offer(known, numbers, *digests, declared=declared)
+    def record(known: KnownRows, stops: Sequence[int], earlier: EarlierRows, **options: Any) -> Any:
+        blocks = list(earlier)
+        offered.extend(number for numbers, _, _ in blocks for number in numbers)
+        return compare(known, stops, blocks, **options)
 
-    monkeypatch.setattr(KnownRows, "offer", record)
+    monkeypatch.setattr(KnownRows, "compare", record)
     rows = np.vstack([points(50, 1) + np.array([0, 10]), [[1, 11]]])
     with pytest.raises(InputError, match=r"again\.csv: 50 of 51"):
         add([night(tmp_path, "again", rows)], store)
@@ -356,12 +361,60 @@ class TestColumns:
             assert not any("unit" in notice for notice in notices)
 
 
+@pytest.mark.parametrize("kind", ["few keys", "few rows", "distinct", "redelivery"])
+def test_memory_does_not_grow_with_rows(kind: str, tmp_path: Path) -> None:
+    """Small limits, few rows: four times as many of them take no more."""
+
+    def digests(seed: int) -> tuple[Array, Array]:
+        rng = np.random.default_rng(seed)
+        key = rng.integers(0, 5 if kind.startswith("few") else 2**40, 5000).astype(float)
+        row = rng.integers(0, 2 if kind == "few rows" else 2**40, 5000).astype(float)
+        return digest_rows([key]), digest_rows([key, row])
+
+    def peak(n: int) -> int:
+        tracemalloc.start()
+        known = KnownRows(tmp_path, partition_rows=5000, max_filter_bits=10)
+        met = RowSet(tmp_path, 2 * n, window_rows=5000)
+        starts = range(0, n, 5000)
+        for start in starts:
+            known.deliver(n + start, *digests(start + (0 if kind == "redelivery" else n)))
+        blocks = ((np.arange(start, start + 5000), *digests(start)) for start in starts)
+        (found,) = known.compare([2 * n], blocks, key_identifies=True, met=met)
+        if kind != "distinct":
+            assert found.known_keys == n and met.to_runs((), 1) == ((0, n),)
+        known.close(), met.close()
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(5000)  # what is imported on the way
+    few = peak(10_000)
+    assert peak(40_000) < 1.3 * few
+
+
+@pytest.mark.parametrize(("most", "found"), [(3, True), (2, False)])
+def test_runs_are_not_built_beyond_what_is_allowed(most: int, found: bool, tmp_path: Path) -> None:
+    """Windows of rows are joined; rows that were dropped before count as runs too."""
+    rows = RowSet(tmp_path, 100, window_rows=10)
+    rows.add(np.array([99, 10, 9, 11]))
+    rows.add(np.array([9, 98]))
+    assert rows.to_runs(((12, 15), (40, 41)), most) == (((9, 15), (40, 41), (98, 100)) if found else None)
+    rows.close()
+
+
+def test_an_append_leaves_no_temporary_folder(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    add([night(tmp_path, "n3", points(60, 3))], store)
+    with pytest.raises(InputError):
+        add([later(tmp_path)], store)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_counts_are_those_of_sets(data: st.DataObject) -> None:
     """Against Python's own sets, in one partition or several."""
-    import tempfile
-
     values = st.integers(0, data.draw(st.sampled_from([3, 40])))
     sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=3))
     old = data.draw(st.integers(0, 30))
@@ -369,13 +422,20 @@ def test_counts_are_those_of_sets(data: st.DataObject) -> None:
     key = np.array(data.draw(st.lists(values, min_size=n, max_size=n)), float)
     row = np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)), float)
     stops, declared = (old + np.cumsum(sizes)).tolist(), data.draw(st.booleans())
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_rows, "PARTITION_ROWS", data.draw(st.sampled_from([4, 1000])))
-        known, keys, rows = KnownRows(Path(folder)), digest_rows([key]), digest_rows([key, row])
+    size, window = (data.draw(st.sampled_from([few, 1000])) for few in (4, 8))
+    with tempfile.TemporaryDirectory() as folder:
+        known = KnownRows(Path(folder), partition_rows=size, max_partitions=7)
+        keys, rows = digest_rows([key]), digest_rows([key, row])
         known.deliver(old, keys[old:], rows[old:])
-        known.offer(np.arange(old), keys[:old], rows[:old], declared=declared)
-        found, met = known.compare(stops, key_identifies=declared)
-        known.close()
+        earlier = [
+            (np.arange(start, stop), keys[start:stop], rows[start:stop])
+            for start, stop in itertools.pairwise([*range(0, old, 10), old])
+        ]
+        met = RowSet(Path(folder), n, window_rows=window)
+        found = known.compare(stops, earlier, key_identifies=declared, met=met)
+        runs = met.to_runs((), n)
+        known.close(), met.close()
+        assert not list(Path(folder).iterdir())
     begin, expected = old, set()
     for one, stop in zip(found, stops, strict=True):
         earlier = set(zip(key[:begin], row[:begin], strict=True))
@@ -388,5 +448,5 @@ def test_counts_are_those_of_sets(data: st.DataObject) -> None:
         assert one.is_identified == (declared or not repeats)
         expected |= {j for j in range(begin) if key[j] in set(key[begin:stop])}
         begin = stop
-    if declared or all(one.is_identified for one in found):
-        assert {i for first, stop in met for i in range(first, stop)} == expected
+    assert runs is not None
+    assert {i for first, stop in runs for i in range(first, stop)} == expected
