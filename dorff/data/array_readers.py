@@ -1,5 +1,6 @@
 """Files of arrays: NPY and NPZ (NumPy's format 1 and 2), HDF5, NetCDF4 (which is HDF5) and classic NetCDF3."""
 
+import itertools
 import math
 import os
 import zipfile
@@ -16,6 +17,12 @@ from dorff.data.packing import Array
 from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
 from dorff.data.variables import Bounds, GriddedReader
 from dorff.errors import InputError
+
+#: Bytes that a file may claim for what has to be in memory as a whole: a chunk that is
+#: decompressed, and the text that describes an array.
+MOST_CHUNK: Final = 2**29
+MOST_HEADER: Final = 2**16
+COMPRESSION_OVERHEAD: Final = 2**12  # bytes that compression may add to a chunk, at most
 
 
 class NPYReader(ArraysReader):
@@ -109,6 +116,11 @@ def _header(file: IO[bytes], path: str, size: int) -> tuple[tuple[int, ...], boo
     """Shape, whether columns lie one after another, and type: what an array in a file of `size` bytes begins with.
     InputError where there are more bytes than that takes."""
     version = np.lib.format.read_magic(file)
+    place, width = file.tell(), 2 if version == (1, 0) else 4
+    if (length := int.from_bytes(file.read(width), "little")) > MOST_HEADER:
+        problem = f"its header claims {length:,} bytes, more than {MOST_HEADER:,}"
+        raise InputError(f"{path}: {problem}; fetch or write it again.")
+    file.seek(place)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     header: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(file)
     shape, _, dtype = header
@@ -148,8 +160,31 @@ class VariablesReader(GriddedReader):
             if self._classic:
                 return np.array(file.variables[name][bounds])
             stored = file[self._stored_names[name]]
+            _check_chunks(self.path, name, stored, bounds)
             text = self.variables[name].stored.kind == "U"
             return np.asarray(stored.asstr("utf-8")[bounds] if text else stored[bounds])
+
+
+def _check_chunks(path: str, name: str, stored: Any, bounds: Bounds) -> None:
+    """Raise InputError where compressed chunks of a part take much memory, or more than they claim.
+
+    HDF5 decompresses a chunk whatever comes out of it. Deflate makes at most 1,032 bytes
+    of one, so what can come out is bounded by holding the stored size against the claimed.
+    """
+    if not stored.chunks or not stored.id.get_create_plist().get_nfilters():
+        return
+    claimed = math.prod(stored.chunks) * stored.dtype.itemsize
+    if claimed > MOST_CHUNK:
+        problem = f"variable {name!r} has compressed chunks of {claimed:,} bytes, more than {MOST_CHUNK:,}"
+        remedy = "write it with smaller chunks (nccopy -c, h5repack -l)"
+        raise InputError(f"{path}: {problem}, and each has to be in memory as a whole; {remedy}.")
+
+    starts = (range(b.start // c * c, b.stop, c) for b, c in zip(bounds, stored.chunks, strict=True))
+    for start in itertools.product(*starts):
+        size = stored.id.get_chunk_info_by_coord(start).size
+        if size > claimed + claimed // 8 + COMPRESSION_OVERHEAD:
+            problem = f"a chunk of variable {name!r} has {size:,} bytes compressed, but claims {claimed:,}"
+            raise InputError(f"{path}: {problem}; it is damaged, fetch or write it again.")
 
 
 def _classic_variables(file: Any) -> dict[str, Variable]:

@@ -25,6 +25,7 @@ from dorff.spec.registry import READERS, Entry, lazily
 
 Numbers = Array  # (rows, columns asked for), float32 or float64
 BLOCK_BYTES: Final = 4 * 2**20
+MOST_ROW: Final = 2**25  # bytes of a row of an array: a block has one row at least
 NUMBERS: Final = "real numbers; convert it or leave it out"
 FIELDS: Final = "real numbers; save each of its fields as an array, a[name] for name in a.dtype.names"
 DURATIONS: Final = "numbers, or durations in weeks or shorter units; convert it by .astype('m8[s]')"
@@ -249,6 +250,10 @@ class ArraysReader(Reader):
             if (n := info.shape[0]) != self.rows:
                 lengths = f"array {arrays[0][0]!r} has {self.rows} rows but {name!r} has {n}"
                 raise InputError(f"{self.path}: {lengths}; wanted as many.")
+        for (name, _), info in zip(arrays, infos, strict=True):
+            if (taken := info.dtype.itemsize * math.prod(info.shape[1:])) > MOST_ROW:
+                problem = f"a row of array {name!r} takes {taken:,} bytes, more than {MOST_ROW:,}"
+                raise InputError(f"{self.path}: {problem}; leave it out, or write it with shorter text.")
         rows = max(1, BLOCK_BYTES // sum(max(8, i.dtype.itemsize) * math.prod(i.shape[1:]) for i in infos))
         count = 0
         with reading(self.path, self.format_name):

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.errors.shown import UNPRINTABLE
 
 FloatArray = npt.NDArray[np.float64]
 ColumnAttributes = dict[str, dict[str, str]]  # by column
@@ -94,12 +95,15 @@ def text_attributes(attributes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Return an attribute's text, also where it is bytes or an array of one text; "" where it is none."""
+    """Return an attribute's text, also where it is bytes or an array of one text; "" where it is none.
+
+    Spaces come for control characters and line ends: it is written to files and pages.
+    """
     values = np.asarray(value).reshape(-1)
     item = values[0] if len(values) == 1 else ""
     if isinstance(item, bytes):
         item = item.decode("utf-8", "replace")
-    return item.strip("\0 ") if isinstance(item, str) else ""
+    return " ".join(UNPRINTABLE.sub(" ", item).split()) if isinstance(item, str) else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,7 +122,7 @@ def field_plot(subject: Subject, whole: bool) -> bytes:
     doubt.veil(axes)
     unit = common_unit(subject.targets)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, extend="max")
-    bar.set_label(f"length of the vectors{f' ({unit})' if unit else ''}", color=INK)
+    bar.set_label(f"length of the vectors{_in_brackets(unit)}", color=INK)
     # Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes.
     _, _, grid = plane.points(ARROWS)
     vectors, near = subject.model.predict(grid), (doubt.of(grid) < FAR) & ~plane.never_observed(grid)
@@ -152,7 +152,9 @@ def derivative_plots(subject: Subject, whole: bool) -> bytes:
         doubt.veil(axes)
         plane.prepare(axes, title=name)
         axes.label_outer()
-    figure.colorbar(image, ax=list(panels), shrink=0.9, pad=0.015, extend="both").set_label(unit.unit, color=INK)
+    figure.colorbar(image, ax=list(panels), shrink=0.9, pad=0.015, extend="both").set_label(
+        drawable(unit.unit), color=INK
+    )
     return png(figure)
 
 
@@ -210,7 +212,12 @@ def _deviation(figure: Figure, axes: Axes, plane: Plane, j: int | None) -> None:
         axes.plot(*subject.data[0][:, [plane.i, plane.j]].T, ".", ms=1.6, color=ACCENT, alpha=0.5)
     unit = common_unit(subject.targets) if j is None else subject.targets[j].unit
     name = "vectors" if j is None else drawable(subject.targets[j].name)
-    _bar(figure, image, axes, f"deviation of {name}{f' ({unit})' if unit else ''}")
+    _bar(figure, image, axes, f"deviation of {name}{_in_brackets(unit)}")
+
+
+def _in_brackets(unit: str | None) -> str:
+    """Return a unit as it follows a name in a label."""
+    return f" ({drawable(unit)})" if unit else ""
 
 
 def _bar(figure: Figure, image: Any, axes: Any, label: str) -> None:
@@ -225,11 +232,24 @@ def slice_plots(subject: Subject) -> bytes:
     divergence, curl = [one[3] for one in data], [one[4] for one in data]
     unit, limit = _scale(subject, divergence + curl)
     across = _top(np.concatenate([np.abs(one[2]) for one in data])) or 1.0
-    target_unit = common_unit(subject.targets) or "target units"
+    target_unit = drawable(common_unit(subject.targets) or "target units")
+    per_unit = drawable(unit.unit)
     rows = [
         (f"across the plane\n({target_unit})", "RdBu_r", -across, across, [one[2] for one in data]),
-        (f"divergence\n({unit.unit})", "RdBu_r", -limit, limit, [value * unit.factor for value in divergence]),
-        (f"length of the curl\n({unit.unit})", "Purples", 0.0, limit, [value * unit.factor for value in curl]),
+        (
+            f"divergence\n({per_unit})",
+            "RdBu_r",
+            -limit,
+            limit,
+            [value * unit.factor for value in divergence],
+        ),
+        (
+            f"length of the curl\n({per_unit})",
+            "Purples",
+            0.0,
+            limit,
+            [value * unit.factor for value in curl],
+        ),
     ]
     if subject.model.posterior is not None:
         std = [np.linalg.norm(subject.model.std(plane.points(SLICE)[2]), axis=1) for plane in drawn]
@@ -244,7 +264,7 @@ def slice_plots(subject: Subject) -> bytes:
         for axes, plane, (x, y, *_), shown in zip(panels[row], drawn, data, values, strict=True):
             image = axes.pcolormesh(x, y, shown.reshape(len(y), len(x)), cmap=colours, vmin=low, vmax=high)
             third = 3 - plane.i - plane.j
-            at = f"{drawable(subject.inputs[third].name)} = {subject.inputs[third].shown(subject.centre[third])}"
+            at = f"{subject.inputs[third].name} = {subject.inputs[third].shown(subject.centre[third])}"
             plane.prepare(axes, title=at if row == 0 else None)
             if row == 0:
                 _plane_arrows(axes, plane)
@@ -300,7 +320,7 @@ def _key(arrows: Quiver, reference: float, unit: str | None, at: float, what: st
     """A key above the axes: how long an arrow of a round length is."""
     step = 10.0 ** np.floor(np.log10(reference))
     size = step * max(factor for factor in (1, 2, 5) if factor * step <= reference * (1 + 1e-9))
-    text = f"{what}, {size:g}{f' {unit}' if unit else ''}"
+    text = f"{what}, {size:g}{f' {drawable(unit)}' if unit else ''}"
     axes: Any = arrows.axes
     axes.quiverkey(arrows, 0.06 + at, 1.025, size, text, labelpos="E", color=colour, labelcolor=colour)
 

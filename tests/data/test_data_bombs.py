@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import subprocess
 import sys
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import h5py
 import numcodecs
 import numpy as np
 import pyarrow as pa
@@ -18,7 +22,8 @@ import zarr
 from command_line import call
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
-from dorff.data import open_dataset, verify
+from dorff.data import array_readers, ingest, open_dataset, verify
+from dorff.data.readers import open_source
 from dorff.errors import InputError
 
 LARGE = 2**27  # bytes of zeros
@@ -192,3 +197,68 @@ def test_the_index_of_a_shard_is_bounded(tmp_path: Path) -> None:
         file.truncate(16 * 2**36 + 4)  # of which nothing is on the disk
     with pytest.raises(InputError, match="array x"):
         open_dataset(path).read(0, 10)
+
+
+def hdf5_chunks(path: Path, content: bytes | None = None) -> Path:
+    """Two variables of one compressed chunk of ten numbers each, whose bytes may be others."""
+    with h5py.File(path, "w") as file:
+        for name in "xy":
+            variable = file.create_dataset(name, data=np.arange(10.0), chunks=(10,), compression="gzip")
+            if content is not None:
+                variable.id.write_direct_chunk((0,), content)
+    return path
+
+
+def refusal(source: Path, x: str = "x", y: str = "y") -> str:
+    """What is said of a source that has to be refused, which leaves nothing behind."""
+    out = source.with_suffix(".refused")
+    with pytest.raises(InputError) as refused:
+        ingest([source], out, inputs=[x], targets=[y])
+    assert not out.exists()
+    return str(refused.value)
+
+
+def test_chunks_of_hdf5_come_to_what_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = hdf5_chunks(tmp_path / "bomb.h5", zlib.compress(bytes(2**25), 9))
+    assert "claims 80" in refusal(bomb)
+    ingest([hdf5_chunks(tmp_path / "good.h5")], tmp_path / "good.zarr", inputs=["x"], targets=["y"])
+    monkeypatch.setattr(array_readers, "MOST_CHUNK", 80)
+    ingest([tmp_path / "good.h5"], tmp_path / "just.zarr", inputs=["x"], targets=["y"])
+    monkeypatch.setattr(array_readers, "MOST_CHUNK", 79)
+    said = refusal(tmp_path / "good.h5")
+    assert "chunks of 80 bytes" in said and "smaller chunks" in said
+
+
+def test_random_numbers_that_grow_when_compressed_are_read(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 2**63, 10).view(np.float64)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in "xy":
+            file.create_dataset(name, data=values, chunks=(10,), compression="gzip")
+    ingest([tmp_path / "a.h5"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    assert open_dataset(tmp_path / "a.zarr").n == 10
+
+
+def npz(path: Path, header: bytes, size: int) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", header + bytes(size))
+        good = io.BytesIO()
+        np.save(good, np.zeros(1))
+        archive.writestr("y.npy", good.getvalue())
+    return path
+
+
+def test_arrays_of_long_items_or_headers_are_refused(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    size = 2**25 + 8
+    described = {"descr": f"|S{size}", "fortran_order": False, "shape": (1,)}
+    np.lib.format.write_array_header_1_0(header, described)
+    said = refusal_of_label(npz(tmp_path / "text.npz", header.getvalue(), size))
+    assert "takes 33,554,440 bytes" in said
+    long = b"\x93NUMPY\x02\x00" + (2**24).to_bytes(4, "little")
+    assert "claims 16,777,216 bytes" in refusal(npz(tmp_path / "header.npz", long, 2**24))
+
+
+def refusal_of_label(source: Path) -> str:
+    with pytest.raises(InputError) as refused:
+        list(open_source(source).blocks(["y"], ["x"]))
+    return str(refused.value)

@@ -9,12 +9,16 @@ import pytest
 import xarray as xr
 from command_line import INDEPENDENT, call, write_job
 
+from dorff import kernels
 from dorff.data import ingest
 from dorff.data.labels import MOST_GROUP_NAMES
 from dorff.data.nodes import group_attributes
+from dorff.data.units import text_attributes
 from dorff.report.describe import Subject, common_unit, rate, read_column
 from dorff.report.figures import label_axes, new_figure
+from dorff.report.page import render
 from dorff.store import load_model
+from tests.report.test_report import GAUSSIAN, a_model
 
 
 def page_text(page: Path) -> str:
@@ -104,3 +108,18 @@ def test_groups_keep_their_names_as_long_as_they_are_few(model: Path, tmp_path: 
     frame.to_csv(tmp_path / "c.csv", index=False)
     ingest([tmp_path / "c.csv"], tmp_path / "numbers.zarr", **options)
     assert "group_names" not in group_attributes(tmp_path / "numbers.zarr")["dorff"]
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_signs_of_tex_in_names_and_units_stay_text(tmp_path: Path, d: int) -> None:
+    """A picture neither breaks nor says something else."""
+    names = [f"$\\frac{{{i}$" for i in range(d)]
+    attributes = {name: {"units": "$\\frac{m$"} for name in names}
+    info = {"data": {"inputs": names, "targets": names, "column_attributes": attributes}}
+    field = a_model(kernels.Decomposable(GAUSSIAN), d, d, info)
+    assert "\\frac{m" in render(field, tmp_path)
+
+
+def test_attributes_have_no_control_characters() -> None:
+    given = {"units": "m\x1b[31m s-1", "long_name": "speed of\nthe \u202esea\x00"}
+    assert text_attributes(given) == {"units": "m [31m s-1", "long_name": "speed of the sea"}
