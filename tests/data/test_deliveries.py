@@ -103,6 +103,46 @@ def test_a_few_known_rows_are_said_and_taken(store: Path, tmp_path: Path) -> Non
     assert n == 192 and "12 of 72" in notices[0]
 
 
+@pytest.mark.parametrize(
+    ("same", "corrected", "more", "key", "refused"),
+    [
+        (0, 60, 0, False, False),  # as a second day of the same stations looks
+        (0, 60, 0, True, True),
+        (0, 9, 0, True, False),
+        (9, 51, 0, False, False),
+        (10, 50, 0, False, True),
+        (30, 0, 0, False, True),
+        (9, 0, 0, False, False),
+        (30, 0, 30, False, True),
+        (29, 0, 31, False, False),
+    ],
+)
+def test_what_is_refused(
+    same: int, corrected: int, more: int, key: bool, refused: bool, store: Path, tmp_path: Path
+) -> None:
+    """Late corrections, parts of a night, parts with further rows: refused, or taken and counted."""
+    rows = field(points(60, 2))[: same + corrected]
+    rows[same:, 2:] += 0.01
+    path = write_csv(tmp_path / "late.csv", np.vstack([rows, field(points(more, 3))]))
+    options = {"key": ["x", "t"]} if key else {}
+    if refused:
+        with pytest.raises(InputError, match=rf"{same} of {same + corrected + more} rows"):
+            add([path], store, **options)
+        return
+    n, notices = add([path], store, **options)
+    assert n == 120 + same + corrected + more
+    assert any(f"{same} of" in notice for notice in notices)
+    assert recorded(store)[-1].get("corrected", 0) == corrected
+
+
+def test_a_night_with_another_column_is_the_same_night(store: Path, tmp_path: Path) -> None:
+    """Nor do another name and another order make other rows of it."""
+    rows = field(points(60, 2))[::-1]
+    path = write_csv(tmp_path / "again.csv", np.column_stack([rows, np.ones(60)]), "x,t,u,v,qc")
+    with pytest.raises(InputError, match="60 of 60"):
+        add([path], store)
+
+
 def test_dropped_rows_are_not_there_any_more(store: Path, tmp_path: Path) -> None:
     drop(store, "n2.csv")
     n, notices = add([tmp_path / "n2.csv"], store)  # the very file
