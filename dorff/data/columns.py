@@ -8,7 +8,7 @@ from typing import Final
 from dorff.data.encoding import Encoded, Encoding
 from dorff.data.labels import CLASSES, GROUPS
 from dorff.data.stores import check_disjoint
-from dorff.data.units import ColumnAttributes, text_attributes
+from dorff.data.units import ColumnAttributes, first_with_units, text_attributes
 from dorff.errors import InputError
 
 WEIGHTS: Final = "weights"
@@ -81,7 +81,6 @@ def attributes_to_keep(
     names = [name for of in columns.values() for name in of if not name.startswith("=")]
     encoded = {column for encoding in encodings.values() for column in encoding.columns if encoding.kind == "time"}
     for column in dict.fromkeys([*names, *categories]):
-        given = (dict(reader.attributes(column)) for reader in readers)
-        first = next((each for each in given if "units" in each), {}) or next(filter(None, given), {})
+        first = first_with_units(reader.attributes(column) for reader in readers)
         attributes[column] = first if kept is None or column in encoded else text_attributes(kept.get(column, {}))
     return attributes

@@ -16,10 +16,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.encoding import label_texts, seconds
+from dorff.data.encoding import label_texts, seconds, stated_attributes
 from dorff.data.labels import Run, label_of, text_of
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, SourceBlock
+from dorff.data.units import ColumnAttributes, Conversions, first_with_units
 from dorff.errors import InputError
 
 LONGEST: Final = 4000  # characters of a condition
@@ -78,6 +79,7 @@ class Condition:
         names = (node.id for node in ast.walk(self._root) if isinstance(node, ast.Name))
         self.columns = tuple(dict.fromkeys(self._names.get(name, name) for name in names))
         self.texts: set[str] = set()  # columns that are compared with text by ==, != and in, and so read as text
+        self.pairs: list[tuple[str, str]] = []  # columns that are compared with each other
         self._check(self._root)
 
     def holding(self, values: Mapping[str, Numbers | Run], where: str) -> Mask:
@@ -112,6 +114,8 @@ class Condition:
         named = [isinstance(side, ast.Name) for side in (left, right)]
         if not any(named):
             raise self._refusal("a comparison needs a column")
+        if isinstance(left, ast.Name) and isinstance(right, ast.Name):
+            self.pairs.append((self._names.get(left.id, left.id), self._names.get(right.id, right.id)))
         for column, side, is_name in zip((right, left), (left, right), named, strict=True):
             constant = None if is_name else self._constant(side)
             if isinstance(sign, ast.Eq | ast.NotEq):
@@ -235,7 +239,7 @@ def _pairs(node: ast.Compare) -> Iterator[tuple[ast.expr, ast.cmpop, ast.expr]]:
 def _number(text: str) -> float:
     """Return the number that a text spells, NaN if it is none."""
     try:
-        return float(text)
+        return math.nan if "_" in text else float(text)  # Python's underscores stand in names elsewhere
     except ValueError:
         return math.nan
 
@@ -259,17 +263,66 @@ def _times(texts: Sequence[Any], place: str) -> npt.NDArray[np.float64] | None:
         return None
 
 
+def filter_sources(
+    readers: Sequence[Reader],
+    condition: Condition,
+    absent: FillValues,
+    *,
+    kept: ColumnAttributes,
+    stated: Mapping[str, str],
+) -> list["FilteredReader"]:
+    """Return the sources with those of their rows that hold for a condition.
+
+    It compares numbers in the units that a data set or model `kept` for a column, else in those of the first source
+    that has some. `stated` are units in place of a source's own.
+    """
+    wanted = {
+        column: kept[column]
+        if column in kept
+        else first_with_units(stated_attributes(reader, column, stated) for reader in readers)
+        for column in condition.columns
+    }
+    for left, right in condition.pairs:
+        pair = Conversions()
+        pair.add(right, wanted[right], wanted[left], "--where")
+        if right in pair.converted:
+            problem = f"is compared with {left!r}, but would have to be converted {pair.converted[right]}"
+            raise InputError(f"--where: column {right!r}: {problem}; write both columns in the same units.")
+    return [FilteredReader(reader, condition, absent, wanted=wanted, stated=stated) for reader in readers]
+
+
 class FilteredReader(Reader):
     """The rows of a source that hold for a condition; `left_out` counts the others that were read.
 
-    Values that are among those `absent` are unknown to the condition.
+    Values that are among those `absent` are unknown to the condition. `comparison` says how its numbers become those
+    in the units that are `wanted`.
     """
 
-    def __init__(self, reader: Reader, condition: Condition, absent: FillValues) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        condition: Condition,
+        absent: FillValues,
+        *,
+        wanted: ColumnAttributes,
+        stated: Mapping[str, str],
+    ) -> None:
         super().__init__(reader.path, reader.columns, numbered=reader.numbered)
         self._reader, self._condition, self._absent = reader, condition, absent
         self.remarks = reader.remarks
-        reader.resolve(condition.columns)
+        for name in condition.columns:
+            reader.resolve_single(name, "--where")
+        self._text = [name for name in condition.columns if name in condition.texts or reader.has_text(name)]
+        self._numbers = [name for name in condition.columns if name not in self._text]
+        self.comparison = Conversions()
+        for name in condition.columns:
+            if name in self._text and reader.is_text(name):
+                continue
+            self.comparison.add(name, stated_attributes(reader, name, stated), wanted[name], self.path)
+            if name in self._text and name in self.comparison.converted:
+                problem = f"its values are compared as text, but their units differ ({self.comparison.converted[name]})"
+                remedy = "convert them, or state units by --units"
+                raise InputError(f"--where: {self.path}: column {name!r}: {problem}; {remedy}.")
 
     def expand(self, name: str) -> tuple[str, ...]:
         return self._reader.expand(name)
@@ -290,19 +343,17 @@ class FilteredReader(Reader):
         return self._reader.content()
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
-        texts = self._condition.texts
-        text = [name for name in self._condition.columns if name in texts or self._reader.has_text(name)]
-        numbers = [name for name in self._condition.columns if name not in text]
+        text, numbers = self._text, self._numbers
         every_number = list(dict.fromkeys([*columns, *numbers]))
         every_label = list(dict.fromkeys([*labels, *text]))
         pick = [every_number.index(column) for column in columns]
+        compared = [every_number.index(name) for name in numbers]
         self.left_out = kept = 0
         for block in self._reader.blocks(every_number, every_label):
             runs = dict(zip(every_label, block.labels, strict=True))
             values: dict[str, Numbers | Run] = {name: self._absent.blank_labels(runs[name]) for name in text}
-            for name in numbers:
-                column = block.numbers[:, every_number.index(name)]
-                values[name] = self._absent.without_given(column)
+            known = self._absent.without_given(block.numbers[:, compared])
+            values |= zip(numbers, self.comparison.convert(known, numbers, self.path).T, strict=True)
             mask = self._condition.holding(values, self.path)
             rows = np.flatnonzero(mask)
             self.left_out += len(block) - len(rows)

@@ -12,7 +12,7 @@ DASHES: Final = ("-", "--", "---", "----", ".", "NAN", "none", "None", "NONE")
 NO_NUMBER: Final = (*DASHES, *("*" * width for width in range(1, 21)))
 MARKS: Final = (".", ",")
 MINUS: Final = "\u2212"
-GROUPS: Final = " \u00a0\u2009\u202f'_"  # between groups of three digits, beside a point or a comma
+GROUPS: Final = " \u00a0\u2009\u202f'"  # between groups of three digits, beside a point or a comma
 EXPONENT: Final = rf"(?:[eEdD][+{MINUS}-]?\d+)?"
 SPECIAL: Final = r"(?i:[+-]?(?:inf|infinity|nan))"
 
@@ -87,13 +87,12 @@ def sure_decimals(texts: Collection[str]) -> set[str]:
     return sure
 
 
-def file_decimal(texts: Collection[str], delimiter: str) -> str:
-    """Return the decimal mark of a file with these fields: a point, unless commas alone say otherwise."""
-    sure = sure_decimals(texts)
-    if sure:
-        return "," if sure == {","} else "."
-    commas = any("," in text and is_number(text) for text in texts)
-    return "," if commas and delimiter != "," else "."
+def file_decimal(texts: Collection[str]) -> str:
+    """Return the decimal mark of a file with these fields: a point, unless only a comma fits some.
+
+    Fields such as 1,000 say nothing: a comma before three digits may also part thousands.
+    """
+    return "," if sure_decimals(texts) == {","} else "."
 
 
 class AmbiguousError(Exception):

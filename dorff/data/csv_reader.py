@@ -73,7 +73,7 @@ class CSVReader(Reader):
         self._comments_said = bool(comment)
         rows = self._dialect.rows
         fields = {text for row in rows for text in row}
-        self._decimal = decimal or file_decimal(fields, self._dialect.delimiter)
+        self._decimal = decimal or file_decimal(fields)
         columns = [[row[j] for row in rows if j < len(row)] for j in range(self._dialect.width)]
         empty = EMPTY.union(NO_NUMBER, self._dialect.missing)
         values = [[text for text in column if text not in empty] for column in columns]

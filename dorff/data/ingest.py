@@ -17,9 +17,9 @@ from dorff.data.columns import (
     check_further,
     resolve_columns,
 )
-from dorff.data.conditions import Condition, FilteredReader
+from dorff.data.conditions import Condition, filter_sources
 from dorff.data.deliveries import Delivery
-from dorff.data.encoding import Encoded, from_attributes
+from dorff.data.encoding import Encoded, from_attributes, with_encoded_times
 from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, group_codes
 from dorff.data.layout import (
     Attributes,
@@ -121,8 +121,8 @@ def ingest(
     refused unless `again`.
 
     `where` keeps the rows that hold for a condition (`Condition`), and the store says how many were left out. `text`
-    says how tables of text are written: `skip_rows`, `comment`, `delimiter`, `decimal` (`TextOptions`). Of a condition
-    too, `missing` values are unknown.
+    says how tables of text are written: `skip_rows`, `comment`, `delimiter`, `decimal` (`TextOptions`). To a
+    condition, `missing` values are unknown, and numbers have the units that the store keeps, else the first source's.
 
     `missing` are numbers and words that stand for none: NaN takes their place, and no label; words are looked for in
     tables of text, and in columns of labels. Where a column has an extreme value
@@ -158,7 +158,6 @@ def ingest(
         asked += condition.columns if condition else ()
         text = {**(text or {}), "missing": absent.words}
         opened = [open_source(source, asked, fill_absent=fill, text=text) for source in sources]
-        opened = [FilteredReader(reader, condition, absent) for reader in opened] if condition else opened
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
             names[GROUPS] = ()
         if append:
@@ -167,6 +166,11 @@ def ingest(
         stated = dict(units or {})
         if unknown := [name for name in stated if not any(name in reader.columns for reader in opened)]:
             raise InputError(f"--units {unknown[0]}: no source has such a column; name one of those that they have.")
+        filtered = []
+        if condition is not None:
+            kept = with_encoded_times(column_attributes or {}, encoding or {}, store)
+            filtered = filter_sources(opened, condition, absent, kept=kept, stated=stated)
+            opened = [*filtered]
         if encoding is not None and (one_hot or ordered):
             raise InputError(f"{store}: its inputs are encoded as before; leave --one-hot and --ordered out.")
         if encoding is None:
@@ -220,7 +224,8 @@ def ingest(
             tell(f"{left_out:,} of {added + left_out:,} rows were left out by --where {where}")
         if other := next((each for each in kept_before if each != where), ""):
             tell(f"rows before these were chosen by --where {other}; give it again where it is meant")
-        for sentence in (*conversion_notices(conversions), *remarks):
+        comparisons = [reader.comparison for reader in filtered]
+        for sentence in (*conversion_notices(conversions, comparisons), *remarks):
             tell(sentence)
         for remark in next((reader.remarks for reader in opened if reader.remarks), ()):
             tell(remark)

@@ -147,6 +147,15 @@ class Reader(ABC):
                 raise InputError(f"{self.path}: has no column {column!r}{remedy}.")
         return tuple(resolved)
 
+    def resolve_single(self, name: str, option: str) -> str:
+        """Return the column of a name; InputError, naming the option, where it stands for several."""
+        columns = self.resolve((name,))
+        if columns != (name,):
+            shown = ", ".join(columns[:3]) + (", ..." if len(columns) > 3 else "")
+            problem = f"{name!r} stands for the columns {shown}" if columns else f"{name!r} has no columns"
+            raise InputError(f"{option}: {self.path}: {problem}; name a single column.")
+        return name
+
 
 @contextmanager
 def reading(path: str, format_name: str) -> Iterator[None]:

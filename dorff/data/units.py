@@ -9,7 +9,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -356,6 +356,14 @@ class Conversions:
         if not conversion.is_identity:
             self.converted[column] = f"from {given} to {wanted}"
 
+    def union(self, other: "Conversions") -> "Conversions":
+        """Return the conversions of both, those of `self` where they share a column."""
+        return Conversions(
+            by_column={**other.by_column, **self.by_column},
+            converted={**other.converted, **self.converted},
+            assumed={**other.assumed, **self.assumed},
+        )
+
     def convert(self, numbers: npt.NDArray[Any], columns: Sequence[str], where: str) -> npt.NDArray[Any]:
         """Return rows of numbers (n, columns), of the same type, whose columns are converted."""
         converted = numbers.copy()
@@ -366,12 +374,22 @@ class Conversions:
         return converted
 
 
-def conversion_notices(conversions: Sequence[Conversions]) -> list[str]:
-    """Return sentences for a user on the conversions of one or more sources, each column named once in a sentence."""
+def first_with_units(given: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the first attributes that have units; without such the first that are any, or {}."""
+    every = [dict(attributes) for attributes in given if attributes]
+    return next((each for each in every if "units" in each), {}) or next(iter(every), {})
+
+
+def conversion_notices(conversions: Sequence[Conversions], compared: Sequence[Conversions] = ()) -> list[str]:
+    """Return sentences for a user on the conversions of one or more sources, each column named once in a sentence.
+
+    `compared` are those of columns in a condition, of the same sources.
+    """
     sentences = []
-    if converted := _first_of_each([each.converted for each in conversions]):
+    both = [*conversions] if not compared else [a.union(b) for a, b in zip(conversions, compared, strict=True)]
+    if converted := _first_of_each([each.converted for each in both]):
         sentences.append(f"units are converted: {converted}")
-    if assumed := _first_of_each([each.assumed for each in conversions]):
+    if assumed := _first_of_each([each.assumed for each in both]):
         problem = "units are known on one side alone, so that numbers are taken as they are"
         sentences.append(f"{problem}: {assumed}; state them by --units where that is wrong")
     return sentences

@@ -269,3 +269,69 @@ def test_text_beside_numbers_in_parts_of_a_table(tmp_path: Path) -> None:
         assert n == (2 if number else 4)
     n = ingest([tmp_path / "parts"], tmp_path / "s.zarr", inputs=["n"], where="qc == 'B' and year == 2021")
     assert n == 1
+
+
+def write_series(path: Path, **columns: tuple[Any, str]) -> Path:
+    """Columns along n, each with its values and units."""
+    length = len(next(iter(columns.values()))[0])
+    variables = {name: ("row", values, {"units": units}) for name, (values, units) in columns.items()}
+    xr.Dataset({"n": ("row", np.arange(float(length))), **variables}).to_netcdf(path)
+    return path
+
+
+UNITS = {
+    "temperatures": ("degC", [10.0, 30, 20], "K", [283.15, 303.15, 293.15], "v < 20"),
+    "percent": ("1", [0.1, 0.3, 0.2], "%", [10.0, 30, 20], "0.2 > v"),
+    "origins": ("hours since 2024-01-01", [30.0, 50, 40], "hours since 2024-01-02", [6.0, 26, 16], "v < 40"),
+    "lengths": ("m", [400.0, 600, 500], "km", [0.4, 0.6, 0.5], "v in (400, 7)"),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("stored", [False, True])
+def test_numbers_are_compared_in_the_units_of_the_first_source(tmp_path: Path, name: str, stored: bool) -> None:
+    first_units, first, other_units, other, where = UNITS[name]
+    a = write_series(tmp_path / "a.nc", v=(first, first_units))
+    b = write_series(tmp_path / "b.nc", v=(other, other_units))
+    inputs = ["n", "v"] if stored else ["n"]
+    said: list[str] = []
+    store = tmp_path / "s.zarr"
+    assert ingest([a, b], store, inputs=inputs, where=where, again=True, notice=said.append) == 2
+    assert sum(f"{other_units} to {first_units}" in sentence for sentence in said) == 1
+    np.testing.assert_array_equal(open_dataset(store, targets=None).read(0, 2)[0][:, 0], [0, 0])
+    if stored:  # and in those of the store
+        c = write_series(tmp_path / "c.nc", v=([*other, other[0]], other_units))
+        assert ingest([c], store, inputs=inputs, where=where, append=True, again=True) == 4
+    units = {"v": other_units}  # stated in place of both
+    assert ingest([b, a], tmp_path / "t.zarr", inputs=inputs, where="v == v", units=units, again=True) == 6
+
+
+def test_columns_of_other_units_are_not_compared(tmp_path: Path) -> None:
+    since = "hours since 2024-01-0"
+    a = write_series(tmp_path / "a.nc", v=([30.0], f"{since}1"), w=([7.0], f"{since}2"), z=([9.0], f"{since}1"))
+    with pytest.raises(InputError, match=r"column 'w'.*same units"):
+        ingest([a], tmp_path / "s.zarr", inputs=["n"], where="v < w")
+    assert ingest([a], tmp_path / "s.zarr", inputs=["n"], where="v > z") == 1
+
+
+@pytest.mark.parametrize("where", ["v < 20", "v == '20'"])
+def test_units_that_cannot_be_converted_are_refused(tmp_path: Path, where: str) -> None:
+    a = write_series(tmp_path / "a.nc", v=([1.0, 2], "degC"))
+    b = write_series(tmp_path / "b.nc", v=([1.0, 2], "m" if "<" in where else "K"))
+    with pytest.raises(InputError, match=r"b\.nc: column 'v'.*--units"):
+        ingest([a, b], tmp_path / "s.zarr", inputs=["n"], where=where)
+    assert not (tmp_path / "s.zarr").exists()
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_condition_on_several_columns_is_refused(tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = np.arange(8.0 * width).reshape(8, width)
+    np.savez("a.npz", n=np.arange(8.0), w=values)
+    np.savez("b.npz", m=np.arange(8.0))
+    xr.Dataset({"n": ("row", np.arange(8.0)), "w": (("row", "part"), values)}).to_netcdf("a.nc")
+    for source in ("a.npz", "b.npz+a.npz", "a.nc"):
+        done = call("ingest", source, "s.zarr", "--inputs", "n", "--where", "w < 3")
+        assert done.exit_code == InputError.exit_code and "--where" in done.output and "w0" in done.output
+    assert call("ingest", "a.npz", "s.zarr", "--inputs", "n", "--where", f"w0 < {3 * width}").exit_code == 0
+    assert open_dataset("s.zarr", targets=None).rows == 3

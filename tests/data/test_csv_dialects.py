@@ -194,7 +194,6 @@ NUMBERS = {
     "points between thousands": (['"1.000,5"', '"12.345"', '"7,25"'], [1000.5, 12345, 7.25]),
     "blanks": (["1 000.5", "12\u202f345", "7"], [1000.5, 12345, 7]),
     "apostrophes": (["1'000.5", "12'345", "7"], [1000.5, 12345, 7]),
-    "underscores": (["1_000.5", "12_345", "7"], [1000.5, 12345, 7]),
     "percent": (["50.3%", "4 %", "-.5%"], [50.3, 4, -0.5]),
     "minus": (["\u22121.5", "\u22122", "3e\u22122"], [-1.5, -2, 0.03]),
     "fortran": (["1.5D+03", "1d-1", "2.E2"], [1500, 0.1, 200]),
@@ -214,6 +213,41 @@ def test_numbers_as_people_write_them(tmp_path: Path, name: str) -> None:
 def test_decimal_commas_between_semicolons_group_by_points(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x;u\n1.000,5;2\n2;,5\n1 000,25;7\n")
     np.testing.assert_array_equal(rows(tmp_path / "a.csv"), [[1000.5, 2], [2, 0.5], [1000.25, 7]])
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ";", "|"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        ["1,000", "1,007", "1,014"],
+        ["900", "998", "1,005"],
+        ["-1,000", "\u22121,007", "+2,000"],
+        ["1,005%", "3%"],
+        ["1,000e3", ""],
+    ],
+)
+def test_commas_that_may_part_thousands_are_refused(tmp_path: Path, delimiter: str, column: list[str]) -> None:
+    lines = [f"{number}{delimiter}{text}\n" for number, text in enumerate(column)]
+    (tmp_path / "a.txt").write_text(f"u{delimiter}x\n" + "".join(lines))
+    with pytest.raises(InputError, match=r"column 'x'.*--decimal"):
+        rows(tmp_path / "a.txt")
+    parsed = rows(tmp_path / "a.txt", text={"decimal": "."})[0, 0]
+    assert parsed == {"1,005%": 1005, "900": 900, "-1,000": -1000, "1,000e3": 1e6}.get(column[0], 1000)
+
+
+def test_commas_before_three_digits_are_decimal_where_another_number_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x;u\n1,000;2,5\n1,007;3\n")
+    np.testing.assert_array_equal(rows(tmp_path / "a.csv"), [[1, 2.5], [1.007, 3]])
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "a.csv").write_text("x;u\n0,125;2\n1,007;3\n")
+    np.testing.assert_array_equal(rows(tmp_path / "b" / "a.csv"), [[0.125, 2], [1.007, 3]])
+
+
+def test_underscores_part_no_thousands(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,u\n12_100,1\n12_101,1\n12_100,2\n")
+    np.testing.assert_array_equal(rows(tmp_path / "a.csv")[:, :2], [[1, 0], [0, 1], [1, 0]])
+    for number, (where, kept) in enumerate({"x == '12_100'": 2, "x != 12100": 3}.items()):
+        assert ingest([tmp_path / "a.csv"], tmp_path / f"{number}.zarr", inputs=["u"], where=where) == kept
 
 
 @pytest.mark.parametrize(
