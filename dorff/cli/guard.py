@@ -42,8 +42,10 @@ def guarded(command: Callable[P, None], *, goes_on: bool = False) -> Callable[P,
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        from dorff.spec.trust import trusting
+
         try:
-            with working():
+            with working(), trusting(None):
                 command(*args, **kwargs)
         except (typer.Exit, typer.BadParameter):
             raise
@@ -88,8 +90,12 @@ def show(value: object, text: str, *, as_json: bool) -> None:
 
 
 def read_job(path: Path, root: Path | None, allow: Sequence[str] | None, policy: Path | None) -> "Job":
-    """Read a job, below a root as far as its operator allows."""
+    """Read a job, below a root as far as its operator allows.
+
+    Words of other packages stay refused until the command ends: a model or a state that lies in the root has words too.
+    """
     from dorff.spec.reader import load_allowed, load_job
+    from dorff.spec.trust import Trust, keep_trusting
 
     if root is None:
         if allow or policy is not None:
@@ -102,7 +108,10 @@ def read_job(path: Path, root: Path | None, allow: Sequence[str] | None, policy:
     if here:  # Python, Numba and matplotlib take code and settings from there, in workers too
         problem = "the working folder lies in it, and programs that dorff starts would run code that lies there"
         raise InputError(f"--root {root}: {problem}; run the command from a folder outside of it")
-    return load_job(path, root=root, allowed=load_allowed(policy, allow or [], root=root))
+    allowed = load_allowed(policy, allow or [], root=root)
+    job = load_job(path, root=root, allowed=allowed)
+    keep_trusting(Trust(root=root.resolve(), allowed=allowed))
+    return job
 
 
 def rows_of(table: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dorff.data.labels import Run
 from dorff.data.readers import Reader, SourceBlock, common_dtype, ending, side_by_side, unwanted
+from dorff.data.units import Conversions
 from dorff.errors import InputError
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -49,6 +50,7 @@ class FolderReader(Reader):
         self._keys = {name: [own[name] for own in keys] for name in keys[0] if name not in self._parts[0].columns}
         known = {name: [value for value in values if value is not None] for name, values in self._keys.items()}
         self._numeric = {name for name, values in known.items() if values and all(map(NUMBER.fullmatch, values))}
+        self._attributes: dict[str, Mapping[str, str]] = {}
         super().__init__(str(folder), [*self._parts[0].columns, *self._keys], numbered=self._parts[0].numbered)
 
     def expand(self, name: str) -> tuple[str, ...]:
@@ -73,7 +75,25 @@ class FolderReader(Reader):
         return any(part.has_text(column) for part in self._having(column))
 
     def attributes(self, column: str) -> Mapping[str, str]:
-        return self._parts[0].attributes(column)
+        """Return what the first part gives a column; InputError where another part has other units."""
+        if column in self._keys:
+            return {}
+        if column not in self._attributes:
+            self._attributes[column] = self._common_attributes(column)
+        return self._attributes[column]
+
+    def _common_attributes(self, column: str) -> Mapping[str, str]:
+        conversions, first = Conversions(), self._parts[0].attributes(column)
+        for part in self._parts[1:]:
+            if column not in part.columns:
+                continue
+            given = part.attributes(column)
+            conversions.add(column, given, first, part.path)
+            if column in conversions.by_column or column in conversions.assumed:
+                units, other = (attributes.get("units", "none") for attributes in (first, given))
+                problem = f"column {column!r} is in {other}, but in {units} in {self._parts[0].path}"
+                raise InputError(f"{part.path}: {problem}; name the files, not their folder, to have them converted.")
+        return first
 
     def _having(self, column: str) -> list[Reader]:
         """Return the parts; InputError where one lacks the column."""

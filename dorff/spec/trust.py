@@ -100,6 +100,7 @@ class Trust:
         )
 
     def _check_path(self, key: Key) -> None:
+        """Raise InputError where a path, or a link in the folder that it names, leads out of the root."""
         values = self.allowed.get(key.path) or ()
         if is_remote(key.value):
             inside = any(is_remote(text) and _is_below(key.value, locate(text)) for text in values)
@@ -115,6 +116,31 @@ class Trust:
         if not inside:
             remedy = f"name a place below it, or have the operator allow this one (--allow {key.path}=PLACE)"
             raise InputError(f"{key.place} leads to {leads}, out of the root {self.root}; {remedy}")
+        if is_remote(key.value) or not place.is_relative_to(self.root):
+            return  # what the operator allowed is the operator's
+        for link in _links_below(place):
+            target = link.resolve()
+            if not any(map(target.is_relative_to, folders)):
+                problem = f"is a link to {printable(str(target))}, out of the root {self.root}"
+                raise InputError(f"{key.place}: {printable(str(link))} {problem}; remove it, or put the file there")
+
+
+def _links_below(folder: Path) -> Iterator[Path]:
+    """Go through the links in a folder, and in the folders that they lead to."""
+    pending, seen = deque([folder]), {folder}
+    while pending:
+        folder = pending.popleft()
+        if not folder.is_dir():
+            continue
+        with os.scandir(folder) as entries:
+            found = [(Path(entry.path), entry.is_symlink()) for entry in entries if entry.is_symlink() or entry.is_dir()]
+        for path, is_link in found:
+            if is_link:
+                yield path
+            place = path.resolve() if is_link else path
+            if place not in seen:
+                seen.add(place)
+                pending.append(place)
 
 
 def _matches(text: str, value: object) -> bool:
@@ -196,6 +222,11 @@ def trusting(trust: Trust | None) -> Iterator[None]:
         yield
     finally:
         _trust.reset(token)
+
+
+def keep_trusting(trust: Trust) -> None:
+    """Do as `trusting` does, until the `trusting` block ends in which this is called."""
+    _trust.set(trust)
 
 
 def check_word(group: str, word: str) -> None:

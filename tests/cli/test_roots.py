@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from dorff.spec.job import Job
 from dorff.spec.part import HARMLESS, Part
 from dorff.spec.reader import load_allowed, load_job
 from dorff.spec.trust import Guarded, Trust, trust_of
+from dorff.store import models
 
 FIXED = {"data": {"store": "sea.zarr"}, "kernel": CURL, "state": "s", "model": "m"}
 
@@ -299,6 +301,63 @@ def test_a_cluster_of_another_package_is_allowed_key_by_key(root: Path, foreign:
         allowed.append(key)
     done = run("plan", job, "--root", root, *(word for one in allowed for word in ("--allow", one)), env=env)
     assert done.returncode == 0, done.stderr
+
+
+def name_kernel(version: Path, word: str) -> None:
+    """Make a published model say that its kernel is of that type, with checksums that are right."""
+    metadata = json.loads((version / "zarr.json").read_text())
+    attributes = metadata["attributes"]
+    described = {**json.loads(attributes["description"]), "kernel": {"type": word}}
+    attributes["description"] = json.dumps(described)
+    attributes["crc32"] = zlib.crc32(attributes["description"].encode())
+    current = version.parent / "current"
+    before = models.content(version)
+    (version / "zarr.json").write_text(json.dumps(metadata))
+    replaced = current.read_text().replace(before[:16], models.content(version)[:16])
+    assert replaced != current.read_text()
+    current.write_text(replaced)
+
+
+@pytest.mark.process
+def test_words_in_a_model_below_the_root_run_no_code(root: Path, foreign: Path) -> None:
+    job = write_job(root / "job.yaml", **FIXED)
+    assert call("fit", job).exit_code == 0
+    env = {"PYTHONPATH": str(foreign.parent / "site")}
+    for options, runs in [(("--root", root), False), ((), True)]:
+        name_kernel(max((root / "m").glob("v*")), "cloud")
+        done = run("fit", job, *options, env=env)
+        assert foreign.exists() == runs, done.stderr + done.stdout
+
+
+# --- Links in the folders of a job ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["s", "m", "sea.zarr"])
+@pytest.mark.parametrize("through", [False, True], ids=["itself", "through another folder"])
+def test_links_in_folders_do_not_lead_out(root: Path, tmp_path: Path, place: str, *, through: bool) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    job = write_job(root / "job.yaml", **FIXED)
+    linking = root / "other" if through else root / place / "plan"
+    (root / place).mkdir(exist_ok=True)
+    linking.mkdir()
+    if through:
+        (root / place / "plan").symlink_to(linking)
+    (linking / "nodes").symlink_to(outside)
+    for command in ("plan", "fit"):
+        done = call(command, job, "--root", root)
+        assert done.exit_code == 3 and "nodes" in done.stderr, done.stderr
+    assert not list(outside.iterdir())
+
+
+def test_links_in_folders_may_stay_below_the_root(root: Path) -> None:
+    job = write_job(root / "job.yaml", **FIXED)
+    (root / "sea.zarr").rename(root / "elsewhere.zarr")
+    (root / "sea.zarr").mkdir()
+    for entry in (root / "elsewhere.zarr").iterdir():
+        (root / "sea.zarr" / entry.name).symlink_to(entry)
+    (root / "elsewhere.zarr" / "round").symlink_to(root / "sea.zarr")
+    assert call("plan", job, "--root", root).exit_code == 0
 
 
 # --- Every key is classified ------------------------------------------------------------------------------------------

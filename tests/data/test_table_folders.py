@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 
 from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
@@ -103,3 +104,38 @@ def test_durations_and_times_of_day_are_seconds(tmp_path: Path) -> None:
     got = inputs(tmp_path / "a.parquet", *columns)
     np.testing.assert_array_equal(got, [[3600.5] * 3 + [-3600] * 4, [np.nan] * 7])
     assert open_dataset(tmp_path / "out.zarr", targets=None).column_attributes["dns"]["units"] == "s"
+
+
+def write_sea(path: Path, hours: list[float], since: str, sst: list[float], units: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    times = xr.Variable("time", hours, {"units": f"hours since {since}"})
+    values = xr.Variable("time", sst, {"units": units})
+    xr.Dataset({"sst": values}, {"time": times}).to_netcdf(path, engine="netcdf4")
+
+
+@pytest.mark.parametrize("column", ["time", "sst"])
+def test_parts_in_other_units_are_not_put_together(tmp_path: Path, column: str) -> None:
+    write_sea(tmp_path / "sea" / "0.nc", [0, 1], "2024-01-01", [10, 11], "degC")
+    since, units = ("2024-01-02", "degC") if column == "time" else ("2024-01-01", "K")
+    write_sea(tmp_path / "sea" / "1.nc", [2, 3], since, [12, 13], units)
+    with pytest.raises(InputError, match=f"1.nc: column '{column}'"):
+        ingest([tmp_path / "sea"], tmp_path / "out.zarr", inputs=["time"], targets=["sst"])
+    assert not (tmp_path / "out.zarr").exists()
+    files = sorted((tmp_path / "sea").iterdir())
+    assert ingest(files, tmp_path / "out.zarr", inputs=["time"], targets=["sst"]) == 4
+
+
+def test_parts_may_spell_the_same_units_differently(tmp_path: Path) -> None:
+    write_sea(tmp_path / "sea" / "0.nc", [0, 1], "2024-01-01", [10, 11], "degC")
+    write_sea(tmp_path / "sea" / "1.nc", [2, 3], "2024-01-01 00:00:00", [12, 13], "celsius")
+    rows = ingest([tmp_path / "sea"], tmp_path / "out.zarr", inputs=["time"], targets=["sst"])
+    _, targets = open_dataset(tmp_path / "out.zarr").read(0, rows)
+    np.testing.assert_array_equal(targets[:, 0], [10, 11, 12, 13])
+
+
+def test_a_percent_sign_in_one_part_alone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "0.csv").write_text("x,c\n1,1.5%\n2,2.5%\n")
+    (tmp_path / "parts" / "1.csv").write_text("x,c\n3,0.015\n4,0.025\n")
+    with pytest.raises(InputError, match="1.csv: column 'c'"):
+        ingest([tmp_path / "parts"], tmp_path / "out.zarr", inputs=["x"], targets=["c"])
