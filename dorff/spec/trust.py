@@ -133,7 +133,9 @@ def _links_below(folder: Path) -> Iterator[Path]:
         if not folder.is_dir():
             continue
         with os.scandir(folder) as entries:
-            found = [(Path(entry.path), entry.is_symlink()) for entry in entries if entry.is_symlink() or entry.is_dir()]
+            found = [
+                (Path(entry.path), entry.is_symlink()) for entry in entries if entry.is_symlink() or entry.is_dir()
+            ]
         for path, is_link in found:
             if is_link:
                 yield path
