@@ -142,6 +142,7 @@ class CountedText:
         self._file, self._quoted = file, re.compile(QUOTED.encode() % separator)
         self._opened = re.compile(b'(?<=[%s\r\n])"' % separator)
         self._length = 0
+        self._held = b""
         self._records, self._rest = 0, b"\n"  # not counted yet: the last byte, and a quoted field that has no end yet
 
     @property
@@ -155,8 +156,15 @@ class CountedText:
         return self._length - len(self._rest) + 1 if self._rest.count(b'"', 1) % 2 else 0
 
     def read(self, size: int) -> bytes:
-        """The next bytes; TextFaultError where a quote is open at the end."""
-        piece: bytes = self._file.read(size)
+        """Return the next bytes, at most so many; TextFaultError where a quote is open at the end.
+
+        None but the last end in a CR, since Arrow would take the LF of the next ones for another end of a line.
+        """
+        piece: bytes = self._held + self._file.read(size - len(self._held))
+        if piece == b"\r":
+            piece += self._file.read(size - 1)
+        self._held = b"\r" if len(piece) > 1 and piece.endswith(b"\r") else b""
+        piece = piece.removesuffix(self._held)
         mark = codecs.BOM_UTF8 if self._length == 0 else b""
         if not piece and self.quote:
             raise TextFaultError(self.quote, OPEN, of_file=False)

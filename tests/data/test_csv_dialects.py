@@ -291,3 +291,26 @@ def test_what_is_no_table_is_refused_with_what_to_do(tmp_path: Path, data: bytes
     (tmp_path / "a.csv").write_bytes(data)
     with pytest.raises(InputError, match=message):
         rows(tmp_path / "a.csv", targets=["Größe" if b"Gr" in data else "u"])
+
+
+@pytest.mark.parametrize("shift", range(-1, 11))
+def test_ends_of_lines_in_quotes_are_kept_where_blocks_meet(tmp_path: Path, shift: int) -> None:
+    """The bytes CR and LF of a quoted text lie on either side of the first MiB, and near it.
+
+    A reader leaves out the text of the header, 8 bytes.
+    """
+    path, block = tmp_path / "notes.csv", 2**20
+    text = "x,note,u\r\n"
+    rows = (block - 100) // len("1,a,1.5\r\n")
+    text += "1,a,1.5\r\n" * rows
+    before = text + '1,"'
+    note = "n" * (block - 1 + shift - len(before)) + "\r\nend"
+    path.write_bytes(f'{before}{note}",2.5\r\n1,a,1.5\r\n'.encode())
+    reader = open_source(str(path), ["x", "note", "u"])
+    found = set[Any]()
+    count = 0
+    for source_block in reader.blocks(["x", "u"], ["note"]):
+        found.update(source_block.labels[0].values)
+        count += len(source_block)
+    assert count == rows + 2
+    assert found == {"a", note}
