@@ -138,7 +138,7 @@ def test_deaths_that_dask_forgives_count(tmp_path: Path) -> None:
 
 
 def die_later(path: str) -> None:
-    time.sleep(4)
+    time.sleep(16)  # three deaths take longer than the engine's patience, each less than half of it
     die(path)
 
 
@@ -147,7 +147,7 @@ def test_workers_that_die_before_anybody_looks_are_workers(tmp_path: Path, monke
     """A killer's workers may live for less than the time between two looks; the run is not without workers then."""
     monkeypatch.setattr(dask, "count_threads", lambda client: 0)
     with local_cluster(1) as cluster, Client(cluster) as client, pytest.raises(QuarantineError) as caught:
-        run(DaskEngine(client, patience=10.0), Task(die_later, (str(tmp_path / "killer"),), "killer"))
+        run(DaskEngine(client, patience=45.0), Task(die_later, (str(tmp_path / "killer"),), "killer"))
     assert caught.value.tags == ("killer",)
 
 

@@ -322,7 +322,7 @@ def test_a_stopped_worker_is_given_up_and_does_no_harm_when_it_goes_on(
 ) -> None:
     """SIGSTOP in mid-leaf, or as it begins to write; its leaf is redone elsewhere, then SIGCONT: it writes late."""
     faults.add("log", READ, "log")
-    with Cluster(faults, ttl=3) as cluster:
+    with Cluster(faults, ttl=15) as cluster:
         cluster.start_workers(2)
         job = write_job(tmp_path, store, cluster={"address": cluster.address})
         skip = 0 if at.startswith(READ) else 1  # a leaf opens this shard once
