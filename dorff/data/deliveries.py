@@ -59,6 +59,7 @@ class SourceIntake:
         self.first, self.rows = first, 0
         self.sample = ColumnSample()
         self._ends = np.full((2, inputs), np.nan)
+        self._all_finite = True
         self._columns, self._known, self._sampled = columns, known, sampled
 
     @property
@@ -68,8 +69,8 @@ class SourceIntake:
 
     @property
     def box(self) -> tuple[tuple[float, ...], ...]:
-        """Least and largest value of each input; empty if one has no finite value."""
-        if not np.isfinite(self._ends).all():
+        """Least and largest value of each input; empty if one is NaN or infinite."""
+        if not self._all_finite or not self.rows:
             return ()
         return tuple(tuple(end) for end in self._ends.tolist())
 
@@ -86,7 +87,7 @@ class SourceIntake:
     def add(self, rows: Rows) -> None:
         """Add the next rows of the source."""
         inputs = rows["x"].astype(np.float64)
-        inputs[~np.isfinite(inputs)] = np.nan
+        self._all_finite = self._all_finite and bool(np.isfinite(inputs).all())
         low, high = self._ends
         np.fmin(low, np.fmin.reduce(inputs, axis=0, initial=np.nan), out=low)
         np.fmax(high, np.fmax.reduce(inputs, axis=0, initial=np.nan), out=high)
@@ -230,9 +231,11 @@ class Delivery(AbstractContextManager["Delivery"]):
             return
         pending, opened = self._pending, self._open_arrays()
         delivered = [intake.to_record(name="", content="") for intake in self._intakes]
+        inputs = [place for array, place in self._columns.key if array == "x"]
         skipped = []
         for record in pending.records[: -len(self._intakes)]:
-            if record.dropped or not any(map(record.overlaps, delivered)):
+            overlap = any(record.overlaps(other, inputs) for other in delivered)
+            if record.dropped or not overlap:
                 skipped.append((record.first, record.stop))
         first, unit = opened["x"].first, opened["x"].unit_rows
         left = subtract_runs(first, pending.rows, merge_runs(skipped, pending.dropped))

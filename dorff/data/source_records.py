@@ -32,7 +32,7 @@ class SourceRecord:
     first, rows : int
         Number of its first row in the store, and how many rows it has.
     box : tuple of tuple of float
-        Least and largest finite value of each input column; empty if unknown.
+        Least and largest value of each input column; empty if unknown.
     dropped : bool
         Whether its rows were taken away by `drop`.
     duplicates, corrected, replaced : int
@@ -55,11 +55,12 @@ class SourceRecord:
         """One past the number of its last row."""
         return self.first + self.rows
 
-    def overlaps(self, other: "SourceRecord") -> bool:
-        """Return whether inputs of both could be equal, by their boxes."""
+    def overlaps(self, other: "SourceRecord", inputs: Sequence[int]) -> bool:
+        """Return whether both could have a row with the same values of these inputs."""
         if not self.box or not other.box:
             return True
-        (low, high), (other_low, other_high) = np.array(self.box), np.array(other.box)
+        low, high = np.array(self.box)[:, inputs]
+        other_low, other_high = np.array(other.box)[:, inputs]
         return bool(np.all(low <= other_high) and np.all(other_low <= high))
 
     def to_attribute(self) -> Attributes:

@@ -186,6 +186,7 @@ def _ingest_like(
         encoding=renaming.encoding_to_table(data.get("encoding", {}), sources[0]),
         column_attributes=None if kept is None else {renaming.to_table(name): each for name, each in kept.items()},
         notice=options.notice,
+        again=len(sources) > 1,
         **reading,
         **columns,
     )

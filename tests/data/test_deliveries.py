@@ -280,6 +280,29 @@ def test_stores_of_before_are_compared_by_all_their_rows(store: Path, tmp_path: 
         drop(store, "n2.csv")
 
 
+@pytest.mark.parametrize("also", [{"key": ["id"]}, {"key": ["id", "x"]}], ids=["no input", "one of the inputs"])
+def test_keys_beside_the_inputs_are_found_wherever_the_inputs_are(also: dict[str, Any], tmp_path: Path) -> None:
+    """Corrected inputs, too, are of rows that are there: their boxes lie apart."""
+    store, rows = tmp_path / "s.zarr", np.column_stack([np.arange(30), field(points(30))])
+    options = {"inputs": ["x", "t"], "targets": ["u"], "also": {"ids": ["id"]}, **also}
+    ingest([write_csv(tmp_path / "a.csv", rows, "id,x,t,u,v")], store, **options)
+    rows[:, 2] += 100
+    late = write_csv(tmp_path / "b.csv", rows, "id,x,t,u,v")
+    ingest([late], store, **options, append=True, replace_known=True)
+    assert recorded(store)[-1]["replaced"] == 30
+    assert open_dataset(store).dropped == ((0, 30),)
+
+
+def test_rows_with_nan_are_found_wherever_the_others_are(tmp_path: Path) -> None:
+    store, shared = tmp_path / "s.zarr", np.column_stack([np.arange(20.0), np.full(20, np.nan)])
+    for number, name in enumerate("ab"):
+        rows = np.vstack([shared, points(10, number) + 100 * number])
+        values = np.column_stack([rows, rows[:, :1], rows[:, :1]])
+        _, notices = add([write_csv(tmp_path / f"{name}.csv", values)], store, **{"again": True} if number else {})
+    assert recorded(store)[-1]["duplicates"] == 20
+    assert any("20 of 30" in notice for notice in notices)
+
+
 def test_only_sources_whose_inputs_overlap_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nights lie apart in time: a delivery is compared with its own night alone."""
     store, offered = tmp_path / "s.zarr", list[int]()

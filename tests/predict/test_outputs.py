@@ -1,6 +1,7 @@
 """What predictions are called and say of themselves, and scores of tables whose columns may be called otherwise."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,9 @@ def test_several_tables_and_tables_side_by_side(place: Path, tmp_path: Path) -> 
     frame[["u", "v", "w", "known"]].to_csv(tmp_path / "targets.csv", index=False)
     whole = answer("score", place / "a", place / "new.csv")
     parts = answer("score", place / "a", tmp_path / "one.csv", tmp_path / "two.parquet")
+    shutil.copy(tmp_path / "one.csv", tmp_path / "same.csv")
+    twice = answer("score", place / "a", tmp_path / "one.csv", tmp_path / "same.csv")
+    assert twice["rows"] == 2 * answer("score", place / "a", tmp_path / "one.csv")["rows"]
     beside = answer("score", place / "a", f"{tmp_path}/inputs.csv+{tmp_path}/targets.csv")
     assert parts["rows"] == whole["rows"] and abs(parts["r2"] - whole["r2"]) < 1e-9
     assert beside["rows"] == whole["rows"] and abs(beside["r2"] - whole["r2"]) < 1e-9
