@@ -281,14 +281,18 @@ def drop(
 ) -> None:
     """Take the rows of one source out of a data set, as if they weighed nothing; the others keep their numbers.
 
-    The next fit sums again only the leaves that had some of these rows. `dorff inspect` lists the sources."""
+    The next fit sums again only the leaves that had some of these rows. Rows that the source had replaced
+    stay dropped."""
     from dorff.data import drop as run
 
     dropped = run(store, source, dry_run=dry_run)
     record = dropped.source
     verb = "would be dropped" if dry_run else "dropped"
     text = f"{store}: {dropped.rows:,} rows of {record.name} {verb}, {dropped.rows_left:,} are left"
+    if record.replaced:
+        text += f"; the {record.replaced:,} rows that it had replaced stay dropped: deliver them again by --replace"
     result = {"store": str(store), "source": record.name, "content": record.content, "dry_run": dry_run}
+    result["replaced"] = record.replaced
     options.show(result | {"dropped": dropped.rows, "rows": dropped.rows_left}, text, as_json=as_json)
 
 

@@ -201,7 +201,7 @@ def ingest(
             compared = append or len(readers) > 1
             with Delivery(folder, pending, store if append else None, compared=compared) as delivery:
                 added, unusable, ungrouped = _write(
-                    folder, pending, readers, conversions, absent, shown, delivery, again=again
+                    folder, pending, readers, conversions, absent, shown, delivery, again=again or replace_known
                 )
                 left_out = sum(reader.left_out for reader in readers)
                 if where and not added:

@@ -280,6 +280,22 @@ def test_stores_of_before_are_compared_by_all_their_rows(store: Path, tmp_path: 
         drop(store, "n2.csv")
 
 
+def test_rows_that_a_dropped_source_had_replaced_can_be_delivered_again(tmp_path: Path) -> None:
+    store, rows = tmp_path / "s.zarr", field(points(60))
+    first = write_csv(tmp_path / "first.csv", rows)
+    add([first], store)
+    late = write_csv(tmp_path / "late.csv", np.column_stack([rows[:30, :2], rows[:30, 2:] + 1]))
+    add([late], store, replace_known=True)
+    done = call("drop", store, "--source", late.name, "--json")
+    assert json.loads(done.stdout)["replaced"] == 30
+    add([first], store, replace_known=True)
+    dataset = open_dataset(store)
+    alive = np.ones(dataset.n, bool)
+    for start, stop in dataset.dropped:
+        alive[start:stop] = False
+    np.testing.assert_allclose(dataset.read(0, dataset.n)[0][alive], rows[:, :2], atol=1e-6)
+
+
 @pytest.mark.parametrize("also", [{"key": ["id"]}, {"key": ["id", "x"]}], ids=["no input", "one of the inputs"])
 def test_keys_beside_the_inputs_are_found_wherever_the_inputs_are(also: dict[str, Any], tmp_path: Path) -> None:
     """Corrected inputs, too, are of rows that are there: their boxes lie apart."""
