@@ -37,7 +37,7 @@ from dorff.storage.bucket import COUNTS
 from dorff.storage.location import Location, locate
 from dorff.store import current_version, load_model, model_arrays, read_history, versions
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 ROWS, LEAF, LOCK = 24_000, 2048, 4.0
 #: The command line, with small leaves.
 DRIVER = f"""

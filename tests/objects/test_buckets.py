@@ -37,7 +37,7 @@ from dorff.storage.bucket import COUNTS, RefusedError, UnansweredError
 from dorff.storage.location import Location, locate
 from dorff.store import load_model, model_arrays
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 LOCK = 4.0
 
 
