@@ -143,6 +143,8 @@ def ingest(
             raise InputError(f"{store}: is there already; choose another name, or give --append to add rows to it.")
         elif again and len(sources) == 1:
             raise InputError("--again: one source is not twice in a new data set; leave it out, or give --append.")
+        if again and replace_known:
+            raise InputError("--again and --replace: rows cannot be both kept and replaced; give one of them.")
         absent = FillValues(every)
         by_file = groups is None and _of_files(store if append else None, sources, classes)
         groups = FILE if by_file else None if groups == NONE else groups
@@ -191,7 +193,8 @@ def ingest(
                 pending = PendingStore.load(store, readers, columns, shard_rows)
             else:
                 pending = PendingStore.create(readers, columns, shard_rows)
-            pending = replace(pending, encodings=encodings, missing=tuple(one for one in every if one != "none"))
+            kept_missing = tuple(value for value in every if value != "none")
+            pending = replace(pending, encodings=encodings, missing=kept_missing)
             kept_before = kept_of(group_attributes(store), "left_out", Attributes()) if append else {}
             pending = replace(pending, column_attributes=wanted)
             pending = replace(pending, key=tuple(several(key)) or pending.key)
@@ -258,14 +261,16 @@ def _write(
     *,
     again: bool,
 ) -> tuple[int, int, int]:
-    """Write the last shard's rows, then all rows of the sources, into shards in the staging folder. Returns how many
-    rows the sources have, how many of them hold NaN or infinity, and how many have no group."""
-    plain = {array: of for array, of in pending.columns.items() if array not in CODED}
+    """Write the last shard's rows, then all rows of the sources, into shards in the staging folder.
+
+    Returns how many rows the sources have, how many of them hold NaN or infinity, and how many have no group.
+    """
+    plain = {array: columns for array, columns in pending.columns.items() if array not in CODED}
     coded = {array: pending.columns[array][0] for array in CODED if array in pending.columns}
     labels = list(dict.fromkeys(coded.values()))
-    names = list(dict.fromkeys(c for of in plain.values() for c in of))
+    names = list(dict.fromkeys(name for columns in plain.values() for name in columns))
     place = {column: i for i, column in enumerate(names)}
-    places = {array: [place[c] for c in of] for array, of in plain.items()}
+    places = {array: [place[name] for name in columns] for array, columns in plain.items()}
     added = unusable = ungrouped = 0
     with ExitStack() as stack:
         writers = {}

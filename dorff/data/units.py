@@ -376,8 +376,9 @@ class Conversions:
 
 def first_with_units(given: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the first attributes that have units; without such the first that are any, or {}."""
-    every = [dict(attributes) for attributes in given if attributes]
-    return next((each for each in every if "units" in each), {}) or next(iter(every), {})
+    known = [dict(attributes) for attributes in given if attributes]
+    with_units = [attributes for attributes in known if "units" in attributes]
+    return next(iter([*with_units, *known]), {})
 
 
 def conversion_notices(conversions: Sequence[Conversions], compared: Sequence[Conversions] = ()) -> list[str]:
@@ -387,20 +388,20 @@ def conversion_notices(conversions: Sequence[Conversions], compared: Sequence[Co
     """
     sentences = []
     both = [*conversions] if not compared else [a.union(b) for a, b in zip(conversions, compared, strict=True)]
-    if converted := _first_of_each([each.converted for each in both]):
+    if converted := _first_by_column([conversion.converted for conversion in both]):
         sentences.append(f"units are converted: {converted}")
-    if assumed := _first_of_each([each.assumed for each in both]):
+    if assumed := _first_by_column([conversion.assumed for conversion in both]):
         problem = "units are known on one side alone, so that numbers are taken as they are"
         sentences.append(f"{problem}: {assumed}; state them by --units where that is wrong")
     return sentences
 
 
-def _first_of_each(texts: Sequence[Mapping[str, str]]) -> str:
+def _first_by_column(texts: Sequence[Mapping[str, str]]) -> str:
     """Return the first text of each column, and how many further sources have one."""
     first: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    for each in texts:
-        first = {**each, **first}
-        counts.update(list(each))
+    for by_column in texts:
+        first = {**by_column, **first}
+        counts.update(list(by_column))
     more = {column: f" (and {count - 1} more)" if count > 1 else "" for column, count in counts.items()}
     return "; ".join(f"{column} {text}{more[column]}" for column, text in first.items())

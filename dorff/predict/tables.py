@@ -55,11 +55,11 @@ class TableOptions:
 
     def reading(self) -> dict[str, Any]:
         """Return the arguments of `ingest`."""
-        names = {each.name for each in fields(self)} - {"renaming", "notice"}
+        names = {option.name for option in fields(self)} - {"renaming", "notice"}
         return {name: getattr(self, name) for name in names}
 
-    def given(self) -> list[str]:
-        """Return the options of files that are given, as they are written."""
+    def list_options(self) -> list[str]:
+        """Return the options of files that a user gave, as they are written on the command line."""
         values = {**self.reading(), **self.text}
         del values["text"]
         if self.absent_chunks == "refuse":
@@ -196,7 +196,7 @@ def check_options(given: Path, options: TableOptions, *, table: bool, named: boo
     """Raise InputError where arrays, or views, are named of a file, or options of files given of a data set."""
     if table and named:
         raise InputError(f"{given}: is a file, ingest it for --inputs and --views; leave these out")
-    if not table and (of_files := options.given()):
+    if not table and (of_files := options.list_options()):
         raise InputError(f"{given}: is no file; leave {', '.join(of_files)} out")
 
 

@@ -280,6 +280,13 @@ def test_stores_of_before_are_compared_by_all_their_rows(store: Path, tmp_path: 
         drop(store, "n2.csv")
 
 
+def test_rows_are_not_both_kept_and_replaced(store: Path, tmp_path: Path) -> None:
+    before = len(recorded(store))
+    with pytest.raises(InputError, match="--again and --replace"):
+        add([later(tmp_path)], store, again=True, replace_known=True)
+    assert len(recorded(store)) == before
+
+
 def test_rows_that_a_dropped_source_had_replaced_can_be_delivered_again(tmp_path: Path) -> None:
     store, rows = tmp_path / "s.zarr", field(points(60))
     first = write_csv(tmp_path / "first.csv", rows)
