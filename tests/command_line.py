@@ -30,7 +30,7 @@ def run(*words: object, env: Mapping[str, str] | None = None, **options: Any) ->
         [DORFF, *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, **(env or {})},
         **options,
     )

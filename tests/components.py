@@ -55,7 +55,7 @@ def _version(command: str) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     words = ["env", f"PATH={path}", *command.split()]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     except OSError:
         return "not here"
     number = re.search(r"\d+(\.\d+)+", done.stdout + done.stderr)

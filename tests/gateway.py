@@ -166,7 +166,7 @@ class Gateway:
     def _run(self, program: str, *words: str) -> None:
         conf = [] if program in ("monmaptool", "ceph-authtool") else ["-c", f"{self.home}/ceph.conf"]
         done = subprocess.run(
-            [program, *conf, *words], capture_output=True, timeout=60, check=False,
+            [program, *conf, *words], capture_output=True, timeout=600, check=False,
             env={**os.environ, "CEPH_CONF": f"{self.home}/ceph.conf"},
         )  # fmt: skip
         assert done.returncode == 0, f"{program} {' '.join(words)}: {done.stderr.decode()[-500:]}"

@@ -61,7 +61,7 @@ def worker(
 
 
 def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 100
+    end = time.monotonic() + 600
     while not true():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.05)

@@ -68,7 +68,7 @@ def test_the_cron_line_runs_again_what_is_incomplete_or_held(
     log = tmp_path / "the log"
     settings |= {"DORFF": str(stand_in), "PAUSE": "0", "LOG": str(log), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [settings["SHELL"], "-c", command], env=settings, cwd=tmp_path, capture_output=True, timeout=30, check=False
+        [settings["SHELL"], "-c", command], env=settings, cwd=tmp_path, capture_output=True, timeout=600, check=False
     )
     assert done.returncode == last
     assert done.stdout == done.stderr == b""  # cron mails whatever is printed
@@ -110,7 +110,7 @@ def test_the_driver_job_leaves_the_next_try_where_the_fit_is_incomplete_or_held(
     script = DEPLOY / "slurm" / "driver.sbatch"
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DORFF": "dorff", "PAUSE": "0", "JOB": "a b.yaml"}
     env["SLURM_JOB_ID"] = "41"
-    done = subprocess.run(["/bin/bash", script], env=env, cwd=tmp_path, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(["/bin/bash", script], env=env, cwd=tmp_path, capture_output=True, timeout=600, check=False)
     assert done.returncode == (137 if code == "kill" else int(code)), done.stderr
     assert (tmp_path / "calls").read_text() == "fit a b.yaml\n"
     asked = f"--parsable --export=ALL,TRY=2 --dependency=afternotok:41 --kill-on-invalid-dep=yes {script}\n"

@@ -78,5 +78,5 @@ def test_a_package_that_cannot_be_loaded_is_named(installed: Path) -> None:
 def test_libraries_of_formats_are_imported_when_a_file_is_opened() -> None:
     code = "import sys; from dorff.spec.registry import READERS as R; "
     code += "print(len(R.names), {'pyarrow', 'h5py'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "28 set()\n"

@@ -65,7 +65,7 @@ with logging(Style.JSON, "fit"):
     atexit.register(lambda: os.write(2, b"no end \\xff"))
 print("after", file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     found = [(line["message"], line.get("source")) for line in objects(done.stderr)]
     assert ("after", "stderr") in found
     assert ("ours", None) in found and ("tcp://***@node", "stderr") in found and ("no end �", "stderr") in found

@@ -68,7 +68,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Com
         write_csv(home / name / "sea.csv", field(400))
         write_job(home / name / "job.yaml", features={"count": 32})
     command = [sys.executable, "-c", LIFE, str(home / "first"), str(home / "second")]
-    return home, subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return home, subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.process

@@ -112,7 +112,7 @@ def plain(tmp_path: Path) -> Iterator[str]:
 
 def wait(path: str) -> None:
     Path(path).write_text(str(os.getpid()))
-    time.sleep(60)
+    time.sleep(600)
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_a_dead_or_hung_scheduler_ends_a_run(number: int, tmp_path: Path) -> Non
             began = time.monotonic()
             with pytest.raises(IncompleteError, match="the cluster's scheduler did not answer for"):
                 run(engine, Task(wait, (str(tmp_path / "task"),)))
-        assert time.monotonic() - began < 80  # a minute, and the time to close
+        assert time.monotonic() - began < 400  # a minute, and the time to close; the task takes ten
         thread.join()
 
 
@@ -147,7 +147,7 @@ def test_a_scheduler_that_comes_back_goes_on(tmp_path: Path) -> None:
         until((tmp_path / "task").exists)
         first.kill()
         with scheduler(tmp_path, "--port", port), worker(address, tmp_path, "--no-nanny"):
-            thread.join(timeout=100)
+            thread.join(timeout=600)
             assert results == ["again"]
 
 
@@ -159,11 +159,11 @@ def first_time(path: str) -> str:
 
 
 def until_told(path: str) -> str:
-    """Work for a minute or until told to stop: then save, which takes a second. The next one goes on from there."""
+    """Work for ten minutes or until told to stop: then save, which takes a second. The next one goes on from there."""
     if Path(path + ".saved").exists():
         return "went on"
     Path(path).write_text(str(os.getpid()))
-    for _ in range(600):
+    for _ in range(6000):
         time.sleep(0.1)
         if stop_requested():
             time.sleep(1)
@@ -184,7 +184,7 @@ def test_sigterm_to_a_clusters_worker_lets_its_leaf_save(nanny: str, whom: str, 
         worker(plain, tmp_path, nanny),
         Client(plain) as client,
     ):
-        client.wait_for_workers(2, timeout=100)
+        client.wait_for_workers(2, timeout=600)
         told = list[int]()
 
         def end() -> None:

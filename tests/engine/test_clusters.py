@@ -426,7 +426,7 @@ def test_a_worker_with_other_packages_is_refused(plain: str, tmp_path: Path) -> 
         assert run(engine, Task(add, (1, 2))) == [3]
         with worker(plain, tmp_path, "--no-nanny", **other):
             with Client(plain) as client:
-                client.wait_for_workers(2, timeout=100)
+                client.wait_for_workers(2, timeout=600)
                 good.kill()
                 until(lambda: len(client.nthreads()) == 1)
             with pytest.raises(InputError, match=message):
@@ -479,5 +479,5 @@ def test_an_interrupted_start_leaves_nothing_behind() -> None:
         until(lambda: len(me.children(recursive=True)) >= 2)  # the first one tracks resources
         children = me.children(recursive=True)
         os.killpg(started.pid, signal.SIGINT)
-        assert started.communicate(timeout=100) == ("stopped\n", "")
-    assert psutil.wait_procs(children, timeout=10)[1] == []
+        assert started.communicate(timeout=600) == ("stopped\n", "")
+    assert psutil.wait_procs(children, timeout=600)[1] == []

@@ -198,18 +198,18 @@ def test_a_killed_driver_goes_on_where_it_was(tmp_path: Path) -> None:
     body["features"]["count"] = 512
     command = [sys.executable, str(script), json.dumps(body), "8192"]
     first = subprocess.Popen(command)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600
     while len(list(tmp_path.glob("state/*/receipts/*.json"))) < 3:
         assert time.monotonic() < deadline and first.poll() is None
         time.sleep(0.01)
     first.kill()
     first.wait()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     reused, computed = map(int, done.stdout.split())
     assert reused >= 3 and computed > 0
     found = coefficients(tmp_path)
     shutil.rmtree(tmp_path / "state")
-    subprocess.run(command, capture_output=True, timeout=100, check=True)
+    subprocess.run(command, capture_output=True, timeout=600, check=True)
     assert np.array_equal(coefficients(tmp_path), found)
 
 
@@ -300,7 +300,7 @@ def test_reports_are_honest(store: Path, tmp_path: Path) -> None:
     """In a process of its own, so that nothing else's memory is counted."""
     (tmp_path / "job.yaml").write_text(job(store, tmp_path).model_dump_json())
     command = [str(Path(sys.executable).with_name("dorff")), "fit", str(tmp_path / "job.yaml"), "--json"]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout)
+    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout)
     assert report["status"] == "ok" and report["rung"] == "cholesky" and report["condition"] > 1
     assert 0 < report["peak_bytes"] <= report["plan_peak_bytes"] and 0 < report["syrk_share"] < 1
     model: Model = load_model(report["model"])

@@ -204,11 +204,11 @@ def test_what_goes_on_failing_ends_the_run(
 
 
 def until_told(path: str) -> str:
-    """Work for a minute, or until told to stop: then save. A second run goes on from there."""
+    """Work for ten minutes, or until told to stop: then save. A second run goes on from there."""
     mark(path)
     if Path(path + ".saved").exists():
         return "went on"
-    for _ in range(600):
+    for _ in range(6000):
         time.sleep(0.1)
         if stop_requested():
             mark(path + ".saved")
@@ -220,7 +220,7 @@ def once(path: Path, action: Callable[[], object]) -> threading.Thread:
     """Do something as soon as a file is there."""
 
     def watch() -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while not path.exists() and time.monotonic() < until:
             time.sleep(0.02)
         action()
@@ -241,7 +241,7 @@ def test_a_signal_stops_a_run_when_its_tasks_have_saved(
     began = time.monotonic()
     with pytest.raises(expected):
         run(engine, *tasks)
-    assert time.monotonic() - began < 20 and signal.getsignal(number) is before and not stop_requested()
+    assert time.monotonic() - began < 300 and signal.getsignal(number) is before and not stop_requested()
     assert (tmp_path / "0.saved").read_text() == "x"
     thread.join()
     assert run(engine, tasks[0]) == {0: "went on"}, "workers that outlive a stopped run work for the next one"
@@ -264,7 +264,7 @@ def test_a_signal_during_the_last_task_is_not_swallowed(
 
 def deaf(path: str) -> None:
     mark(path)
-    time.sleep(60)
+    time.sleep(600)
 
 
 @pytest.mark.process
@@ -278,7 +278,7 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run(SerialEngine(), Task(deaf, (str(tmp_path / "task"),)))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300
     thread.join()
 
 
@@ -365,7 +365,7 @@ def test_a_worker_told_to_end_saves_and_another_goes_on(tmp_path: Path) -> None:
         workers = set(client.run(os.getpid).values())
         assert run(DaskEngine(client), Task(saved, (str(tmp_path / "task"),), "task")) == {"task": "done"}
         assert (tmp_path / "task.saved").read_text() == "xxx"
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=600)
         assert not workers & set(client.run(os.getpid).values()), "others took their places"
     thread.join()
 

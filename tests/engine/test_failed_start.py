@@ -54,7 +54,7 @@ def test_shared_memory_that_cannot_be_used_is_named(mount: str, code: int) -> No
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no file system can be mounted here, so /dev/shm cannot be filled: {error}")
     command = ["unshare", "--mount", "bash", "-c", f'{mount} && exec "$@"', "bash", sys.executable, "-c", START]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     said = ended.stderr.splitlines()[-1]
     assert said.startswith(f"{code} ") and "/dev/shm" in said and "cluster.type: serial" in said
 

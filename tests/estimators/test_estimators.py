@@ -204,7 +204,6 @@ def kinds(X: np.ndarray, Y: np.ndarray, folder: Path) -> dict[str, tuple[object,
     }
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "options",
     [

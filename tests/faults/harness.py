@@ -163,7 +163,7 @@ class Faults:
     def logged(self, name: str) -> int:
         return len(self.logged_by(name))
 
-    def wait(self, name: str, count: int = 1, *, timeout: float = 200) -> int:
+    def wait(self, name: str, count: int = 1, *, timeout: float = 600) -> int:
         """The process that met it the `count`-th time, when it has."""
         wait_until(lambda: len(self.hits(name)) >= count, timeout=timeout, what=f"fault {name}")
         return self.hits(name)[count - 1]
@@ -181,7 +181,7 @@ def _shim() -> ModuleType:
 _SHIM = _shim()
 
 
-def wait_until(condition: Callable[[], object], *, timeout: float = 200, what: str = "what is waited for") -> None:
+def wait_until(condition: Callable[[], object], *, timeout: float = 600, what: str = "what is waited for") -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"

@@ -189,7 +189,6 @@ NAMES = [*JOBS, "leaves, begun", "folds of rows, begun"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # hundreds of fits
 @pytest.mark.parametrize("name", NAMES)
 def test_any_file_in_any_others_place(name: str, scenes: Callable[[str], Scene], tmp_path: Path) -> None:
     """Each in three others' places, of jobs whose fits take longest in fewer: the next test reads every pair."""

@@ -28,7 +28,6 @@ LATE = 3.0  # seconds that a host goes on seeing the old
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(
         os.geteuid() != 0 or not os.path.exists("/dev/fuse") or shutil.which("fusermount3") is None,
         reason="needs root, /dev/fuse and the Debian package fuse3",
@@ -55,7 +54,7 @@ class Shared:
         process = subprocess.Popen([*command, str(self.folder), str(self.mount), str(late), locks])
         try:
             mounts = Path(f"/proc/{process.pid}/mounts")
-            wait_until(lambda: f" {self.mount} fuse" in mounts.read_text(), timeout=60, what="the mount")
+            wait_until(lambda: f" {self.mount} fuse" in mounts.read_text(), what="the mount")
             yield ("nsenter", f"--mount=/proc/{process.pid}/ns/mnt")
         finally:
             process.kill()
@@ -115,7 +114,7 @@ def test_hosts_see_each_other_late(shared: Shared, hosts: Hosts) -> None:
     assert subprocess.run([*other, "test", "-e", path], check=False).returncode == 1
     subprocess.run([*one, "touch", path], check=True)
     assert subprocess.run([*other, "test", "-e", path], check=False).returncode == 1
-    wait_until(lambda: subprocess.run([*other, "test", "-e", path], check=False).returncode == 0, timeout=60)
+    wait_until(lambda: subprocess.run([*other, "test", "-e", path], check=False).returncode == 0)
     lock = str(shared.mount / "sea.zarr" / "zarr.json")
     with subprocess.Popen([*one, "flock", lock, "sleep", "30"]) as holder:
         try:
@@ -189,7 +188,7 @@ def test_readers_on_another_host_see_whole_models(shared: Shared, hosts: Hosts, 
     job = shared.job("readers", publish={"keep": 2}, features={"count": 32})
     assert run_fit(job, by=one).code == 0
     script = (
-        "import sys, time, numpy as np\nfrom dorff import load_model\nend, seen = time.monotonic() + 120, set()\n"
+        "import sys, time, numpy as np\nfrom dorff import load_model\nend, seen = time.monotonic() + 600, set()\n"
         "while len(seen) < 4 and time.monotonic() < end:\n"
         f"    m = load_model({str(shared.mount / 'readers' / 'models')!r})\n"
         "    seen.add(m.seed)\n    assert np.isfinite(m.predict(np.zeros((1, 2)))).all()\nprint(len(seen))\n"

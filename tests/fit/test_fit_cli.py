@@ -123,7 +123,7 @@ def start(words: list[str], receipts: Path) -> subprocess.Popen[str]:
     child = subprocess.Popen(
         [DORFF, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while not any(receipts.glob("*/receipts/*.json")):
         assert child.poll() is None and time.monotonic() < until, child.communicate()
         time.sleep(0.02)
@@ -155,7 +155,7 @@ def test_a_stopped_fit_goes_on(large: Path, place: Path, cluster: dict[str, Any]
         os.killpg(child.pid, signal.Signals[end])
     else:
         child.send_signal(signal.Signals[end])
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=600)
     assert not out and not (place / "models" / "sea" / "current").exists()
     if end == "SIGKILL":
         assert child.returncode == -signal.SIGKILL
@@ -208,11 +208,10 @@ def test_the_magnetic_field(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @needs_magnetic
 def test_the_magnetic_benchmark(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "benchmarks" / "magnetic.py", "--data", MAGNETIC, "--out", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "magnetic.json").read_text())
     assert found["curl_free"]["r2_mean"] > found["independent"]["r2_mean"]

@@ -943,14 +943,14 @@ def test_killed_fits_and_workers_give_the_same_bits(tmp_path: Path) -> None:
         if name == "killed":
             receipts = tmp_path / "killed's"
             child = subprocess.Popen([DORFF, "fit", str(tmp_path / "killed.yaml")], stderr=subprocess.DEVNULL)
-            until = time.monotonic() + 60
+            until = time.monotonic() + 600
             while not any(receipts.glob("*/receipts/*.json")):
                 assert child.poll() is None and time.monotonic() < until
                 time.sleep(0.01)
             child.kill()
-            assert child.wait(60) == -signal.SIGKILL
+            assert child.wait(600) == -signal.SIGKILL
         done = subprocess.run(
-            [DORFF, "fit", str(tmp_path / f"{name}.yaml"), "--json"], capture_output=True, text=True, timeout=300
+            [DORFF, "fit", str(tmp_path / f"{name}.yaml"), "--json"], capture_output=True, text=True, timeout=600
         )
         report = json.loads(done.stdout)
         assert report["rows_used"] == n and report["peak_bytes"] <= report["plan_peak_bytes"]

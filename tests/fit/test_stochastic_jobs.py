@@ -228,7 +228,7 @@ def test_a_killed_driver_goes_on_where_it_was(how: int, store: Path, tmp_path: P
     whole, model = fitted(stepped(store, tmp_path / "whole", "huber", solve={"epochs": 60}))
     saved = "0" if how == signal.SIGKILL else "1000"
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(store), str(tmp_path), saved, *PATHS])
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600
     wanted = "state/*/sweeps/*/*.steps" if how == signal.SIGKILL else "begun"
     while not list(tmp_path.glob(wanted)):
         assert time.monotonic() < deadline and driver.poll() is None

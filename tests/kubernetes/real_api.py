@@ -166,7 +166,7 @@ Process = subprocess.Popen[bytes]
 Meet = Callable[[Process, Document], None]
 
 
-def until(true: Callable[[], Any], seconds: float = 240) -> Any:
+def until(true: Callable[[], Any], seconds: float = 600) -> Any:
     end = time.monotonic() + seconds
     while not (value := true()) and time.monotonic() < end:
         time.sleep(0.1)
@@ -202,7 +202,7 @@ class Scene(NamedTuple):
         lines = [line for line in log.read_text().splitlines() if line] or ["nothing"]
         good = ended and process.returncode == code and words in lines[-1] and "Traceback" not in "".join(lines)
         check(f"{what} ends with {code}", good, f"{process.returncode}, {lines[-1]}")
-        check(f"{what} leaves no DaskCluster", until(lambda: not clusters(self.api), 120))
+        check(f"{what} leaves no DaskCluster", until(lambda: not clusters(self.api)))
         for left in clusters(self.api):
             self.api.ask("DELETE", f"{DASK}/dorff/daskclusters/{left['metadata']['name']}")
 
@@ -212,7 +212,7 @@ class Scene(NamedTuple):
         name, apps = there["metadata"]["name"], "/apis/apps/v1/namespaces/dorff/deployments"
         count = 1 + there["spec"]["worker"]["replicas"]
         selector = {"labelSelector": f"dask.org/cluster-name={name}"}
-        until(lambda: len(items(self.api, apps, **selector)) >= count, 60)
+        until(lambda: len(items(self.api, apps, **selector)) >= count)
         made = [one["spec"]["template"] for one in items(self.api, apps, **selector)]
         check("the operator makes a Deployment for the scheduler and each worker", len(made) == count, len(made))
         labels = [one["metadata"]["labels"] for one in made]

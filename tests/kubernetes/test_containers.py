@@ -22,7 +22,7 @@ from dorff import load_model
 from dorff.data import ingest
 from dorff.engine.clusters import credentials
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 USER = 10001
 ROWS = 100_000
 LEAVE = 60  # seconds; terminationGracePeriodSeconds

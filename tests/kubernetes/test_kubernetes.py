@@ -208,7 +208,7 @@ def test_a_driver_that_is_told_to_end_while_pods_start_leaves_none(
         until(lambda: cluster.there)
         time.sleep(0.5)
         driver.send_signal(number)
-        _, complained = driver.communicate(timeout=30)
+        _, complained = driver.communicate(timeout=600)
         assert driver.returncode == 5 and "Traceback" not in complained, complained
         assert len(cluster.made) == 1
         trial.settle(f"driver ended by {number.name} while pods start", "exit 5", left=cluster.left)
@@ -248,7 +248,7 @@ def test_a_driver_that_is_told_to_end_in_a_fit_leaves_no_pods(tmp_path: Path, tl
         driver.send_signal(signal.SIGTERM)
         until(lambda: ("delete", "daskclusters") in cluster.asked)
         cluster.refused.clear()
-        _, complained = driver.communicate(timeout=40)
+        _, complained = driver.communicate(timeout=600)
         assert driver.returncode == 5 and "what is done is kept" in complained, complained
         assert "pods may be left" not in complained and "Traceback" not in complained, complained
         assert cluster.there == {} and len(cluster.made) == 1

@@ -184,7 +184,7 @@ def test_machine_code_is_vectorised(tmp_path):
     # A process with a cache of its own: code that was kept can be run, but not looked at.
     environment = {**os.environ, "DORFF_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", textwrap.dedent(ASSEMBLY)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True)
     assembly = done.stdout
     cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if " avx2 " not in cpu or " fma " not in cpu:
@@ -222,7 +222,7 @@ def start(tmp_path, *, code=USE, **environment):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     directory, hits = out.split()
     return Path(directory), int(hits), err

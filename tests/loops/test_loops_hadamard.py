@@ -222,7 +222,7 @@ def test_chain_refuses_what_does_not_fit(name, value, words):
 def fresh(code, directory):
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
     environment = {**os.environ, "DORFF_CACHE_DIR": str(directory)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True).stdout
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 USE = """

@@ -74,7 +74,7 @@ def test_a_fits_bits_do_not_depend_on_the_environments_threads(tmp_path: Path) -
         command = [dorff, "fit", f"{name}.yaml"]
         started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True))
     for process in started:
-        _, said = process.communicate(timeout=200)
+        _, said = process.communicate(timeout=600)
         assert process.returncode == 0, said
     clean, wrong, nonsense = (load_model(tmp_path / name / "model") for name in ("clean", "wrong", "nonsense"))
     for model in (wrong, nonsense):

@@ -73,7 +73,7 @@ def same(place: Path, here: Path) -> bool:
 
 
 def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Path, here: Path) -> None:
-    out, err = (fitted := start(place, 4)).communicate(timeout=150)
+    out, err = (fitted := start(place, 4)).communicate(timeout=600)
     assert fitted.returncode == 0, err
     report = json.loads(out)
     assert report["rows_used"] == ROWS and report["leaves_computed"] == LEAVES and not report["in_driver"]
@@ -83,21 +83,21 @@ def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Path, here: Path
 
 def test_ranks_that_are_too_few_are_said_once(place: Path) -> None:
     for ranks in (1, 2):
-        _, err = (fitted := start(place, ranks)).communicate(timeout=60)
+        _, err = (fitted := start(place, ranks)).communicate(timeout=600)
         (sentence,) = sentences(err)
         assert fitted.returncode == 3 and f"came processes that see {ranks}; use mpirun -n 4 dorff fit" in sentence
 
 
 def test_a_job_that_is_wrong_is_said_once(place: Path) -> None:
     write_job(place / "job.yaml", cluster={"type": "mpi", "workers": 2})
-    _, err = (fitted := start(place, 3)).communicate(timeout=60)
+    _, err = (fitted := start(place, 3)).communicate(timeout=600)
     (sentence,) = sentences(err)
     assert fitted.returncode == 3 and "workers is not a known key" in sentence
 
 
 def test_a_job_of_another_kind_is_not_fitted_by_each_rank(place: Path) -> None:
     write_job(place / "job.yaml", cluster={"type": "local"})
-    _, err = (fitted := start(place, 3)).communicate(timeout=60)
+    _, err = (fitted := start(place, 3)).communicate(timeout=600)
     (sentence,) = sentences(err)
     assert fitted.returncode == 3 and "set cluster.type: mpi, or leave mpirun out" in sentence
     assert not (place / "runs").exists()
@@ -105,14 +105,14 @@ def test_a_job_of_another_kind_is_not_fitted_by_each_rank(place: Path) -> None:
 
 def test_the_drivers_exit_code_is_that_of_all(place: Path) -> None:
     write_job(place / "job.yaml", cluster={"type": "mpi"})
-    _, err = (fitted := start(place, 3)).communicate(timeout=60)
+    _, err = (fitted := start(place, 3)).communicate(timeout=600)
     (sentence,) = sentences(err)
     assert fitted.returncode == 3 and "sea.zarr" in sentence
 
 
 def test_an_interface_that_a_rank_lacks_is_named_once(place: Path) -> None:
     write_job(place / "job.yaml", cluster={"type": "mpi", "interface": "nope0"})
-    _, err = (fitted := start(place, 3)).communicate(timeout=60)
+    _, err = (fitted := start(place, 3)).communicate(timeout=600)
     (sentence,) = sentences(err)
     assert fitted.returncode == 3 and "cluster.interface nope0: " in sentence and "name one of lo" in sentence
 
@@ -153,7 +153,7 @@ if not mpi.served(Path("job.yaml"), lambda: load_job(Path("job.yaml"))):
 
 @pytest.mark.parametrize(("whom", "problem"), [("scheduler", "scheduler"), ("worker", "no workers after 2 s")])
 def test_a_rank_that_does_not_come_up_is_said(place: Path, whom: str, problem: str) -> None:
-    out, err = start(place, 3, sys.executable, "-c", LAME, whom).communicate(timeout=60)
+    out, err = start(place, 3, sys.executable, "-c", LAME, whom).communicate(timeout=600)
     assert out.startswith("cluster tls://127.0.0.1:") and problem in out and out.count("\n") == 1, out + err
 
 
@@ -177,7 +177,7 @@ main()
 
 def test_a_driver_that_fails_before_a_worker_is_there_ends_all(place: Path) -> None:
     write_job(place / "job.yaml", cluster={"type": "mpi"})
-    _, err = (fitted := start(place, 3, sys.executable, "-c", LATE)).communicate(timeout=60)
+    _, err = (fitted := start(place, 3, sys.executable, "-c", LATE)).communicate(timeout=600)
     (sentence,) = sentences(err)
     assert fitted.returncode == 3 and "sea.zarr" in sentence
 
@@ -189,7 +189,7 @@ def test_a_worker_with_other_packages_is_refused(place: Path, tmp_path: Path) ->
     (tmp_path / "packages" / "numpy-1.0.dist-info" / "METADATA").write_text(about)
     paths = f"{tmp_path / 'packages'}:{os.environ.get('PYTHONPATH', '')}"
     other = [":", "-n", "1", "--oversubscribe", "env", f"PYTHONPATH={paths}", DORFF, "fit", "job.yaml"]
-    _, err = (fitted := start(place, 2, DORFF, "fit", "job.yaml", *other)).communicate(timeout=100)
+    _, err = (fitted := start(place, 2, DORFF, "fit", "job.yaml", *other)).communicate(timeout=600)
     (sentence,) = sentences(err)
     assert fitted.returncode == 3 and f"numpy is 1.0 there and {np.__version__} in the driver" in sentence
 
@@ -217,7 +217,7 @@ if not mpi.served(job, lambda: load_job(job)):
 
 
 def test_ranks_have_the_memory_and_the_interface_of_the_job(place: Path) -> None:
-    out, err = (asked := start(place, 3, sys.executable, "-c", WORKER)).communicate(timeout=60)
+    out, err = (asked := start(place, 3, sys.executable, "-c", WORKER)).communicate(timeout=600)
     assert asked.returncode == 0, err
     assert out.strip() == str([(2**30, 1, "127.0.0.1")])
 
@@ -233,7 +233,7 @@ def test_nobody_without_the_jobs_credentials_is_let_in(place: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code, f"tcp://127.0.0.1:{port}"], capture_output=True, check=False)
         assert done.returncode
     assert ports
-    fitted.communicate(timeout=100)
+    fitted.communicate(timeout=600)
     assert fitted.returncode == 0
 
 
@@ -249,11 +249,11 @@ def test_a_rank_that_is_killed_ends_all_and_the_same_command_goes_on(
         fitted.send_signal(signal.SIGTERM)
     else:
         next(one for one in ranks if one.environ()["OMPI_COMM_WORLD_RANK"] == "2").kill()
-    _, err = fitted.communicate(timeout=60)
+    _, err = fitted.communicate(timeout=600)
     assert fitted.returncode != 0 and "Traceback" not in err
-    assert psutil.wait_procs(ranks, timeout=10)[1] == []
+    assert psutil.wait_procs(ranks, timeout=600)[1] == []
     before = len(list(place.glob("runs/sea/*/receipts/*.json")))
-    out, err = (fitted := start(place, 4)).communicate(timeout=150)
+    out, err = (fitted := start(place, 4)).communicate(timeout=600)
     assert fitted.returncode == 0, err
     report = json.loads(out)
     trial.settle(

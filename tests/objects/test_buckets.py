@@ -37,7 +37,7 @@ from dorff.storage.bucket import COUNTS, RefusedError, UnansweredError
 from dorff.storage.location import Location, locate
 from dorff.store import load_model, model_arrays
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 LOCK = 4.0
 
 
@@ -464,7 +464,7 @@ def test_an_append_that_is_paused_and_overtaken(gateway: Gateway, bucket: Locati
         wait_for(lambda: any("/y/c/3/" in name for name in bucket.below()))  # type: ignore[attr-defined]
         done("ingest", third, store, *words, "--append", **short)
         paused.send_signal(signal.SIGCONT)
-        out, err = paused.communicate(timeout=60)
+        out, err = paused.communicate(timeout=600)
     assert paused.returncode in (3, 5) and out == "" and "permissions" not in err
     assert re.match(
         "dorff: .*(another run has just written it; look at it|another may write there now; run the same)", err

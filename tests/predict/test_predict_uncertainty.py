@@ -148,7 +148,7 @@ def test_killed_and_run_again_is_the_same_to_the_bit(data, tmp_path):
     words = ["predict", str(tmp_path / "m"), str(store)]
     more = ["--std", "--bands", "0.5,0.9", "--workers", "1"]
     running = subprocess.Popen([DORFF, *words, str(tmp_path / "killed.zarr"), *more], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not list(tmp_path.glob(".killed.zarr.*.partial/std/c/0/0")) and time.monotonic() < deadline:
         time.sleep(0.002)
     os.kill(running.pid, signal.SIGKILL)

@@ -46,7 +46,7 @@ SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 ReturnToService=2
-KillWait=10
+KillWait=60
 MinJobAge=300
 SlurmctldTimeout=30
 SlurmdTimeout=30
@@ -75,7 +75,7 @@ class Slurm:
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
 
     def call(self, *words: str, check: bool = True) -> str:
-        done = subprocess.run(words, env=os.environ | self.environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(words, env=os.environ | self.environment, capture_output=True, text=True, timeout=600)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout
 
@@ -99,7 +99,7 @@ class Slurm:
         return self.call("sinfo", "-h", "-N", "-p", "batch", "-o", "%T").split() == [state] * len(NODES)
 
 
-def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+def until(true: Callable[[], object], seconds: float = 600.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen"

@@ -459,5 +459,5 @@ try:
 except InputError as error:
     print("refused", error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0 and done.stdout.startswith("refused"), done.stderr

@@ -89,7 +89,6 @@ def test_schemes_that_nobody_knows_and_whole_buckets_are_refused(
     assert is_remote("memory://a") and MemoryLocation("/a") != locate("/a") and locate("/a") != MemoryLocation("/a")
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_or_a_folder_is_no_plain_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
