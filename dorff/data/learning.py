@@ -10,13 +10,12 @@ import numpy as np
 from dorff.data.encoding import CYCLES, Encoding, label_texts, seconds, time_attributes, time_encoding
 from dorff.data.packing import FillValues
 from dorff.data.readers import Reader
+from dorff.data.text_quantities import describe_quantities
 from dorff.data.units import GREGORIAN_START_SECONDS, ISO_SECONDS, ColumnAttributes, time_units
 from dorff.errors import InputError
 
 ODD_DATE: Final = r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*|\d{4}-?W\d\d(-?\d)?|\d{4}-\d{3}|\d{4}-\d\d"
 ODD: Final = re.compile(rf"{ODD_DATE}|[+\u2212-]?(\d+[.,]?\d*|[.,]\d+)([eEdD][+\u2212-]?\d+)?")
-#: Numbers with something beside them: $3.50, (1.5), 12 m, 1,000.5, 50.3%.
-ADORNED: Final = re.compile(r"[^\w\d]{0,3}\d[\d.,'_\s\u2212+-]*([eEdD][+-]?\d+)?\D{0,8}")
 MOST: Final = 1000  # categories of a column
 ROWS_TO_JUDGE: Final = 20  # with text; of fewer, values that all differ say little
 
@@ -83,16 +82,20 @@ class Learner:
         for of in text:
             if of not in times and not words[of]:
                 raise InputError(f"{readers[0].path}: column {of!r} holds no value in any row; leave it out.")
-            if of not in times:
-                self._check_repeated(of, words[of], rows[of], readers[0].path)
+            if of not in times and of not in self.one_hot:
+                where = f"{readers[0].path}: column {of!r}"
+                _check_no_quantity(words[of], of, where)
+                _check_repeated(words[of], rows[of], of, where)
         return words
 
     def _check(self, of: str, words: set[str], where: str) -> None:
         """InputError where values are rather names of rows, numbers or other dates than categories."""
         if len(words) > MOST:
+            problem = f"has more than {MOST:,} different texts, such as {min(words)!r}"
+            if described := describe_quantities(words):
+                problem = f"{problem}, {described}"
             remedy = "such a name for each row is no category: leave the column out, or name it in --groups"
-            looks = _looks_like(words)
-            raise InputError(f"{where}: has more than {MOST:,} different texts, {looks}; {remedy}.")
+            raise InputError(f"{where}: {problem}; {remedy}.")
         if of in self.one_hot:
             return
         if all(len(word) == 1 for word in words):  # quality flags: 1, 4, B
@@ -102,24 +105,29 @@ class Learner:
             problem = f"has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601"
             raise InputError(f"{where}: {problem}: {remedy}.")
 
-    def _check_repeated(self, of: str, words: set[str], rows: int, where: str) -> None:
-        """Raise InputError where a category has fewer than two rows on the average, of `ROWS_TO_JUDGE` or more.
 
-        The weight of a category with one row is fitted to that row alone and says nothing of any other.
-        """
-        if of in self.one_hot or rows < ROWS_TO_JUDGE or 2 * len(words) <= rows:
-            return
-        problem = f"has {len(words):,} different texts in {rows:,} rows, {_looks_like(words)}, too many for categories"
-        remedy = f"write numbers alone and times as 2024-05-31T12:00:00, leave the column out, or give --one-hot {of}"
-        raise InputError(f"{where}: column {of!r}: {problem}; {remedy} to have a column for each.")
+def _check_no_quantity(texts: set[str], column: str, where: str) -> None:
+    """Raise InputError where all texts are numbers or times that are written in another way."""
+    if len(texts) > 1 and (described := describe_quantities(texts)):
+        problem = f"all of its text is {described}, such as {min(texts)!r}"
+        raise InputError(f"{where}: {problem}; {_remedy(column)}.")
 
 
-def _looks_like(words: set[str]) -> str:
-    """Return what the values of a column look like, with an example."""
-    example = min(words)
-    if all(map(ADORNED.fullmatch, words)):
-        return f"numbers with something beside them, such as {example!r}"
-    return f"such as {example!r}"
+def _check_repeated(texts: set[str], rows: int, column: str, where: str) -> None:
+    """Raise InputError where a category has fewer than two rows on the average, of `ROWS_TO_JUDGE` or more.
+
+    The weight of a category with one row is fitted to that row alone and says nothing of any other.
+    """
+    if rows >= ROWS_TO_JUDGE and 2 * len(texts) > rows:
+        problem = (
+            f"has {len(texts):,} different texts in {rows:,} rows, such as {min(texts)!r}, too many for categories"
+        )
+        raise InputError(f"{where}: {problem}; {_remedy(column)}.")
+
+
+def _remedy(column: str) -> str:
+    written = "write numbers alone and times as 2024-05-31T12:00:00"
+    return f"{written}, leave the column out, or give --one-hot {column} to have a column for each"
 
 
 def _column(readers: Sequence[Reader], name: str) -> str:

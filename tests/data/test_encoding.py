@@ -291,11 +291,69 @@ def test_text_with_a_value_for_each_row_is_no_category(tmp_path: Path) -> None:
         assert len(open_dataset(folder / "s.zarr").input_columns) == count
 
 
-@pytest.mark.parametrize("spelt", ["{} m", "${}.50", "({}.5)", "{}\N{DEGREE SIGN}C", "~{}"])
-def test_numbers_with_something_beside_them_are_named(tmp_path: Path, spelt: str) -> None:
-    pq.write_table(pa.table({"v": [spelt.format(i) for i in range(60)], "u": np.ones(60)}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"'v'.*numbers with something beside them"):
-        made(tmp_path, tmp_path / "a.parquet", inputs="v")
+#: Numbers and times as people write them, by what a refusal calls them; 1 to 4 stand in the place of {}.
+QUANTITIES = {
+    "numbers with something beside them": (
+        "{} m", "{}.5 m", "${}.50", "\N{EURO SIGN} {}", "({}.5)", "{}\N{DEGREE SIGN}C", "~{}", "<{}.5",
+        "\N{EN DASH}{}.5", "{}.5-", "{} kg m-2",
+    ),
+    "numbers that are not written in decimals": (
+        "{}/2", "0x0{}", "{}.5\N{PLUS-MINUS SIGN}0.1", "1.5 +/- 0.{}", "{}.5x10^3", "{}*10**5",
+    ),
+    "angles": (
+        "4{}.5N", "4{} w", "W 4{}.5", "4{}\N{DEGREE SIGN}30'N", "4{}d30m15sE", "4{}\N{DEGREE SIGN} 30' 15\"",
+    ),
+    "dates or times": (
+        "0{}:30", "1{}:30:15", "{}:30 PM", "0{}-Mar-2024", "{} March 2024 12:00", "Mar {}, 2024", "2024-Mar-0{}",
+        "PT{}H", "P{}DT12H30M",
+    ),
+}  # fmt: skip
+#: Categories, though there are digits in them.
+CATEGORIES = (
+    "ST{}",
+    "station {}",
+    "buoy-4100{}",
+    "2024Q{}",
+    "Jan {}x",
+    "{}-10",
+    "12_10{}",
+    "r{}.x",
+    "N{}",
+    "{}{}A{}",
+    "P{}",
+    "v{}",
+)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("spelt", [spelt for kinds in QUANTITIES.values() for spelt in kinds])
+@pytest.mark.parametrize("repeated", [True, False])
+def test_numbers_and_times_in_other_forms_are_no_categories(
+    tmp_path: Path, spelt: str, kind: str, repeated: bool
+) -> None:
+    """However often each value is repeated, as latitudes of a grid are."""
+    (called,) = (name for name, spellings in QUANTITIES.items() if spelt in spellings)
+    values = [spelt.replace("{}", str(1 + i % 4)) for i in range(40 if repeated else 4)]
+    if kind == "csv":
+        source = tmp_path / "a.csv"
+        fields = ['"' + value.replace('"', '""') + '"' for value in values]
+        source.write_text("\n".join(["v,u", *(f"{field},1" for field in fields)]) + "\n")
+    else:
+        source = tmp_path / "a.parquet"
+        pq.write_table(pa.table({"v": values, "u": np.ones(len(values))}), source)
+    with pytest.raises(InputError, match=rf"'v'.*{called}.*--one-hot v"):
+        made(tmp_path, source, inputs="v")
+    assert not (tmp_path / "s.zarr").exists()
+    made(tmp_path, source, inputs="v", one_hot=["v"])
+    assert len(open_dataset(tmp_path / "s.zarr").input_columns) == 4
+
+
+@pytest.mark.parametrize("spelt", CATEGORIES)
+def test_names_with_digits_are_categories(tmp_path: Path, spelt: str) -> None:
+    values = [spelt.replace("{}", str(1 + i % 4)) for i in range(40)]
+    pq.write_table(pa.table({"v": values, "u": np.ones(40)}), tmp_path / "a.parquet")
+    made(tmp_path, tmp_path / "a.parquet", inputs="v")
+    assert len(open_dataset(tmp_path / "s.zarr").input_columns) == 4
 
 
 UNITS_OF_DURATIONS = ["W", "D", "h", "m", "s", "ms", "us", "ns", "25s"]
