@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from dorff.data.array_files import FloatArray
+from dorff.data.csv_numbers import is_number
 from dorff.data.labels import FILE, Run, label_of, text_of
 from dorff.data.layout import Attributes
 from dorff.data.packing import FillValues
@@ -133,7 +134,10 @@ def seconds(values: Sequence[str | None], where: str) -> FloatArray:
     if len(values) > 1:  # some have an offset, others have none
         return np.concatenate([seconds([value], where) for value in values])
     problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
-    raise InputError(f"{where}: {problem}; write it so.")
+    remedy = "write it so"
+    if is_number(values[0] or ""):
+        remedy = "write it so, or state the units of numbers, as by --units 'NAME=hours since 2000-01-01 00:00:00'"
+    raise InputError(f"{where}: {problem}; {remedy}.")
 
 
 def _cast(values: Sequence[str | None]) -> FloatArray | None:

@@ -75,7 +75,7 @@ _ZONE: Final = re.compile(r"(?P<sign>[+-]?)(?P<hours>\d\d?):?(?P<minutes>\d\d)?"
 
 # Spellings that are common, by what the registry knows.
 _SPELLINGS: Final = {
-    "degC": "deg_c degree_c degree_celsius degrees_celsius deg_celsius celsius celcius degc degreec oc °c ºc",
+    "degC": "deg_c degree_c degrees_c degree_celsius degrees_celsius deg_celsius celsius celcius degc degreec oc °c ºc",
     "degF": "deg_f degree_f degrees_f degree_fahrenheit degrees_fahrenheit fahrenheit degf °f",
     "K": "kelvin kelvins deg_k degk degrees_kelvin degree_kelvin degrees_k degree_k",
     "PSU": "psu pss pss-78 pss78 pss-1978 pss_78 practical_salinity_unit practical_salinity_units",

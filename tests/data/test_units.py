@@ -222,6 +222,27 @@ def test_units_that_cannot_be_converted_are_refused(tmp_path: Path, given: str, 
     assert open_dataset(tmp_path / "s.zarr").column_attributes == {"u": {"units": given}}
 
 
+@pytest.mark.parametrize("spelling", ["degrees C", "Degrees C", "degree C", "deg. C", "degrees Celsius", "deg_C", "C"])
+def test_spellings_of_degrees_celsius_are_one_unit(spelling: str) -> None:
+    conversion = units_conversion({"units": spelling}, {"units": "K"}, "sst")
+    np.testing.assert_allclose(conversion.convert(np.array([0.0, 10.0]), "sst"), [273.15, 283.15])
+
+
+@pytest.mark.parametrize("units", [None, "", "seconds", "hour"])
+def test_numbers_without_a_unit_of_time_beside_times_name_the_option_that_states_it(
+    tmp_path: Path, units: str | None
+) -> None:
+    attributes = {} if units is None else {"units": units}
+    series(time=attributes).to_netcdf(tmp_path / "0.nc", engine="scipy")
+    series().to_netcdf(tmp_path / "1.nc", engine="scipy")
+    files = [tmp_path / "0.nc", tmp_path / "1.nc"]
+    with pytest.raises(InputError, match=r"0\.nc: column 'time': .*--units"):
+        ingest(files, tmp_path / "s.zarr", inputs=["time"], targets=["sst"])
+    stated = {"time": "hours since 2020-01-02"}
+    ingest(files, tmp_path / "s.zarr", inputs=["time"], targets=["sst"], units=stated)
+    assert open_dataset(tmp_path / "s.zarr").column_attributes["time"]["units"] == stated["time"]
+
+
 def test_differences_of_temperature_are_not_shifted() -> None:
     given = {"units": "degC", "long_name": "temperature anomaly"}
     with pytest.raises(InputError, match="difference"):
