@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dorff.data.encoding import Encoded, Encoding
+from dorff.data.encoding import Encoded, Encoding, source_column
 from dorff.data.labels import CLASSES, GROUPS
+from dorff.data.readers import Reader
 from dorff.data.stores import check_disjoint
 from dorff.data.units import ColumnAttributes, first_with_units, text_attributes
 from dorff.errors import InputError
@@ -42,6 +43,31 @@ def resolve_columns(readers: Sequence[Encoded], names: Columns) -> Columns:
                 problem = f"{', '.join(listed[array])} stands for {counts}"
                 raise InputError(f"{reader.path}: {problem}; all sources need the same columns.")
     return first
+
+
+def check_dimensions(readers: Sequence[Reader], names: Columns, compared: Sequence[str]) -> None:
+    """Raise InputError where weights, groups or columns of a condition have several values for a row.
+
+    All other columns, inputs and targets above all, say what a row is. Those that describe rows
+    would repeat them along a further dimension. `compared` are the columns of a condition.
+    """
+    describing = [(f"--{array}", names.get(array, ())) for array in (WEIGHTS, GROUPS)]
+    defining = [of for array, of in names.items() if array not in (WEIGHTS, GROUPS)]
+    for reader in readers:
+        sources = [source_column([reader], name) for of in defining for name in of]
+        columns = [column for name in sources for column in reader.expand(name)]
+        for option, of in (*describing, ("--where", compared)):
+            for name in of:
+                further = reader.further_dimensions(name, columns)
+                if not further:
+                    continue
+                along = " and ".join(further)
+                problem = f"{name!r} has the dimension {along}, and neither inputs nor targets do"
+                effect = "so that it has several values for a row"
+                remedy = f"name inputs along {along} too to have a row of each"
+                if len(further) == 1:
+                    remedy += f", or, where it has two dimensions, a column of it such as {name}0"
+                raise InputError(f"{option}: {reader.path}: {problem}, {effect}; {remedy}.")
 
 
 def check_columns(columns: Columns, names: Columns) -> None:

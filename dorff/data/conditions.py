@@ -16,11 +16,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.encoding import label_texts, seconds, stated_attributes
-from dorff.data.labels import Run, label_of, text_of
+from dorff.data.encoding import ISO, label_texts, seconds, stated_attributes, time_number
+from dorff.data.labels import Label, Run, label_of, text_of
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, SourceBlock
-from dorff.data.units import ColumnAttributes, Conversions, first_with_units
+from dorff.data.units import (
+    ISO_SECONDS,
+    ColumnAttributes,
+    Conversions,
+    TimeUnits,
+    first_with_units,
+    time_units,
+)
 from dorff.errors import InputError
 
 LONGEST: Final = 4000  # characters of a condition
@@ -39,6 +46,7 @@ MIRRORED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.LtE: ast.GtE,
     ast.GtE: ast.LtE,
 }
+MICROSECOND_NS: Final = 1000  # as near as times in text are told apart
 Constant = str | int | float | bool
 Mask = npt.NDArray[np.bool_]
 
@@ -68,23 +76,24 @@ class Condition:
         quoted = list(dict.fromkeys(QUOTED.findall(text)))
         self._names = {f"_column_{number}": name for number, name in enumerate(quoted)}
         places = {name: place for place, name in self._names.items()}
-        plain = QUOTED.sub(lambda match: places[match[1]], text)
+        plain = QUOTED.sub(lambda match: places[match[1]], re.sub(r"[\r\n]+", " ", text)).strip()
         try:
             if len(text) > LONGEST:
                 raise ValueError(f"it has more than {LONGEST:,} characters")
-            self._root = ast.parse(plain.strip(), mode="eval").body
+            self._root = ast.parse(plain, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
             raise self._refusal(f"cannot be read ({reason})") from None
+        self._source = plain.encode()  # places of nodes are bytes of it
         names = (node.id for node in ast.walk(self._root) if isinstance(node, ast.Name))
         self.columns = tuple(dict.fromkeys(self._names.get(name, name) for name in names))
         self.texts: set[str] = set()  # columns that are compared with text by ==, != and in, and so read as text
         self.pairs: list[tuple[str, str]] = []  # columns that are compared with each other
         self._check(self._root)
 
-    def holding(self, values: Mapping[str, Numbers | Run], where: str) -> Mask:
-        """Return which rows (n,) hold for it, by the `values` of its columns; `where` names the file for messages."""
-        return self._truth(self._root, values, where).yes
+    def holding(self, columns: Mapping[str, "ComparedColumn"]) -> Mask:
+        """Return which rows (n,) hold for it, by its columns."""
+        return self._truth(self._root, columns).yes
 
     def _check(self, node: ast.expr) -> None:
         """Raise InputError where a node is none of the grammar's."""
@@ -104,9 +113,7 @@ class Condition:
         if isinstance(sign, ast.In | ast.NotIn):
             if not isinstance(left, ast.Name):
                 raise self._refusal("a column stands before in")
-            if not isinstance(right, ast.Tuple | ast.List | ast.Set):
-                raise self._refusal("after in stand constants in parentheses, such as (1, 2)")
-            for element in right.elts:
+            for element in self._elements(right):
                 self._note_text(left, self._constant(element))
             return
         if type(sign) not in COMPARISONS:
@@ -121,6 +128,15 @@ class Condition:
             if isinstance(sign, ast.Eq | ast.NotEq):
                 self._note_text(column, constant)
 
+    def _elements(self, node: ast.expr) -> Sequence[ast.expr]:
+        """Return the constants after `in`: those in brackets, or one in parentheses, which Python drops."""
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            return node.elts
+        before, after = self._source[: node.col_offset], self._source[node.end_col_offset or 0 :]
+        if not before.rstrip().endswith(b"(") or not after.lstrip().startswith(b")"):
+            raise self._refusal("after in stand constants in parentheses, such as (1, 2)")
+        return [node]
+
     def _note_text(self, column: ast.expr, constant: Constant | None) -> None:
         if isinstance(constant, str) and isinstance(column, ast.Name):
             self.texts.add(self._names.get(column.id, column.id))
@@ -134,95 +150,127 @@ class Condition:
             return node.value
         raise self._refusal(f"{ast.unparse(node)[:60]!r} is no column, number or text in quotes")
 
-    def _truth(self, node: ast.expr, values: Mapping[str, Numbers | Run], where: str) -> _Truth:
+    def _truth(self, node: ast.expr, columns: Mapping[str, "ComparedColumn"]) -> _Truth:
         if isinstance(node, ast.BoolOp):
-            first, *others = (self._truth(part, values, where) for part in node.values)
+            first, *others = (self._truth(part, columns) for part in node.values)
             for other in others:
                 first = first & other if isinstance(node.op, ast.And) else first | other
             return first
         if isinstance(node, ast.UnaryOp):
-            return ~self._truth(node.operand, values, where)
+            return ~self._truth(node.operand, columns)
         assert isinstance(node, ast.Compare)
-        first, *others = (self._compare(*pair, values, where) for pair in _pairs(node))
+        first, *others = (self._compare(*pair, columns) for pair in _pairs(node))
         for other in others:
             first = first & other
         return first
 
     def _compare(
-        self, left: ast.expr, sign: ast.cmpop, right: ast.expr, values: Mapping[str, Numbers | Run], where: str
+        self,
+        left: ast.expr,
+        sign: ast.cmpop,
+        right: ast.expr,
+        columns: Mapping[str, "ComparedColumn"],
     ) -> _Truth:
         if not isinstance(left, ast.Name):
             left, right, sign = right, left, MIRRORED.get(type(sign), type(sign))()
         assert isinstance(left, ast.Name)
-        name = self._names.get(left.id, left.id)
-        column, place = values[name], f"{where}: column {name!r}"
+        column = columns[self._names.get(left.id, left.id)]
         if isinstance(right, ast.Name):
-            other_name = self._names.get(right.id, right.id)
-            other, other_place = values[other_name], f"{where}: column {other_name!r}"
-            compare = COMPARISONS[type(sign)]
-            if isinstance(column, Run) and isinstance(other, Run) and isinstance(sign, ast.Eq | ast.NotEq):
-                texts, other_texts = _row_texts(column, place), _row_texts(other, other_place)
-                known = (texts != "") & (other_texts != "")
-                result = compare(texts, other_texts)
-                return _Truth(known & result, known & ~result)
-            column, other = self._numbers(column, place), self._numbers(other, other_place)
-            return _of_numbers(column, compare(column, other), ~np.isnan(other))
+            other = columns[self._names.get(right.id, right.id)]
+            return self._compare_columns(column, type(sign), other)
         if isinstance(sign, ast.In | ast.NotIn):
-            assert isinstance(right, ast.Tuple | ast.List | ast.Set)
-            none = np.zeros(len(column), bool)
+            none = np.zeros(len(column.values), bool)
             found = _Truth(none, ~none)
-            for element in right.elts:
-                found = found | self._equal(column, ast.Eq(), self._constant(element), place)
+            for element in self._elements(right):
+                found = found | self._compare_constant(column, ast.Eq, self._constant(element))
             return ~found if isinstance(sign, ast.NotIn) else found
-        return self._equal(column, sign, self._constant(right), place)
+        return self._compare_constant(column, type(sign), self._constant(right))
 
-    def _equal(self, column: Numbers | Run, sign: ast.cmpop, constant: Constant, place: str) -> _Truth:
-        """Return how a column compares with a constant."""
-        compare = COMPARISONS[type(sign)]
-        if isinstance(column, Run):
-            known = self._labels(column, type(sign), constant, place)
+    def _compare_columns(self, left: "ComparedColumn", sign: type[ast.cmpop], right: "ComparedColumn") -> _Truth:
+        """Compare two columns: as times if both hold times, text by == and !=, all else as numbers."""
+        compare = COMPARISONS[sign]
+        times, other_times = left.seconds(), right.seconds()
+        if times is not None and other_times is not None:
+            return _of_numbers(times, compare(times, other_times), ~np.isnan(other_times))
+        if isinstance(left.values, Run) and isinstance(right.values, Run) and sign in (ast.Eq, ast.NotEq):
+            texts, other_texts = _row_texts(left.values, left.place), _row_texts(right.values, right.place)
+            known = (texts != "") & (other_texts != "")
+            result = compare(texts, other_texts)
+            return _Truth(known & result, known & ~result)
+        numbers, other_numbers = self._numbers(left), self._numbers(right)
+        return _of_numbers(numbers, compare(numbers, other_numbers), ~np.isnan(other_numbers))
+
+    def _compare_constant(self, column: "ComparedColumn", sign: type[ast.cmpop], constant: Constant) -> _Truth:
+        """Compare a column with a constant."""
+        if isinstance(column.values, Run):
+            known = self._compare_labels(column, column.values, sign, constant)
             yes = np.array([*(value is True for value in known), False])
             no = np.array([*(value is False for value in known), False])
-            return _Truth(yes[column.index], no[column.index])
-        try:
-            number = float(constant)
-        except ValueError:
-            raise self._refusal(f"{place} holds numbers, which {constant!r} is not") from None
-        return _of_numbers(column, compare(column, number))
+            return _Truth(yes[column.values.index], no[column.values.index])
+        numbers, number = column.values, self._number_of_constant(column, constant)
+        if isinstance(constant, str) and column.units is not None:
+            # What is equal but for the rounding of units such as days is equal.
+            tolerance = MICROSECOND_NS / column.units.unit_ns + 4 * abs(np.spacing(number))
+            numbers = np.where(np.abs(numbers - number) <= tolerance, number, numbers)
+        return _of_numbers(numbers, COMPARISONS[sign](numbers, number))
 
-    def _labels(self, run: Run, sign: type[ast.cmpop], constant: Constant, place: str) -> list[bool | None]:
-        """Return how each label of a run compares with a constant; None for no label."""
-        texts = label_texts(run, place)
-        compare = COMPARISONS[sign]
+    def _number_of_constant(self, column: "ComparedColumn", constant: Constant) -> float:
+        """Return the number that a constant is in a column of numbers: of a date, in the units of times."""
+        if not isinstance(constant, str):
+            return float(constant)
+        number = _number(constant)
+        if column.units is not None:
+            date = time_number(constant, column.units)
+            number = number if date is None else date
+        if not math.isnan(number):
+            return number
+        if column.units is not None:
+            problem = f"{column.place} holds times, and {constant!r} is no date such as 2024-05-31T12:00:00"
+            raise self._refusal(f"{problem} of their calendar ({column.units.calendar})")
+        raise self._number_wanted(column, constant)
+
+    def _number_wanted(self, column: "ComparedColumn", constant: str) -> InputError:
+        hint = ""
+        if ISO.fullmatch(constant.strip()):
+            units = f"--units '{column.name}=hours since 2000-01-01'"
+            hint = f"; where they are times, state their units, such as {units}"
+        return self._refusal(f"{column.place} holds numbers, which {constant!r} is not{hint}")
+
+    def _compare_labels(
+        self, column: "ComparedColumn", run: Run, sign: type[ast.cmpop], constant: Constant
+    ) -> list[bool | None]:
+        """Return how each label of a column's run compares with a constant; None for no label."""
+        place, compare = column.place, COMPARISONS[sign]
+        labels = [label_of(value, place) for value in run.values]
+        known = [label for label in labels if label is not None]
         time = _times([constant], place) if isinstance(constant, str) else None
-        times = None if time is None else _times(texts, place)
-        if time is not None and times is not None:
-            return [None if np.isnan(each) else bool(compare(each, time[0])) for each in times]
-        by_name = sign in (ast.Eq, ast.NotEq)
-        if by_name and isinstance(constant, str | bool):
-            wanted = label_of(constant, place)
-            text = "" if wanted is None else text_of(wanted)
-            return [None if label is None else bool(compare(label, text)) for label in texts]
+        if isinstance(constant, str) and time is not None:
+            texts = [None if label is None else text_of(label) for label in labels]
+            times = _times(texts, place)
+            if times is not None:
+                return [None if np.isnan(each) else bool(compare(each, time[0])) for each in times]
+            if known and not any(isinstance(label, str) for label in known):
+                raise self._number_wanted(column, constant)
+        if sign in (ast.Eq, ast.NotEq):
+            equal = [None if label is None else _is_label(label, constant) for label in labels]
+            return [None if same is None else same is (sign is ast.Eq) for same in equal]
         if isinstance(constant, str):
             raise self._refusal(f"{place} holds text, which has no order; == or in (...) compare it")
-        if by_name:  # text that is no number differs from every number
-            numbers = [None if label is None else _number(label) for label in texts]
-        else:
-            numbers = [None if label is None else self._number(label, place) for label in texts]
+        numbers = [None if label is None else self._number(label, place) for label in labels]
         return [None if number is None else bool(compare(number, constant)) for number in numbers]
 
-    def _numbers(self, column: Numbers | Run, place: str) -> Numbers:
+    def _numbers(self, column: "ComparedColumn") -> Numbers:
         """Return a column as numbers (n,), also one of text that spells numbers."""
-        if not isinstance(column, Run):
-            return column
-        labels = label_texts(column, place)
-        numbers = [math.nan if label is None else self._number(label, place) for label in labels]
-        return np.array([*numbers, math.nan])[column.index]
+        if not isinstance(column.values, Run):
+            return column.values
+        labels = [label_of(value, column.place) for value in column.values.values]
+        numbers = [math.nan if label is None else self._number(label, column.place) for label in labels]
+        return np.array([*numbers, math.nan])[column.values.index]
 
-    def _number(self, text: str, place: str) -> float:
-        number = _number(text)
+    def _number(self, label: Label, place: str) -> float:
+        number = _number_of_label(label)
         if math.isnan(number):
-            problem = f"{place} holds text, and {text!r} is no number; compare it by == or in (...)"
+            problem = f"{place} holds text, and {label!r} is no number; compare it by == or in (...)"
             raise self._refusal(problem)
         return number
 
@@ -234,6 +282,25 @@ class Condition:
 def _pairs(node: ast.Compare) -> Iterator[tuple[ast.expr, ast.cmpop, ast.expr]]:
     """Go through the comparisons of a chain, 1 <= a < 3."""
     return zip([node.left, *node.comparators[:-1]], node.ops, node.comparators, strict=True)
+
+
+def _is_label(label: Label, constant: Constant) -> bool:
+    """Whether a label is what a constant says.
+
+    Numbers are compared as such, also where one of both is text that spells one. Text is compared as it is: 1.0 and
+    1.00 may be names.
+    """
+    if isinstance(label, str) and isinstance(constant, str):
+        return label == constant.strip()
+    if isinstance(label, bool) or isinstance(constant, bool):
+        spelled = str(label).lower(), str(constant).strip().lower()
+        return spelled[0] == spelled[1] or _number_of_label(label) == _number_of_label(constant)
+    return _number_of_label(label) == _number_of_label(constant)
+
+
+def _number_of_label(label: Label) -> float:
+    """Return the number that a label is or spells, 0 and 1 for truth values; NaN if none."""
+    return _number(label) if isinstance(label, str) else float(label)
 
 
 def _number(text: str) -> float:
@@ -263,6 +330,34 @@ def _times(texts: Sequence[Any], place: str) -> npt.NDArray[np.float64] | None:
         return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparedColumn:
+    """What a condition sees of a column of the file `path`: numbers (n,) or labels of some rows.
+
+    `units` are those of numbers that are times.
+    """
+
+    values: Numbers | Run
+    name: str
+    path: str
+    units: TimeUnits | None = None
+
+    @property
+    def place(self) -> str:
+        """Return where it stands, for messages."""
+        return f"{self.path}: column {self.name!r}"
+
+    def seconds(self) -> npt.NDArray[np.float64] | None:
+        """Return times as seconds since 1970 (n,), NaN where there is none; None where they are no ISO times."""
+        if isinstance(self.values, Run):
+            texts = label_texts(self.values, self.place)
+            times = _times(texts, self.place) if any(texts) else None
+            return None if times is None else np.append(times, np.nan)[self.values.index]
+        if self.units is None or not self.units.is_gregorian:
+            return None
+        return self.units.conversion_to(ISO_SECONDS, self.place).convert(self.values, self.place)
+
+
 def filter_sources(
     readers: Sequence[Reader],
     condition: Condition,
@@ -283,6 +378,8 @@ def filter_sources(
         for column in condition.columns
     }
     for left, right in condition.pairs:
+        if any(reader.is_text(name) for reader in readers for name in (left, right)):
+            continue  # text, and times that are text, have no units
         pair = Conversions()
         pair.add(right, wanted[right], wanted[left], "--where")
         if right in pair.converted:
@@ -312,7 +409,10 @@ class FilteredReader(Reader):
         self.remarks = reader.remarks
         for name in condition.columns:
             reader.resolve_single(name, "--where")
-        self._text = [name for name in condition.columns if name in condition.texts or reader.has_text(name)]
+        units = {name: _time_units(reader, name, wanted[name]) for name in condition.columns}
+        self._units = {name: time for name, time in units.items() if time is not None}
+        named = [name for name in condition.texts if name not in self._units]
+        self._text = [name for name in condition.columns if name in named or reader.has_text(name)]
         self._numbers = [name for name in condition.columns if name not in self._text]
         self.comparison = Conversions()
         for name in condition.columns:
@@ -342,6 +442,9 @@ class FilteredReader(Reader):
     def content(self) -> str:
         return self._reader.content()
 
+    def _compared(self, name: str, values: Numbers | Run) -> ComparedColumn:
+        return ComparedColumn(values=values, name=name, path=self.path, units=self._units.get(name))
+
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         text, numbers = self._text, self._numbers
         every_number = list(dict.fromkeys([*columns, *numbers]))
@@ -354,7 +457,7 @@ class FilteredReader(Reader):
             values: dict[str, Numbers | Run] = {name: self._absent.blank_labels(runs[name]) for name in text}
             known = self._absent.without_given(block.numbers[:, compared])
             values |= zip(numbers, self.comparison.convert(known, numbers, self.path).T, strict=True)
-            mask = self._condition.holding(values, self.path)
+            mask = self._condition.holding({name: self._compared(name, values[name]) for name in values})
             rows = np.flatnonzero(mask)
             self.left_out += len(block) - len(rows)
             kept += len(rows)
@@ -362,3 +465,11 @@ class FilteredReader(Reader):
                 taken = tuple(runs[label].take(rows) for label in labels)
                 yield SourceBlock(block.numbers[rows][:, pick], taken)
         self.rows = kept
+
+
+def _time_units(reader: Reader, column: str, attributes: Mapping[str, str]) -> TimeUnits | None:
+    """Return the units of a column of numbers that are times, by these attributes; None of any other."""
+    if reader.has_text(column):
+        return None
+    where = f"{reader.path}: column {column!r}"
+    return time_units(attributes.get("units", ""), attributes.get("calendar", ""), where)

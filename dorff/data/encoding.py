@@ -168,6 +168,12 @@ def _plain_iso(value: str | None) -> str | None:
     return f"{day}T{hour}:{minute or '00'}:{second or '00'}{fraction}{zone}"
 
 
+def time_number(text: str, units: TimeUnits) -> float | None:
+    """Return the number that an ISO date or time has in these units; None where it is none of their calendar."""
+    plain = _plain_iso(text) if ISO.fullmatch(text.strip()) else None
+    return None if plain is None else units.number_of(plain)
+
+
 def label_texts(run: Run, where: str) -> list[str | None]:
     labels = [label_of(value, where) for value in run.values]
     return [None if label is None else text_of(label) for label in labels]
@@ -202,6 +208,13 @@ def with_encoded_times(attributes: ColumnAttributes, encoding: Any, where: objec
     encodings = from_attributes(encoding, where)
     times = {name: one.attributes for name, one in encodings.items() if one.kind == "time"}
     return {name: text_attributes(attributes.get(name, {})) | times.get(name, {}) for name in {**attributes, **times}}
+
+
+def source_column(readers: Sequence[Reader], name: str) -> str:
+    """Return the column that a name is of: itself, or when of when:day, unless a column has that name."""
+    column, _, cycle = name.rpartition(":")
+    is_cycle = column and cycle in CYCLES and not any(name in reader.columns for reader in readers)
+    return column if is_cycle else name
 
 
 def stated_attributes(reader: Reader, column: str, stated: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -94,6 +94,9 @@ class FolderReader(Reader):
                 problem = f"column {column!r} is in {other}, but in {units} in {self._parts[0].path}"
                 raise InputError(f"{part.path}: {problem}; name the files, not their folder, to have them converted.")
         return first
+
+    def further_dimensions(self, column: str, columns: Collection[str]) -> tuple[str, ...]:
+        return self._parts[0].further_dimensions(column, columns)
 
     def _having(self, column: str) -> list[Reader]:
         """Return the parts; InputError where one lacks the column."""

@@ -112,6 +112,13 @@ class Rows:
         """Return the dimension of the grid that a dimension, of instances perhaps, is repeated along."""
         return _sample_dim(dim, self.links)
 
+    def sample_chain(self, dim: str) -> tuple[str, ...]:
+        """Return a dimension and those that it is repeated along, of instances first."""
+        chain = [dim]
+        while chain[-1] in self.links:
+            chain.append(self.links[chain[-1]].sample)
+        return tuple(chain)
+
 
 def plan_table(variables: Mapping[str, Variable], name: str) -> Rows:
     """Return the rows of one variable along its first axis, whatever its dimensions are called.

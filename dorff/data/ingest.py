@@ -14,6 +14,7 @@ from dorff.data.columns import (
     OWN,
     attributes_to_keep,
     check_columns,
+    check_dimensions,
     check_further,
     resolve_columns,
 )
@@ -160,6 +161,7 @@ def ingest(
         asked += condition.columns if condition else ()
         text = {**(text or {}), "missing": absent.words}
         opened = [open_source(source, asked, fill_absent=fill, text=text) for source in sources]
+        check_dimensions(opened, names, condition.columns if condition else ())
         if by_file and any(FILE in one.columns for one in opened):  # which then means that column
             names[GROUPS] = ()
         if append:

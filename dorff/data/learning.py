@@ -7,7 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from dorff.data.encoding import CYCLES, Encoding, label_texts, seconds, time_attributes, time_encoding
+from dorff.data.encoding import (
+    CYCLES,
+    Encoding,
+    label_texts,
+    seconds,
+    source_column,
+    time_attributes,
+    time_encoding,
+)
 from dorff.data.packing import FillValues
 from dorff.data.readers import Reader
 from dorff.data.text_quantities import describe_quantities
@@ -36,7 +44,7 @@ class Learner:
             if name not in names:
                 option = "--one-hot" if name in self.one_hot else "--ordered"
                 raise InputError(f"{option} {name}: is none of the inputs; name one of {', '.join(names)}.")
-        column = {name: _column(readers, name) for name in names if not name.startswith("=")}
+        column = {name: source_column(readers, name) for name in names if not name.startswith("=")}
         times: dict[str, Encoding] = {}
         for of in column.values():
             given = (time_attributes(reader, of, self.stated) for reader in readers)
@@ -128,12 +136,6 @@ def _check_repeated(texts: set[str], rows: int, column: str, where: str) -> None
 def _remedy(column: str) -> str:
     written = "write numbers alone and times as 2024-05-31T12:00:00"
     return f"{written}, leave the column out, or give --one-hot {column} to have a column for each"
-
-
-def _column(readers: Sequence[Reader], name: str) -> str:
-    """The column of a name: itself, or when of when:day, unless a column has that name."""
-    of, _, cycle = name.rpartition(":")
-    return of if of and cycle in CYCLES and not any(name in reader.columns for reader in readers) else name
 
 
 def _day(values: Sequence[str]) -> dict[str, str]:

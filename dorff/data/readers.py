@@ -112,6 +112,13 @@ class Reader(ABC):
         """
         return {}
 
+    def further_dimensions(self, column: str, columns: Collection[str]) -> tuple[str, ...]:
+        """Return the dimensions that a column has, and none of `columns`: along them it has several values for a row.
+
+        Returns () where the source has no named dimensions, or lacks all of `columns`.
+        """
+        return ()
+
     def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[SourceBlock]:
         """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory.
         InputError where there are not as many as the file says."""
@@ -423,6 +430,16 @@ class SideBySide(Reader):
             return {}
         reader, name = self._place[column]
         return reader.attributes(name)
+
+    def further_dimensions(self, column: str, columns: Collection[str]) -> tuple[str, ...]:
+        """As the source that has the column, by those of `columns` that this source has too."""
+        if column not in self._place:
+            return ()
+        reader, name = self._place[column]
+        return reader.further_dimensions(name, [self._place[other][1] for other in columns if self._has(reader, other)])
+
+    def _has(self, reader: Reader, column: str) -> bool:
+        return column in self._place and self._place[column][0] is reader
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""

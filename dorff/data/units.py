@@ -160,6 +160,11 @@ class TimeUnits:
             earliest=earliest,
         )
 
+    def number_of(self, date: str) -> float | None:
+        """Return the number that a date, 2024-05-31T12:00:00 say, has in these units; None where it is none."""
+        date_ns = _origin(date, self.calendar)
+        return None if date_ns is None else (date_ns - self.origin_ns) / self.unit_ns
+
     @property
     def seconds(self) -> "TimeUnits":
         """Seconds since 1970 by the same calendar."""

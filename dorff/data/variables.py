@@ -91,6 +91,20 @@ class GriddedReader(ArraysReader):
         name, _ = self._place[column]
         return text_attributes(self.variables[name].attributes) | super().attributes(column)
 
+    def further_dimensions(self, column: str, columns: Collection[str]) -> tuple[str, ...]:
+        plan = self.rows_plan
+        held = {dim for other in columns for dim in self._row_dims(other)}
+        if plan is None or not held:
+            return ()
+        return tuple(dim for dim in self._row_dims(column) if held.isdisjoint(plan.sample_chain(dim)))
+
+    def _row_dims(self, column: str) -> tuple[str, ...]:
+        """Return the dimensions that a column, or a variable, varies along; () where it is not of the rows' plan."""
+        name, _ = self._place.get(column, (column, 0))
+        if self.rows_plan is None or name not in self.rows_plan.placements:
+            return ()
+        return self.rows_plan.placements[name].dims
+
     def decode(self, name: str, stored: Array) -> Array:
         """Unpack stored numbers of a variable."""
         return self._packing[name].decode(stored)

@@ -1,6 +1,7 @@
 """Rows that are kept by a condition on their columns."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ def write(path: Path) -> Path:
         ("flag not in (1, 'B')", [1, 5]),
         ("flag == flag", [0, 1, 2, 4, 5]),
         ("flag != flag", []),
+        ("n in (3)", [3]),
+        ("flag in ('good')", [5]),
+        ("not (n not in\n( -3 , 4 )) or n in((2))", [2, 4]),
     ],
 )
 def test_rows_are_kept_by_a_condition(tmp_path: Path, suffix: str, where: str, kept: list[int]) -> None:
@@ -128,6 +132,8 @@ def test_a_source_without_such_rows_is_none_but_all_are_refused(tmp_path: Path) 
         "n",
         "1 == 1",
         "n in 3",
+        "(n in 3)",
+        "flag in 'good'",
         "n in (m, 1)",
         "n is 1",
         "n == 1 & qc == 1",
@@ -335,3 +341,171 @@ def test_a_condition_on_several_columns_is_refused(tmp_path: Path, width: int, m
         assert done.exit_code == InputError.exit_code and "--where" in done.output and "w0" in done.output
     assert call("ingest", "a.npz", "s.zarr", "--inputs", "n", "--where", f"w0 < {3 * width}").exit_code == 0
     assert open_dataset("s.zarr", targets=None).rows == 3
+
+
+def write_spelled(path: Path) -> Path:
+    """Numbers and truth values as CSV has them, and columns of such types in other formats."""
+    numbers, flags = np.array([1.0, 2.0, 1.5, np.nan]), np.array([True, False, True, False])
+    if path.suffix == ".csv":
+        path.write_text("n,qc,ok,name\n0,1.0,true,007\n1,2.0,false,1.10\n2,1.5,true,1e5\n3,,false,\n")
+    elif path.suffix == ".parquet":
+        names = ["007", "1.10", "1e5", None]
+        table = {"n": np.arange(4.0), "qc": numbers, "ok": flags, "name": names}
+        pq.write_table(pa.table(table), path)
+    elif path.suffix == ".npz":
+        names = np.array(["007", "1.10", "1e5", ""])
+        np.savez(path, n=np.arange(4.0), qc=numbers, ok=flags, name=names)
+    else:
+        names = np.array(["007", "1.10", "1e5", ""], object)
+        columns = {"n": np.arange(4.0), "qc": numbers, "ok": flags.astype("i1"), "name": names}
+        dataset = xr.Dataset({name: ("row", values) for name, values in columns.items()})
+        dataset.to_netcdf(path) if path.suffix == ".nc" else dataset.to_zarr(path, consolidated=False)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".nc", ".zarr"])
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("qc == '1.0'", [0]),
+        ("qc == '1'", [0]),
+        ("qc in ('1.0', '2.00')", [0, 1]),
+        ("qc != '1.50'", [0, 1]),
+        ("qc in ('1.5', 2)", [1, 2]),
+        ("qc == 1.0", [0]),
+        ("ok == 1", [0, 2]),
+        ("ok == True", [0, 2]),
+        ("ok != '1'", [1, 3]),
+        ("name == '007'", [0]),
+        ("name in ('7', '1.1')", []),  # names, which are as they are
+        ("name in ('1.10', '1e5')", [1, 2]),
+        ("name in (7, 1e5)", [0, 2]),
+    ],
+)
+def test_constants_are_normalised_as_values_are(tmp_path: Path, suffix: str, where: str, kept: list[int]) -> None:
+    source = write_spelled(tmp_path / f"a{suffix}")
+    if not kept:
+        with pytest.raises(InputError, match="holds for none"):
+            ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where)
+        return
+    n = ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where)
+    found = open_dataset(tmp_path / "s.zarr", targets=None).read(0, n)[0][:, 0]
+    np.testing.assert_array_equal(found, kept)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("where", ["ok == 'true'", "ok == 'True'", "ok in ('TRUE')"])
+def test_truth_values_are_compared_with_words(tmp_path: Path, suffix: str, where: str) -> None:
+    source = write_spelled(tmp_path / f"a{suffix}")
+    assert ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where) == 2
+
+
+HOURS = np.array([0.0, 1, 25, np.nan, 48])  # after 2026-01-01
+
+
+def write_times(path: Path, units: str = "hours since 2026-01-01", **attributes: str) -> dict[str, Any]:
+    """Times as each format has them; returns what `ingest` has to be told."""
+    numbers = np.arange(5.0)
+    moments = np.datetime64("2026-01-01", "us") + (HOURS * 3.6e9).astype("m8[us]")
+    moments[3] = np.datetime64("NaT")
+    texts = [None if np.isnat(one) else str(one) for one in moments]
+    if path.name == "numbers.csv":
+        np.savetxt(path, np.column_stack([numbers, HOURS]), delimiter=",", header="n,t", comments="")
+        return {"units": {"t": units}}
+    if path.suffix == ".csv":
+        path.write_text("n,t\n" + "".join(f"{i},{text or ''}\n" for i, text in enumerate(texts)))
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.table({"n": numbers, "t": pa.array(moments)}), path)
+    elif path.suffix == ".npz":
+        np.savez(path, n=numbers, t=moments)
+    else:
+        days = units.startswith("days")
+        since = np.datetime64(units.split()[2], "us")
+        hours = (np.datetime64("2026-01-01", "us") - since) / np.timedelta64(1, "h") + HOURS
+        values = hours / 24 if days else hours
+        columns = {"n": ("row", numbers), "t": ("row", values, {"units": units, **attributes})}
+        dataset = xr.Dataset(columns)
+        dataset.to_netcdf(path) if path.suffix == ".nc" else dataset.to_zarr(path, consolidated=False)
+    return {}
+
+
+SOURCES = ["numbers.csv", "texts.csv", "a.parquet", "a.npz", "a.nc", "a.zarr"]
+DATES = [
+    ("t >= '2026-01-01T01:00'", [1, 2, 4]),
+    ("t < '2026-01-02'", [0, 1]),
+    ("'2026-01-01 01:00:00Z' == t", [1]),
+    ("t != '2026-01-01T03:00:00+02:00'", [0, 2, 4]),
+    ("t in ('2026-01-02T01:00', '2026-01-03')", [2, 4]),
+    ("t > '2026-01-01' and not t > '20260102T010000Z'", [1, 2]),
+]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize(("where", "kept"), DATES)
+@pytest.mark.parametrize("stored", [False, True])
+def test_dates_are_compared_with_times_of_every_format(
+    tmp_path: Path, name: str, where: str, kept: list[int], stored: bool
+) -> None:
+    told = write_times(tmp_path / name)
+    inputs = ["n", "t"] if stored else ["n"]
+    n = ingest([tmp_path / name], tmp_path / "s.zarr", inputs=inputs, where=where, **told)
+    found = open_dataset(tmp_path / "s.zarr", targets=None).read(0, n)[0][:, 0]
+    np.testing.assert_array_equal(found, kept)
+
+
+@pytest.mark.parametrize("units", ["days since 1950-01-01", "days since 1700-01-01", "hours since 1900-01-01"])
+@pytest.mark.parametrize("first", [False, True])
+def test_times_are_equal_but_for_the_rounding_of_their_units(tmp_path: Path, units: str, first: bool) -> None:
+    """An hour is no number of days that a float holds, and other units come of another source."""
+    write_times(tmp_path / "a.nc", units)
+    write_times(tmp_path / "b.nc")
+    sources = [tmp_path / "a.nc", tmp_path / "b.nc"]
+    for where, kept in DATES:
+        ordered = sources if first else sources[::-1]
+        n = ingest(ordered, tmp_path / "s.zarr", inputs=["n"], where=where, again=True)
+        found = open_dataset(tmp_path / "s.zarr", targets=None).read(0, n)[0][:, 0]
+        np.testing.assert_array_equal(found, [*kept, *kept])
+        shutil.rmtree(tmp_path / "s.zarr")
+
+
+def test_dates_are_of_the_calendar_of_the_times(tmp_path: Path) -> None:
+    columns = {"n": np.arange(3.0), "t": np.array([57.0, 58, 59])}
+    dataset = xr.Dataset({name: ("row", values) for name, values in columns.items()})
+    dataset["t"].attrs |= {"units": "days since 2026-01-01", "calendar": "360_day"}
+    dataset.to_netcdf(tmp_path / "a.nc")
+    kept = {"t < '2026-02-30'": 2, "t >= '2026-02-30'": 1, "t == '2026-02-29T00:00'": 1}
+    for number, (where, count) in enumerate(kept.items()):
+        store = tmp_path / f"{number}.zarr"
+        assert ingest([tmp_path / "a.nc"], store, inputs=["n"], where=where) == count
+    with pytest.raises(InputError, match="360_day"):
+        ingest([tmp_path / "a.nc"], tmp_path / "s.zarr", inputs=["n"], where="t < '2026-01-31'")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "texts.csv", "a.npz", "a.nc+b.csv"])
+@pytest.mark.parametrize(("where", "kept"), [("t <= end", [0, 1, 4]), ("end == t", [0]), ("t != end", [1, 2, 4])])
+def test_columns_of_times_are_compared(tmp_path: Path, name: str, where: str, kept: list[int]) -> None:
+    ends = ["2026-01-01T00:00Z", "2026-01-02 00:00", "2026-01-01", "2026-01-01", "2027-01-01"]
+    (tmp_path / "b.csv").write_text("m,end\n" + "".join(f"1,{end}\n" for end in ends))
+    first = name.partition("+")[0]
+    write_times(tmp_path / first)
+    source = f"{tmp_path / first}+{tmp_path / 'b.csv'}"
+    n = ingest([source], tmp_path / "s.zarr", inputs=["n"], where=where)
+    found = open_dataset(tmp_path / "s.zarr", targets=None).read(0, n)[0][:, 0]
+    np.testing.assert_array_equal(found, kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "said"),
+    [
+        ("a.nc", "t > 'noon'", "holds times"),
+        ("a.nc", "t == '2026-13-01'", "holds times"),
+        ("a.zarr", "t in ('2026', '2026-01')", "holds times"),
+        ("numbers.csv", "t > '2026-01-01'", "--units 't=hours since"),
+        ("numbers.csv", "t == '2026-01-01'", "--units 't=hours since"),
+        ("texts.csv", "t > 'noon'", "no order"),
+    ],
+)
+def test_what_is_no_date_is_refused(tmp_path: Path, name: str, where: str, said: str) -> None:
+    write_times(tmp_path / name)
+    with pytest.raises(InputError, match=said):
+        ingest([tmp_path / name], tmp_path / "s.zarr", inputs=["n"], where=where)

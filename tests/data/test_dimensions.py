@@ -335,3 +335,93 @@ def test_places_of_no_instance_are_refused(tmp_path: Path, place: int, words: st
     with pytest.raises(InputError, match=f"which: .*{words}"):
         ingest([path], tmp_path / "s.zarr", inputs=["lon", "mass"], targets=["ve"])
     assert not (tmp_path / "s.zarr").exists()
+
+
+def sections() -> xr.Dataset:
+    """A series along time, and what has a further dimension: depth, or both of a map."""
+    n, levels = 6, 3
+    values = np.arange(n * levels).reshape(n, levels)
+    return xr.Dataset(
+        {
+            "u": ("time", np.arange(n) + 0.5),
+            "temp": (("time", "depth"), values + 0.5),
+            "qc": (("time", "depth"), values % 2),
+            "upside": (("depth", "time"), values.T % 2),
+            "level_qc": ("depth", np.arange(levels) % 2),
+            "map_qc": (("time", "lat", "lon"), np.ones((n, 2, 2))),
+            "ok": ("time", np.arange(n) % 2),
+            "scale": ((), 3.0),
+        },
+        {"time": np.arange(float(n)), "depth": np.arange(float(levels)), "lat": [0.0, 1], "lon": [5.0, 6]},
+    )
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+@pytest.mark.parametrize(
+    ("options", "option", "dims"),
+    [
+        ({"where": "qc == 1"}, "--where", "depth"),
+        ({"where": "ok == 1 and upside == 1"}, "--where", "depth"),
+        ({"where": "map_qc == 1"}, "--where", "lat and lon"),
+        ({"weights": "qc"}, "--weights", "depth"),
+        ({"weights": "map_qc"}, "--weights", "lat and lon"),
+        ({"groups": "qc"}, "--groups", "depth"),
+    ],
+)
+def test_what_describes_rows_multiplies_none(
+    tmp_path: Path, suffix: str, options: dict[str, Any], option: str, dims: str
+) -> None:
+    path = tmp_path / f"data{suffix}"
+    data = sections()
+    data.to_netcdf(path) if suffix == ".nc" else data.to_zarr(path, consolidated=False)
+    with pytest.raises(InputError, match=rf"{option}: .*has the dimension {dims}"):
+        rows_of(path, ["time"], ["u"], **options)
+    with pytest.raises(InputError, match="dimension"):
+        rows_of(path, ["time:day" if suffix == ".nc" else "time", "=0"], ["u"], **options)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "target", "where", "count"),
+    [
+        (["time", "depth"], "temp", "qc == 1", 9),
+        (["time", "depth"], "temp", "level_qc == 1", 6),
+        (["time", "depth"], "temp", "ok == 1 and scale == 3", 9),
+        (["time", "depth"], "temp", "upside == 1", 9),
+        (["time"], "u", "qc0 == 1", 3),
+        (["time"], "u", "scale == 3", 6),
+        (["time", "lat", "lon"], "u", "map_qc == 1", 24),
+    ],
+)
+def test_a_condition_of_the_dimensions_of_rows_is_taken(
+    tmp_path: Path, inputs: list[str], target: str, where: str, count: int
+) -> None:
+    rows, _ = rows_of(write(sections(), tmp_path, "netcdf4"), inputs, [target], where=where)
+    assert len(rows) == count
+
+
+def test_observations_do_not_multiply_trajectories(tmp_path: Path) -> None:
+    """Of a ragged array: what a trajectory has, and a flag of each of its observations."""
+    data = xr.Dataset(
+        {
+            "drogue": ("traj", [1.0, 0, 1]),
+            "rowsize": ("traj", [2, 1, 3], {"sample_dimension": "obs"}),
+            "qc": ("obs", [1, 4, 1, 1, 4, 1]),
+            "x": ("obs", np.arange(6.0)),
+        }
+    )
+    path = write(data, tmp_path, "netcdf4")
+    with pytest.raises(InputError, match=r"--where: .*'qc' has the dimension obs"):
+        rows_of(path, ["drogue"], where="qc == 1")
+    assert len(rows_of(path, ["drogue", "x"], where="qc == 1")[0]) == 4
+
+
+def test_files_side_by_side_have_dimensions_of_their_own(tmp_path: Path) -> None:
+    """The cells of one file beside the rows of another, of which there are as many."""
+    data = sections()
+    path = write(data, tmp_path, "netcdf4")
+    np.savetxt(tmp_path / "b.csv", np.arange(18), header="v", comments="")
+    out = tmp_path / "s.zarr"
+    assert ingest([f"{path}+{tmp_path / 'b.csv'}"], out, inputs=["v"], where="qc == 1") == 9
+    with pytest.raises(InputError, match="'qc' has the dimension depth"):
+        source = f"{path}+{tmp_path / 'b.csv'}"
+        ingest([source], tmp_path / "t.zarr", inputs=["v", "time"], where="qc == 1")
