@@ -33,6 +33,8 @@ class ArrowTableReader(Reader):
     def dtype(self, column: str) -> np.dtype[Any]:
         """The column's type; integers, decimals, booleans, times of day and durations come as float64."""
         kind = self._schema.field(column).type
+        if types.is_run_end_encoded(kind):
+            kind = kind.value_type
         if types.is_float16(kind) or types.is_float32(kind):
             return np.dtype(np.float32)
         numbers = (types.is_floating, types.is_integer, types.is_decimal, types.is_boolean, types.is_time)
@@ -47,9 +49,10 @@ class ArrowTableReader(Reader):
         return {"units": "s"} if types.is_time(kind) or types.is_duration(kind) else {}
 
     def _labels(self, column: Any, name: str) -> Run:
-        if types.is_dictionary(column.type):  # its own dictionary may hold more, in another order
-            column = column.dictionary_decode()
+        column = _plain(column)
         kind = column.type
+        if isinstance(kind, pa.BaseExtensionType) or types.is_interval(kind):  # periods of pandas, tensors
+            raise readers.unwanted(self.path, name, kind, readers.LABELS)
         if types.is_temporal(kind):
             column = column.cast(pa.string())
         elif types.is_nested(kind):
@@ -59,6 +62,8 @@ class ArrowTableReader(Reader):
         return Run.of(column)
 
     def _numbers(self, column: Any, dtype: np.dtype[Any]) -> Numbers:
+        if types.is_run_end_encoded(column.type):
+            column = pc.run_end_decode(column)
         if types.is_boolean(column.type):
             column = column.cast(pa.int8())
         if types.is_time(column.type) or types.is_duration(column.type):
@@ -69,6 +74,18 @@ class ArrowTableReader(Reader):
             column = column.cast(pa.float64(), safe=False)
         values: Numbers = column.to_numpy(zero_copy_only=False)
         return values.astype(dtype, copy=False)
+
+
+def _plain(column: Any) -> Any:
+    """Return an array without dictionary or runs, whose text is of a type that Arrow can compute with."""
+    if types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    if types.is_dictionary(column.type):  # its own dictionary may hold more, in another order
+        values = _plain(column.dictionary)
+        return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
+    if types.is_string_view(column.type):  # as polars writes text
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if types.is_binary_view(column.type) else column
 
 
 class ParquetReader(ArrowTableReader):

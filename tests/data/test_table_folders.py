@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
@@ -93,6 +95,56 @@ def test_files_of_arrow(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(got[:, 0], x)
     np.testing.assert_array_equal(got[:, 1], 3600 * x)
     np.testing.assert_array_equal(got[:, 2:], np.eye(3)[np.arange(1000) % 3])
+
+
+LABELS = pa.array(["u", "v", None, "v"])
+TEXT = {
+    "string": LABELS,
+    "large_string": LABELS.cast(pa.large_string()),
+    "string_view": LABELS.cast(pa.string_view()),  # as polars writes text
+    "binary_view": LABELS.cast(pa.binary_view()),
+    "dictionary": LABELS.dictionary_encode(),
+    "dictionary of views": pa.DictionaryArray.from_arrays(
+        pa.array([1, 0, None, 0], pa.int8()), pa.array(["v", "u", "unused"], pa.string_view())
+    ),
+    "runs": pc.run_end_encode(LABELS),
+}
+
+
+@pytest.mark.parametrize("kind", TEXT)
+def test_text_of_every_type_of_arrow_is_categories(tmp_path: Path, kind: str) -> None:
+    table = pa.table({"a": TEXT[kind], "u": np.ones(4)})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    X = inputs(tmp_path / "a.arrow", "a")
+    np.testing.assert_array_equal(X, [[1, 0], [0, 1], [np.nan, np.nan], [0, 1]])
+
+
+def test_numbers_in_runs_are_numbers(tmp_path: Path) -> None:
+    table = pa.table({"a": pc.run_end_encode(pa.array([1.5, 1.5, None, 2.0]))})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    np.testing.assert_array_equal(inputs(tmp_path / "a.arrow", "a")[:, 0], [1.5, 1.5, np.nan, 2.0])
+
+
+OTHERS = {
+    "period": pa.array(pd.period_range("2024-01", periods=2, freq="M")),
+    "interval": pa.array(pd.arrays.IntervalArray.from_breaks(range(3))),
+    "uuid": pa.array([b"0123456789abcdef"] * 2, pa.uuid()),
+    "months": pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval()),
+    "list": pa.array([[1.0, 2.0]] * 2),
+    "list_view": pa.array([[1.0, 2.0]] * 2, pa.list_view(pa.float64())),
+    "struct": pa.array([{"lon": 1.0}] * 2),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_types_that_are_neither_numbers_nor_labels_are_named(tmp_path: Path, kind: str) -> None:
+    table = pa.table({"a": OTHERS[kind], "u": np.ones(2)})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(InputError, match=r"column 'a' holds .*; convert it"):
+        inputs(tmp_path / "a.arrow", "a")
 
 
 def test_durations_and_times_of_day_are_seconds(tmp_path: Path) -> None:
