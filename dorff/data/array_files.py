@@ -45,8 +45,7 @@ class Fault:
     @property
     def hint(self) -> str:
         """What may be the reason in a store that others wrote, to be added to a remedy."""
-        hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks, or "
-        hint += "copy the rows by `dorff ingest --absent-chunks fill`"
+        hint = "; other writers may leave out chunks that equal the fill value: have them write empty chunks"
         return hint if self.kind == "missing" else ""
 
 

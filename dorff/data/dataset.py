@@ -1,6 +1,7 @@
 """The rows of a Zarr group as inputs and targets, read in runs, checked, named by their files; and such a run."""
 
 import hashlib
+import shlex
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,14 +11,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.array_files import FloatArray, row_region
+from dorff.data.array_files import Fault, FloatArray, row_region
 from dorff.data.labels import MISSING, Codes, Coding, Label
 from dorff.data.layout import Attributes, columns_of
-from dorff.data.nodes import StoredArray, node, open_array, stored_columns
+from dorff.data.nodes import StoredArray, group_attributes, node, open_array, stored_columns
 from dorff.data.row_runs import Runs, clip_runs, count_rows, mark_rows
 from dorff.data.units import ColumnAttributes, Conversions
 from dorff.errors import InputError
-from dorff.storage.location import locate
+from dorff.storage.location import is_remote, locate
 
 Keys = npt.NDArray[np.uint64]
 EXACT: Final = 2**53  # whole numbers up to here are the same as float64
@@ -394,6 +395,48 @@ class Dataset:
             raise InputError(f"{self.path}: {problem}; it was cut or replaced: open it again.")
         # A unit at a time: what decoding needs beside the result does not grow with the rows asked for.
         if fault := stored.read(start, stop, out, step=self.unit_rows):
-            remedy = f"`dorff verify {self.path}` lists all such chunks, then restore them from a copy or ingest again"
-            raise InputError(f"{self.path}: {fault}; {remedy}{fault.hint}.")
+            raise InputError(f"{self.path}: {fault}; {self._chunk_remedy(fault)}.")
         return out
+
+    def _chunk_remedy(self, fault: Fault) -> str:
+        """Say what to do about a chunk that is missing or damaged."""
+        remedy = f"`dorff verify {self.path}` lists all such chunks, then restore them from a copy or ingest again"
+        path = locate(self.path)
+        if fault.kind != "missing" or "dorff" in group_attributes(path):  # whose chunks are all written
+            return remedy
+        further: list[str] = []
+        for option, column in (("--weights", self.weights), ("--groups", self.groups)):
+            further += [] if column is None else [option, column.name]
+        command = describe_ingest(
+            path,
+            self.inputs,
+            self.targets,
+            classes=self.coding is not None,
+            further=further,
+            fill_absent=True,
+        )
+        return f"{remedy}{fault.hint}, or copy the rows with that value: {command}"
+
+
+def describe_ingest(
+    group: Path,
+    inputs: Sequence[str],
+    targets: Sequence[str],
+    *,
+    classes: bool,
+    further: Sequence[str] = (),
+    fill_absent: bool = False,
+) -> str:
+    """Return how a data set is made of arrays in a Zarr group by others, for the end of a sentence.
+
+    `further` are more words of the command.
+    """
+    command = ["dorff", "ingest", str(group), "ROWS.zarr", "--inputs", ",".join(inputs)]
+    if targets:
+        command += ["--classes" if classes else "--targets", ",".join(targets)]
+    command += further
+    if fill_absent:
+        command += ["--absent-chunks", "fill"]
+    copy = "copy it to this machine, then " if is_remote(group) else ""
+    arrays = ["x", *(["classes" if classes else "y"] if targets else [])]
+    return f"{copy}`{shlex.join(command)}`, and name that store (its arrays: {', '.join(arrays)})"

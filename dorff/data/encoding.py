@@ -264,9 +264,16 @@ class Encoded(Reader):
             return (FILE,)
         columns: list[str] = []
         for name in names:
-            one = None if labels else self._encodings.get(name)
-            given = (name,) if _constant(name) is not None else self._reader.resolve((one.column if one else name,))
-            columns += one.columns if one else given
+            encoding = None if labels else self._encodings.get(name)
+            if _constant(name) is not None:
+                columns.append(name)
+            elif encoding is not None:
+                self._reader.resolve((encoding.column,))
+                columns += encoding.columns
+            else:
+                for column in self._reader.resolve((name,)):
+                    encoding = None if labels else self._encodings.get(column)
+                    columns += (column,) if encoding is None else encoding.columns
         return tuple(columns)
 
     def dtype(self, column: str) -> np.dtype[Any]:

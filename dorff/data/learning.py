@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -39,11 +39,20 @@ class Learner:
     stated: Mapping[str, str] = field(default_factory=dict)
 
     def learn(self, readers: Sequence[Reader], names: Sequence[str]) -> dict[str, Encoding]:
-        """Of those names that need one, from all their rows. InputError at no categories, or an option of no input."""
-        for name in (*self.one_hot, *self.ordered):
+        """Of those names that need one, from all their rows. InputError at no categories, or an option of no input.
+
+        The name of a 2-d array stands for each of its columns, in the options too.
+        """
+        names = _single_columns(readers, names)
+        one_hot = _single_columns(readers, self.one_hot)
+        ordered = {column: words for name, words in self.ordered.items() for column in _single_columns(readers, [name])}
+        for name in (*one_hot, *ordered):
             if name not in names:
-                option = "--one-hot" if name in self.one_hot else "--ordered"
+                option = "--one-hot" if name in one_hot else "--ordered"
                 raise InputError(f"{option} {name}: is none of the inputs; name one of {', '.join(names)}.")
+        return replace(self, one_hot=one_hot, ordered=ordered)._learn(readers, names)
+
+    def _learn(self, readers: Sequence[Reader], names: Sequence[str]) -> dict[str, Encoding]:
         column = {name: source_column(readers, name) for name in names if not name.startswith("=")}
         times: dict[str, Encoding] = {}
         for of in column.values():
@@ -56,6 +65,7 @@ class Learner:
         encodings = {name: Encoding(name, "ordered", tuple(each)) for name, each in self.ordered.items()}
         for name, of in column.items():
             if name != of and of not in times:
+                readers[0].resolve_single(of, f"inputs: {name}")
                 raise InputError(f"{readers[0].path}: column {of!r} holds no times, which {name} needs; write {of}.")
             if name != of:
                 encodings[name] = Encoding(name, "cycle", (name.rpartition(":")[2],))
@@ -136,6 +146,14 @@ def _check_repeated(texts: set[str], rows: int, column: str, where: str) -> None
 def _remedy(column: str) -> str:
     written = "write numbers alone and times as 2024-05-31T12:00:00"
     return f"{written}, leave the column out, or give --one-hot {column} to have a column for each"
+
+
+def _single_columns(readers: Sequence[Reader], names: Sequence[str]) -> list[str]:
+    """Return names with those of single columns in place of each 2-d array's."""
+    if not readers:
+        return list(names)
+    expanded = (column for name in names for column in readers[0].expand(name))
+    return list(dict.fromkeys(expanded))
 
 
 def _day(values: Sequence[str]) -> dict[str, str]:

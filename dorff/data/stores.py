@@ -2,7 +2,6 @@
 
 import math
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,7 @@ import numpy as np
 
 import dorff.data.nodes as nodes
 from dorff.data.array_files import ArrayFiles, Fault
-from dorff.data.dataset import Column, Dataset
+from dorff.data.dataset import Column, Dataset, describe_ingest
 from dorff.data.labels import CLASSES, GROUPS, Classes, Coding, distinct, placed, stored_labels, text_of
 from dorff.data.layout import Attributes, columns_of, commit, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
@@ -30,7 +29,7 @@ from dorff.data.source_records import SourceRecord, find_source, read_sources
 from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.storage.files import rmtree, sync_directory
-from dorff.storage.location import is_remote, locate
+from dorff.storage.location import locate
 
 # A common multiple of the arrays' shards beyond this many of the largest is given up.
 MAX_SHARDS_IN_COMMON: Final = 16
@@ -67,8 +66,8 @@ def open_dataset(
         arrays = {name: nodes.open_array(group, name) for name in x_names}
         arrays |= {name: nodes.open_array(group, name, text=classes is not None) for name in y_names}
     except nodes.GridError as error:
-        raise InputError(f"{error}; {_ingest_remedy(group, x_names, targets)}.") from error
-    _check_first_dims(group, arrays, _ingest_remedy(group, x_names, targets))
+        raise InputError(f"{error}; {_cells_remedy(group, x_names, targets)}.") from error
+    _check_first_dims(group, arrays, _cells_remedy(group, x_names, targets))
     width = {name: stored.columns for name, stored in arrays.items()}
     find, names = partial(Column.find, group, attributes, arrays=tuple(width)), (weights, groups, labelled)
     columns = [None if name is None else find(name=name) for name in names]
@@ -103,15 +102,12 @@ def open_dataset(
     return dataset if classes is None else _with_classes(dataset, classes, attributes)
 
 
-def _ingest_remedy(group: Path, inputs: Sequence[str], targets: str | Sequence[str] | Classes | None) -> str:
+def _cells_remedy(group: Path, inputs: Sequence[str], targets: str | Sequence[str] | Classes | None) -> str:
     """Say how rows are made of arrays with more, or other, dimensions."""
-    command = ["dorff", "ingest", str(group), "ROWS.zarr", "--inputs", ",".join(inputs)]
-    if isinstance(targets, Classes):
-        command += ["--classes", targets.name]
-    elif several(targets):
-        command += ["--targets", ",".join(several(targets))]
-    copy = "copy it to this machine, then " if is_remote(group) else ""
-    return f"{copy}make a row of each cell with `{shlex.join(command)}`, and name that store"
+    classes = isinstance(targets, Classes)
+    names = targets.name if isinstance(targets, Classes) else targets
+    command = describe_ingest(group, inputs, several(names), classes=classes)
+    return f"make a row of each cell: {command}"
 
 
 def _check_first_dims(group: Path, arrays: Mapping[str, nodes.StoredArray], remedy: str) -> None:

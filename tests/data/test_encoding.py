@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 import zarr
 from cases import unsourced
 
@@ -422,3 +423,57 @@ def test_records_that_are_no_columns_are_refused(tmp_path: Path, suffix: str) ->
     with pytest.raises(InputError, match=r"column 'r' .*fields"):
         ingest([path], tmp_path / "s.zarr", inputs=["r"])
     assert ingest([path], tmp_path / "s.zarr", inputs=["x"]) == 3
+
+
+def write_wide(path: Path) -> Path:
+    """Arrays of two columns: of numbers, text and times."""
+    arrays: dict[str, Any] = {
+        "n": np.arange(30.0),
+        "w": np.arange(60).reshape(30, 2) % 3,
+        "s": np.array([["a", "b"]] * 15 + [["c", "d"]] * 15),
+        "t": np.arange(60).reshape(30, 2).astype("M8[h]"),
+    }
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        dims = {1: ("row",), 2: ("row", "part")}
+        data = xr.Dataset({name: (dims[v.ndim], v) for name, v in arrays.items() if name in "nw"})
+        data.to_netcdf(path) if path.suffix == ".nc" else data.to_zarr(path, consolidated=False)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".nc", ".zarr"])
+@pytest.mark.parametrize("names", [["w"], ["w0", "w1"], ["w1"]])
+def test_columns_of_an_array_are_categories(tmp_path: Path, suffix: str, names: list[str]) -> None:
+    source, store = write_wide(tmp_path / f"a{suffix}"), tmp_path / "s.zarr"
+    ingest([source], store, inputs=["n", "w"], one_hot=names)
+    first = ("w0=0", "w0=1", "w0=2") if names != ["w1"] else ("w0",)
+    assert open_dataset(store, targets=None).input_columns == ("n", *first, "w1=0", "w1=1", "w1=2")
+    assert ingest([source], store, inputs=["n", "w"], append=True, again=True) == 60
+    ordered = {name: ["2", "1", "0"] for name in names}
+    ingest([source], tmp_path / "t.zarr", inputs=["n", "w"], ordered=ordered)
+    rows = open_dataset(tmp_path / "t.zarr", targets=None).read(0, 3)[0]
+    np.testing.assert_array_equal(rows[:, 2], [1, 2, 0])  # of 1, 0, 2
+    np.testing.assert_array_equal(rows[:, 1], [0, 2, 1] if names == ["w1"] else [2, 0, 1])
+
+
+def test_arrays_of_text_and_of_times_are_encoded_column_by_column(tmp_path: Path) -> None:
+    source = write_wide(tmp_path / "a.npz")
+    ingest([source], tmp_path / "s.zarr", inputs=["s", "t", "t0:day"])
+    dataset = open_dataset(tmp_path / "s.zarr", targets=None)
+    categories = ("s0=a", "s0=c", "s1=b", "s1=d")
+    assert dataset.input_columns == (*categories, "t0", "t1", "t0:day:sin", "t0:day:cos")
+    np.testing.assert_array_equal(dataset.read(1, 2)[0][0, :6], [1, 0, 1, 0, 7200, 10800])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"inputs": ["n", "t:day"]}, "t:day.*t0, t1"),
+        ({"inputs": ["n"], "one_hot": ["w"]}, "--one-hot w0: is none of the inputs"),
+        ({"inputs": ["n"], "groups": "w"}, "groups.*w0, w1"),
+    ],
+)
+def test_an_array_where_a_column_is_wanted_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ingest([write_wide(tmp_path / "a.npz")], tmp_path / "s.zarr", **options)

@@ -15,6 +15,7 @@ from command_line import call
 from numcodecs import Zlib
 
 from dorff.data import ingest, open_dataset
+from dorff.data.edges import open_graph
 from dorff.data.labels import Classes
 from dorff.errors import InputError
 
@@ -268,3 +269,56 @@ def test_a_chunk_that_is_longer_than_it_says_is_no_source(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"array u, chunk 0\.0 is damaged"):
         ingest([tmp_path / "g.zarr"], tmp_path / "s.zarr", inputs=["x", "y"], targets=["u"])
     assert not (tmp_path / "s.zarr").exists()
+
+
+@pytest.mark.parametrize("layout", [{"zarr_format": 2}, {"zarr_format": 3}, {"shards": (20, 2)}])
+@pytest.mark.parametrize(("targets", "weights"), [("y", None), (None, "w"), (Classes("label"), "w")])
+def test_the_remedy_for_chunks_that_were_left_out_can_be_followed(
+    tmp_path: Path, layout: dict[str, Any], targets: Any, weights: str | None
+) -> None:
+    shards = layout.get("shards")
+    group = zarr.open_group(tmp_path / "s.zarr", mode="w", zarr_format=layout.get("zarr_format", 3))
+    rows = np.arange(1.0, 61)
+    rows[20:40] = 0
+    arrays = {"x": np.column_stack([rows, rows]), "y": rows, "w": rows, "label": rows.astype("i4") % 3}
+    for name, values in arrays.items():
+        group.create_array(
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=(10, 2)[: values.ndim],
+            shards=None if shards is None else shards[: values.ndim],
+            fill_value=0,
+            config={"write_empty_chunks": False},
+        )
+        group[name][...] = values
+    with pytest.raises(InputError, match=r"missing.*write empty chunks") as caught:
+        dataset = open_dataset(tmp_path / "s.zarr", targets=targets, weights=weights)
+        dataset.block(0, 60)
+    match = re.search("`(dorff ingest [^`]*)`.*its arrays: ([^)]*)", str(caught.value))
+    assert match is not None, caught.value
+    _, *words = shlex.split(match[1].replace("ROWS.zarr", str(tmp_path / "rows.zarr")))
+    assert call(*words).exit_code == 0
+    _, *target = match[2].split(", ")
+    names = Classes("classes") if target == ["classes"] else target or None
+    copied = open_dataset(tmp_path / "rows.zarr", targets=names, weights="weights" if weights else None).block(0, 60)
+    np.testing.assert_array_equal(copied.X, arrays["x"])
+    if weights:
+        np.testing.assert_array_equal(copied.weights, rows)
+
+
+def test_chunks_of_data_sets_and_graphs_are_not_copied_by_ingest(tmp_path: Path) -> None:
+    """It does not read them, and a data set leaves no chunk out."""
+    np.save(tmp_path / "a.npy", np.arange(60.0).reshape(30, 2))
+    store = tmp_path / "s.zarr"
+    ingest([tmp_path / "a.npy"], store, inputs=["c0"], targets=["c1"], shard_rows=10)
+    next((store / "x" / "c" / "1").iterdir()).unlink()
+    with pytest.raises(InputError, match=r"is missing.*restore them from a copy") as caught:
+        open_dataset(store).read(0, 30)
+    assert "dorff ingest" not in str(caught.value) and "other writers" not in str(caught.value)
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
+    for name in "ij":
+        group.create_array(name, shape=(30,), dtype="i8", chunks=(10,), fill_value=0)
+    with pytest.raises(InputError, match=r"missing.*write empty chunks") as caught:
+        open_graph(tmp_path / "g.zarr").read(0, 30)
+    assert "dorff ingest" not in str(caught.value)
