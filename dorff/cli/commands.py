@@ -214,7 +214,10 @@ def report(
 ) -> None:
     """Write a page with the model's figures and plots."""
     from dorff.report import write_report
+    from dorff.storage.files import check_ending
 
+    if out is not None:
+        check_ending(out, "a report", (".html", ".htm"))
     page = write_report(model, out)
     show({"report": str(page)}, str(page), as_json=as_json)
 

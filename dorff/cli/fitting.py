@@ -14,6 +14,7 @@ from dorff.cli.file_options import FileOptions, with_file_options
 from dorff.cli.guard import option, say, warn
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
+from dorff.storage.files import check_ending
 
 if TYPE_CHECKING:
     from dorff.plan import Plan
@@ -77,6 +78,7 @@ def ingest(
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
+    check_ending(options.place(out), "a data set", (".zarr",))
     labels = options.one("--classes", classes, "labels")
     with meter("ingest") as progress:
         rows = run(

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from dorff.data.array_files import FloatArray
+from dorff.data.calendars import year_spans
 from dorff.data.csv_numbers import is_number
 from dorff.data.labels import FILE, Run, label_of, text_of
 from dorff.data.layout import Attributes
@@ -104,18 +105,14 @@ class Encoding:
         if self.kind == "time":
             return units.conversion_to(self.units(where), where).convert(times, where)[:, None]
         cycle = self.words[0]
-        if cycle != "day" and not units.is_gregorian and not (cycle == "year" and units.year_seconds):
+        if cycle == "week" and not units.is_gregorian:
             problem = f"a {cycle} has no fixed length in the calendar {units.calendar}"
             raise InputError(f"{where}: {problem}; leave {self.name} out.")
-        clock = ISO_SECONDS if units.is_gregorian else units.seconds
-        times = units.conversion_to(clock, where).convert(times, where)
-        begin, length = np.zeros(len(times)) - MONDAY, CYCLES[cycle]
-        span: Any = length
-        if not length and units.year_seconds:
-            begin, span = np.zeros(len(times)), units.year_seconds
-        elif not length:
-            year = np.nan_to_num(times).astype("datetime64[s]").astype("datetime64[Y]")
-            begin, end = (one.astype("datetime64[s]").astype(np.float64) for one in (year, year + 1))
+        times = units.conversion_to(units.seconds, where).convert(times, where)
+        begin: Any = -MONDAY
+        span: Any = CYCLES[cycle]
+        if cycle == "year":
+            begin, end = year_spans(times, units.calendar, where)
             span = end - begin
         angle = 2 * np.pi * np.mod(times - begin, span) / span
         return np.column_stack([np.sin(angle), np.cos(angle)])

@@ -170,6 +170,8 @@ def ingest(
         stated = dict(units or {})
         if unknown := [name for name in stated if not any(name in reader.columns for reader in opened)]:
             raise InputError(f"--units {unknown[0]}: no source has such a column; name one of those that they have.")
+        for reader in opened:
+            reader.keep_digits([name for name in dict.fromkeys(asked) if name not in stated])
         filtered = []
         if condition is not None:
             kept = with_encoded_times(column_attributes or {}, encoding or {}, store)

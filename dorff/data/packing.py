@@ -232,6 +232,11 @@ class Packing:
         """Whether stored values are the numbers themselves."""
         return self == Packing()
 
+    def keeps_integers(self, stored: np.dtype[Any]) -> bool:
+        """Whether decoded values are the stored integers, of 64 bits, or none."""
+        is_whole = (self.scale, self.offset, self.unsigned, self.signed) == (1.0, 0.0, False, False)
+        return is_whole and stored.kind in "iu" and stored.itemsize == 8
+
     def dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:
         """The type of decoded values: fills and bounds alone keep a float's type, all else gives float64."""
         if self.plain or (stored.kind == "f" and self.scale == 1 and self.offset == 0):

@@ -119,6 +119,13 @@ class Reader(ABC):
         """
         return ()
 
+    def keep_digits(self, columns: Collection[str]) -> None:
+        """Count those times from a later origin that a float64 cannot hold as they are.
+
+        Sources without units of their own have none such.
+        """
+        return
+
     def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[SourceBlock]:
         """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory.
         InputError where there are not as many as the file says."""
@@ -440,6 +447,12 @@ class SideBySide(Reader):
 
     def _has(self, reader: Reader, column: str) -> bool:
         return column in self._place and self._place[column][0] is reader
+
+    def keep_digits(self, columns: Collection[str]) -> None:
+        for column in columns:
+            if column in self._place:
+                reader, name = self._place[column]
+                reader.keep_digits([name])
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""

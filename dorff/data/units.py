@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dorff.data.calendars import date_text
 from dorff.errors import InputError
 from dorff.errors.shown import UNPRINTABLE
 
@@ -31,7 +32,6 @@ NO_UNITS: Final = "none"  # stated in place of units that are not to count
 _CALENDARS: Final = {"": "standard", "gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
 _KNOWN_CALENDARS: Final = ("standard", "proleptic_gregorian", "julian", "noleap", "all_leap", "360_day")
 _GREGORIAN: Final = ("standard", "proleptic_gregorian")  # the same dates since October 15, 1582
-_YEAR_DAYS: Final = {"noleap": 365, "all_leap": 366, "360_day": 360}  # where each year has as many
 _SECOND: Final = 10**9  # in nanoseconds
 _DAY: Final = 86_400 * _SECOND
 _GREGORIAN_START: Final = -141_427 * _DAY  # October 15, 1582, from 1970
@@ -136,6 +136,14 @@ class Conversion:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimeShift:
+    """What is subtracted from times, a whole `count`, so that they have `units` of a later origin."""
+
+    count: int
+    units: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimeUnits:
     """Units of time since an origin, by a calendar: `unit_ns` long, the origin `origin_ns` after 1970-01-01 there."""
 
@@ -165,16 +173,23 @@ class TimeUnits:
         date_ns = _origin(date, self.calendar)
         return None if date_ns is None else (date_ns - self.origin_ns) / self.unit_ns
 
+    def shift_to_day(self, time: int, units: str) -> TimeShift | None:
+        """Return how times are counted from the start of the day of `time`; None where that is no whole count.
+
+        `units` is the text that these units are of.
+        """
+        day_ns = (time * self.unit_ns + self.origin_ns) // _DAY * _DAY
+        count, rest = divmod(day_ns - self.origin_ns, self.unit_ns)
+        day = date_text(day_ns // _SECOND, self.calendar)
+        match = _SINCE.fullmatch(units.strip())
+        if rest or day is None or match is None:
+            return None
+        return TimeShift(count=count, units=f"{match['unit']} since {day}")
+
     @property
     def seconds(self) -> "TimeUnits":
         """Seconds since 1970 by the same calendar."""
         return TimeUnits(unit_ns=_SECOND, origin_ns=0, calendar=self.calendar)
-
-    @property
-    def year_seconds(self) -> float | None:
-        """The length of every year; None where years differ."""
-        days = _YEAR_DAYS.get(self.calendar)
-        return None if days is None else days * 86_400.0
 
     @property
     def is_gregorian(self) -> bool:

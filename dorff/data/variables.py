@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dorff.data.grids import Grid, Link, Placement, Rows, Variable, plan_rows, plan_table
 from dorff.data.packing import Array, Packing
 from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
-from dorff.data.units import text_attributes
+from dorff.data.units import TimeShift, text_attributes, time_units
 from dorff.errors import InputError
 
 Bounds = tuple[slice, ...]  # start and stop for each dimension
@@ -23,6 +23,8 @@ Places = npt.NDArray[np.int64]
 KEPT_BYTES: Final = 16 * 2**20  # of a variable; more where one chunk has more
 SMALL_BYTES: Final = 2**20  # a variable of so few is read once
 TEXT_BYTES: Final = 64  # of a text of any length, about
+FIRST_TIMES: Final = 1024  # that are looked at to find a day near all of them
+MOST_EXACT: Final = 2**53  # of whole numbers, in float64
 STEP: Final = 65536  # neighbours along an instance dimension that are loaded together
 
 
@@ -38,6 +40,7 @@ class GriddedReader(ArraysReader):
     ) -> None:
         self.path, self.format_name, self.variables = path, format_name, variables
         self._packing = self._packings(asked)
+        self._shifts: dict[str, TimeShift] = {}
         self.rows_plan = plan_rows(path, variables, asked)
         plans = dict.fromkeys(self.rows_plan.placements, self.rows_plan) if self.rows_plan is not None else {}
         self._plans = plans or {name: plan_table(variables, name) for name, v in variables.items() if v.shape}
@@ -89,7 +92,9 @@ class GriddedReader(ArraysReader):
         if column not in self._place:
             return {}
         name, _ = self._place[column]
-        return text_attributes(self.variables[name].attributes) | super().attributes(column)
+        shift = self._shifts.get(name)
+        shifted = {} if shift is None else {"units": shift.units}
+        return text_attributes(self.variables[name].attributes) | super().attributes(column) | shifted
 
     def further_dimensions(self, column: str, columns: Collection[str]) -> tuple[str, ...]:
         plan = self.rows_plan
@@ -107,7 +112,40 @@ class GriddedReader(ArraysReader):
 
     def decode(self, name: str, stored: Array) -> Array:
         """Unpack stored numbers of a variable."""
-        return self._packing[name].decode(stored)
+        values = self._packing[name].decode(stored)
+        shift = self._shifts.get(name)
+        if shift is None:
+            return values
+        differences = (stored.astype(np.int64) - shift.count).astype(np.float64)
+        return np.where(np.isnan(values.astype(np.float64)), np.nan, differences)
+
+    def keep_digits(self, columns: Collection[str]) -> None:
+        """Count from the first day those times that are integers too large for a float64.
+
+        The origin is subtracted in integers; `attributes` have the units since that day.
+        """
+        for column in columns:
+            name = self._place.get(column, ("", 0))[0]
+            if name and name not in self._shifts and (shift := self._find_shift(name)) is not None:
+                self._shifts[name] = shift
+
+    def _find_shift(self, name: str) -> TimeShift | None:
+        """Return what to subtract from times; None of anything else, and where a float64 holds them."""
+        variable, packing = self.variables[name], self._packing.get(name)
+        attributes = text_attributes(variable.attributes)
+        if packing is None or not packing.keeps_integers(variable.stored) or "units" not in attributes:
+            return None
+        units = time_units(attributes["units"], attributes.get("calendar", ""), f"{self.path}: column {name!r}")
+        if units is None or not all(variable.shape):
+            return None
+        most = (FIRST_TIMES, *[1] * (len(variable.shape) - 1))
+        bounds = tuple(slice(0, min(pair)) for pair in zip(variable.shape, most, strict=True))
+        with reading(self.path, self.format_name):
+            first = self.load(name, bounds).reshape(-1)
+        known = first[~np.isnan(packing.decode(first).astype(np.float64))]
+        if not len(known) or abs(int(known[0])) <= MOST_EXACT:
+            return None
+        return units.shift_to_day(int(known[0]), attributes["units"])
 
     def _info(self, name: str, plan: Rows) -> ArrayInfo:
         variable, placement = self.variables[name], plan.placements[name]

@@ -84,6 +84,8 @@ class ZarrReader(GriddedReader):
         whole = Digest()
         for name, digest in self._digests.items():
             whole.update(f"{name} {digest}\n".encode())
+        for name, shift in self._shifts.items():
+            whole.update(f"{name} is counted from {shift.count}\n".encode())
         return str(whole)
 
 

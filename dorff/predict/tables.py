@@ -11,28 +11,29 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data import Dataset, ingest, open_dataset
-from dorff.data.encoding import Encoding, from_attributes
+from dorff.data.encoding import Encoding, from_attributes, to_attributes
 from dorff.data.ingest import NONE
 from dorff.data.labels import CLASSES
 from dorff.data.layout import reported, staging
 from dorff.data.nodes import group_attributes, kept_of, node
-from dorff.data.readers import Reader, ending, is_zarr, open_source
+from dorff.data.readers import Reader, is_zarr, open_source
 from dorff.data.units import ISO_SECONDS, Conversion
 from dorff.data.variables import GriddedReader
 from dorff.errors import InputError
 from dorff.model import Model
 from dorff.predict.columns import OutputColumn, duplicates, fitted_targets, model_inputs, output_columns
 from dorff.predict.netcdf import write_netcdf
+from dorff.predict.own_units import OwnUnits, find_own_units
 from dorff.predict.renaming import Renaming
 from dorff.predict.shared import ModelInputs, Notice, labels_of
 from dorff.predict.writing import Uncertainty, check_free
-from dorff.spec.registry import READERS
-from dorff.storage.files import sync_directory
+from dorff.storage.files import check_ending, sync_directory
 from dorff.storage.location import is_remote
 from dorff.store import load_model
 
 TABLES: Final = (".csv", ".nc")
 ROWS: Final = 65536  # written at a time
+CLOCKS: Final = "clocks"  # an array of times of which the model knows the cycles alone
 KEYS: Final = ("weights", "labelled")  # columns beside inputs and targets that a score uses
 
 
@@ -167,24 +168,51 @@ def _inputs_in_table(model: Model, renaming: Renaming, where: Path) -> list[str]
     return [renaming.to_table(name) for name in names]
 
 
+def _own_units(model: Model, source: Path, options: TableOptions) -> OwnUnits:
+    """Return the units of a table's columns, and the model's of those without any."""
+    data, renaming = model.info.get("data", {}), options.renaming
+    encoding = renaming.encoding_to_table(data.get("encoding", {}), source)
+    return find_own_units(
+        options.open(source, _inputs_in_table(model, renaming, source)),
+        from_attributes(encoding, source),
+        {renaming.to_table(name): each for name, each in data.get("column_attributes", {}).items()},
+        options.units,
+    )
+
+
 def _ingest_like(
-    model: Model, sources: Sequence[Path], store: Path, options: TableOptions, *, known: Sequence[str], **columns: Any
+    model: Model,
+    sources: Sequence[Path],
+    store: Path,
+    options: TableOptions,
+    *,
+    known: Sequence[str],
+    own_units: bool = False,
+    **columns: Any,
 ) -> None:
-    """Ingest tables as those of the model were; `known` are the columns that the model has names for, and further
-    `columns` arguments of `ingest`."""
+    """Ingest tables as those of the model were, in its units or in those of the first table.
+
+    `known` are the columns that the model has names for, and further `columns` arguments of `ingest`.
+    """
     data, renaming = model.info.get("data", {}), options.renaming
     names, kept = _inputs_in_table(model, renaming, sources[0]), data.get("column_attributes")
     for source in sources if renaming else ():
         renaming.check(_all_columns(source, names, options), known, source)
     reading = options.reading()
     reading["missing"] = [*data.get("missing", ()), *options.missing]
+    encoding = renaming.encoding_to_table(data.get("encoding", {}), sources[0])
+    attributes = None if kept is None else {renaming.to_table(name): each for name, each in kept.items()}
+    if own_units:
+        own = _own_units(model, sources[0], options)
+        encoding, attributes = to_attributes(own.encodings), own.column_attributes
+        columns |= {"also": {CLOCKS: own.clocks}} if own.clocks else {}
     ingest(
         list(sources),
         store,
         inputs=names,
         groups=NONE,
-        encoding=renaming.encoding_to_table(data.get("encoding", {}), sources[0]),
-        column_attributes=None if kept is None else {renaming.to_table(name): each for name, each in kept.items()},
+        encoding=encoding,
+        column_attributes=attributes,
         notice=options.notice,
         again=len(sources) > 1,
         **reading,
@@ -256,14 +284,13 @@ class Tables:
         as the model's were, and numbers stand for none as there. InputError where `wanted` is there, the model says no
         columns, `arrays` are named of a file, `options` of files given of a data set, or a column of the rows has the
         name of one of the predictions."""
-        if wanted.suffix in TABLES and is_remote(wanted):
+        if wanted.suffix.lower() in TABLES and is_remote(wanted):
             raise InputError(f"{wanted}: files are read and written on this machine; give data sets, or paths here")
         fitted = load_model(model, posterior=False)
         table = is_table(given, fitted, [*(arrays or ()), *(views or ())])
         check_options(given, options, table=table, named=bool(arrays or views))
-        if (name := ending(str(wanted))) in READERS.names and wanted.suffix not in TABLES:
-            raise InputError(f"{wanted}: predictions become a data set, {' or '.join(TABLES)}, no {name}; rename it")
-        if not table and wanted.suffix not in TABLES:
+        check_ending(wanted, "predictions", (".zarr", *TABLES))
+        if not table and wanted.suffix.lower() not in TABLES:
             yield cls(given=given, wanted=wanted, store=given, out=wanted, options=options)
             return
         check_free(wanted)
@@ -273,18 +300,19 @@ class Tables:
                 store = folder / "in.zarr"
                 names = _inputs_in_table(fitted, options.renaming, given)
                 _check_free_names(fitted, asked, given, _all_columns(given, names, options))
-                _ingest_like(fitted, [given], store, options, known=model_inputs(fitted))
+                _ingest_like(fitted, [given], store, options, known=model_inputs(fitted), own_units=True)
             else:
                 dataset = open_dataset(store, inputs=ModelInputs.of(fitted, arrays, views).arrays, targets=None)
                 _check_free_names(fitted, asked, given, dataset.input_columns)
-            yield cls(
-                given=given,
-                wanted=wanted,
-                store=store,
-                out=folder / "out.zarr",
-                options=options,
-                inputs=("x",) if table else None,
-            )
+            with _named_as(given, store):
+                yield cls(
+                    given=given,
+                    wanted=wanted,
+                    store=store,
+                    out=folder / "out.zarr",
+                    options=options,
+                    inputs=("x",) if table else None,
+                )
 
     def finish(self, model: Path, inputs: Sequence[str] | None, views: Sequence[str] | None) -> None:
         """Move the predictions to their place, as a table where one is wanted."""
@@ -292,13 +320,17 @@ class Tables:
             return
         with reported(self.wanted):
             made = self.out
-            if self.wanted.suffix in TABLES:
+            if self.wanted.suffix.lower() in TABLES:
                 fitted, made = load_model(model, posterior=False), self.out.with_name(self.wanted.name)
                 arrays = ModelInputs.of(fitted, inputs, views).arrays
+                own = _own_units(fitted, self.given, self.options) if self.inputs else None
+                arrays += (CLOCKS,) if own is not None and own.clocks else ()
                 dataset = open_dataset(self.store, inputs=arrays, targets=None)
-                values = Values.of(fitted, dataset, self.out)
-                if self.wanted.suffix == ".csv":
+                values = Values.of(fitted, dataset, self.out, frozenset() if own is None else own.numbers)
+                if self.wanted.suffix.lower() == ".csv":
                     _write_csv(made, values)
+                    if self.options.notice is not None and (sentence := values.describe_numbers()):
+                        self.options.notice(sentence)
                 else:
                     write_netcdf(made, values, self._source(values), model)
             check_free(self.wanted)
@@ -310,22 +342,32 @@ class Tables:
         return self.options.open(self.given, values.named) if self.inputs and not self.options.where else None
 
 
+@contextmanager
+def _named_as(given: Path, store: Path) -> Iterator[None]:
+    """Say of a file what is said of the data set that stands for it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error).replace(str(store), str(given))) from error
+
+
 Columns = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
     """What a table holds: inputs as they were before ingest made numbers of them, and predictions, by name. `labels`
-    are those of a classifier."""
+    are those of a classifier, `numbers` the times that stay numbers where others are dates."""
 
     dataset: Dataset
     encodings: dict[str, Encoding]
     predictions: Dataset
     outputs: tuple[OutputColumn, ...]
     labels: tuple[str, ...]
+    numbers: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, model: Model, dataset: Dataset, out: Path) -> "Values":
+    def of(cls, model: Model, dataset: Dataset, out: Path, numbers: frozenset[str] = frozenset()) -> "Values":
         """Return the values of the predictions in the data set `out`."""
         attributes = group_attributes(out)
         noise = kept_of(attributes, "uncertainty", dict[str, Any]()).get("std", {}).get("noise", False)
@@ -337,6 +379,7 @@ class Values:
             predictions=open_dataset(out, inputs=arrays, targets=None),
             outputs=tuple(outputs),
             labels=tuple(map(str, labels_of(model) or ())),
+            numbers=numbers,
         )
 
     @property
@@ -345,19 +388,34 @@ class Values:
         return tuple(_columns(self.encodings, self.dataset.input_columns, Path(self.dataset.path)))
 
     @property
-    def units(self) -> dict[str, str]:
-        """Of the inputs that are times."""
-        return {name: one.words[0] for name, one in self.encodings.items() if one.kind == "time"}
-
-    @property
-    def clocks(self) -> dict[str, Conversion | None]:
-        """How the inputs that are times become seconds since 1970; None for a calendar that timestamps do not have."""
-        clocks: dict[str, Conversion | None] = {}
+    def dates(self) -> dict[str, Conversion]:
+        """How times become seconds since 1970, of the inputs that can be written as dates of ISO 8601."""
+        found: dict[str, Conversion] = {}
         for name, encoding in self.encodings.items():
-            if encoding.kind == "time":
-                units = encoding.units(self.dataset.path)
-                clocks[name] = units.conversion_to(ISO_SECONDS, name) if units.is_gregorian else None
-        return clocks
+            if encoding.kind != "time" or name in self.numbers:
+                continue
+            units = encoding.units(self.dataset.path)
+            if units.is_gregorian:
+                found[name] = units.conversion_to(ISO_SECONDS, name)
+        return {name: seconds for name, seconds in found.items() if self._smallest(name) >= seconds.earliest}
+
+    def _smallest(self, name: str) -> float:
+        """Return the smallest value of an input."""
+        place = self.dataset.input_columns.index(name)
+        blocks = (self.dataset.read(start, stop)[0][:, place] for start, stop in self.dataset.cuts(ROWS))
+        return min(float(np.min(block, initial=np.inf, where=np.isfinite(block))) for block in blocks)
+
+    def describe_numbers(self) -> str:
+        """Return a sentence on times that CSV has as numbers though other times are dates there; "" without any."""
+        written = self.numbers | self.dates.keys()
+        shown = [
+            f"{name} ({encoding.words[0]}, {encoding.units(name).calendar})"
+            for name, encoding in self.encodings.items()
+            if encoding.kind == "time" and name not in written
+        ]
+        if not shown:
+            return ""
+        return f"times are written as numbers, as their calendar has other dates than ISO 8601: {', '.join(shown)}"
 
     def attributes(self, name: str) -> dict[str, str]:
         """The CF attributes of an input or a prediction."""
@@ -404,15 +462,12 @@ def _write_csv(path: Path, values: Values) -> None:
     import pyarrow.csv as pacsv
 
     def arrow(name: str, column: npt.NDArray[Any]) -> Any:
-        if name not in values.units:
+        if name not in dates:
             return pa.array(column, from_pandas=True)
-        conversion = clocks[name]
-        if conversion is None:
-            return pa.array(column, from_pandas=True)
-        times = np.round(conversion.convert(column, f"column {name!r}") * 1e6)
+        times = np.round(dates[name].convert(column, f"column {name!r}") * 1e6)
         return pa.array(times, pa.float64(), from_pandas=True).cast(pa.int64()).cast(pa.timestamp("us"))
 
-    clocks = values.clocks
+    dates = values.dates
     dataset, writer = values.dataset, None
     for start, stop in dataset.cuts(ROWS):
         inputs, outputs = values.read(start, stop)

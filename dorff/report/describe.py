@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dorff import frequencies, kernels
-from dorff.data.units import ISO_SECONDS, NO_UNITS, Conversion, time_units
+from dorff.data.units import NO_UNITS, TimeUnits, time_units
 from dorff.errors import InputError
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
@@ -71,13 +71,13 @@ _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸
 @dataclass(frozen=True)
 class ColumnLabel:
     """A column's name without its unit, and the unit that its attributes say, or that its name ends in where it is
-    known. Of times `seconds` makes seconds since 1970 of the numbers, None of a calendar without timestamps."""
+    known. `time` has the units of times."""
 
     name: str
     unit: str | None = None
     measures: str | None = None
     factor: float = 1.0
-    seconds: Conversion | None = None
+    time: TimeUnits | None = None
 
     @property
     def label(self) -> str:
@@ -85,7 +85,7 @@ class ColumnLabel:
 
     def shown(self, value: float) -> str:
         """Return a value as a reader wants it: a time as a date."""
-        return f"{value:.5g}" if self.seconds is None else date_text(value, self.seconds)
+        return f"{value:.5g}" if self.time is None else date_text(value, self.time)
 
 
 class Rate(NamedTuple):
@@ -124,8 +124,8 @@ def _column_of_units(column: str, units: str, calendar: str) -> ColumnLabel:
         name = column.removesuffix(f"_{suffix}") or column
         return ColumnLabel(name, unit, measures, factor)
     with suppress(InputError):  # which are then shown as they are
-        if (times := time_units(units, calendar, column)) is not None and times.is_gregorian:
-            return ColumnLabel(column, seconds=times.conversion_to(ISO_SECONDS, column))
+        if (time := time_units(units, calendar, column)) is not None:
+            return ColumnLabel(column, time=time)
     return ColumnLabel(column, None if units in ("1", NO_UNITS) else units)
 
 

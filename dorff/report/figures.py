@@ -75,10 +75,10 @@ def label_axes(axes: Axes, x: ColumnLabel, y: ColumnLabel | str, *, title: str |
     """Names and units on both axes, and a quiet frame."""
     axes.set_xlabel(drawable(x.label), color=INK)
     axes.set_ylabel(drawable(y if isinstance(y, str) else y.label), color=INK)
-    if x.seconds is not None:
-        show_dates(axes.xaxis, x.seconds)
-    if isinstance(y, ColumnLabel) and y.seconds is not None:
-        show_dates(axes.yaxis, y.seconds)
+    if x.time is not None:
+        show_dates(axes.xaxis, x.time)
+    if isinstance(y, ColumnLabel) and y.time is not None:
+        show_dates(axes.yaxis, y.time)
     if title is not None:
         axes.set_title(drawable(title), color=INK, fontsize=11)
     axes.tick_params(colors=INK, labelsize=9)

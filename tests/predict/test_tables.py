@@ -223,5 +223,5 @@ def test_numbers_that_stand_for_none_are_remembered(tmp_path: Path) -> None:
 def test_files_that_are_not_written_are_refused(name: str, place: Path, tmp_path: Path) -> None:
     for rows in (place / "new.csv", place / "a.zarr"):
         done = call("predict", place / "a", rows, tmp_path / name)
-        assert done.exit_code == 3 and "predictions become a data set, .csv or .nc, no ." in done.stderr
+        assert done.exit_code == 3 and "predictions can be .zarr, .csv or .nc, not ." in done.stderr
     assert not any(tmp_path.iterdir())

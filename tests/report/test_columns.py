@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import cftime
 import numpy as np
 import pandas as pd
 import pytest
@@ -89,7 +90,47 @@ def test_attributes_count_more_than_names_and_rates_know_them() -> None:
     places = [read_column("lon", {"units": "degrees_east"}), read_column("lat", {"units": "degrees_north"})]
     assert common_unit(places) == "°"
     odd = read_column("t", {"units": "days since 2000-02-30", "calendar": "360_day"})
-    assert odd.seconds is None and "360" not in odd.name and "days since" in odd.label
+    assert odd.shown(0) == "2000-02-30" and odd.label == "t"
+
+
+CALENDARS = {
+    "": ("0001-01-01", "1582-10-04"),
+    "standard": ("0001-01-01", "1582-10-04"),
+    "proleptic_gregorian": ("0001-01-01", "1582-10-14"),
+    "julian": ("0001-01-01", "1582-10-04"),
+    "noleap": ("0001-01-01", "1582-10-04"),
+    "360_day": ("0001-01-01", "1582-10-04"),
+}
+
+
+@pytest.mark.parametrize("calendar", CALENDARS)
+def test_times_of_any_calendar_and_before_1582_are_dates(calendar: str) -> None:
+    """As xarray and cftime have them."""
+    time = read_column("time", {"units": "days since 0001-01-01", "calendar": calendar})
+    day = cftime.date2num(
+        cftime.datetime(*map(int, CALENDARS[calendar][1].split("-")), calendar=calendar or "standard"),
+        "days since 0001-01-01",
+        calendar=calendar or "standard",
+    )
+    assert (time.shown(0.0), time.shown(float(day))) == CALENDARS[calendar]
+    assert time.shown(float("nan")) == "nan" and time.shown(1e12) == "1e+12"
+
+
+@pytest.mark.parametrize("calendar", CALENDARS)
+@pytest.mark.parametrize("span", [20.0, 400.0, 36_500.0, 900_000.0])
+def test_axes_of_early_times_have_dates(calendar: str, span: float) -> None:
+    """At the same places as numbers of days; whatever the span."""
+    time = read_column("time", {"units": "days since 0001-01-01", "calendar": calendar})
+    axes = new_figure(5, 3).add_subplot()
+    axes.plot([100.0, 100.0 + span], [0, 1])
+    label_axes(axes, time, "t")
+    axes.figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    shown = {place: label.get_text() for place, label in ticks if low <= place <= high}
+    assert 2 <= len(shown) <= 8
+    if calendar != "proleptic_gregorian":
+        assert list(shown.values()) == [time.shown(place) for place in shown]
 
 
 def test_groups_keep_their_names_as_long_as_they_are_few(model: Path, tmp_path: Path) -> None:
