@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dorff.data.dataset import Dataset
 from dorff.data.known_rows import Comparison, KeyColumns, KnownRows
-from dorff.data.labels import GROUPS
+from dorff.data.labels import FILE, GROUPS
 from dorff.data.pending_store import PendingStore
 from dorff.data.row_runs import (
     MAX_RUNS,
@@ -166,10 +166,14 @@ class Delivery(AbstractContextManager["Delivery"]):
         """Return the store with what is known of its sources, and remarks on them.
 
         Raises InputError for a source that seems to be there already unless `again` or
-        `replace_known`, and for rows to be replaced that nothing identifies.
+        `replace_known`, and for rows to be replaced that nothing identifies. Rows are
+        not compared if the store lacks times of which the inputs have only the places
+        in a cycle.
         """
         if self._known is None:
             return pending, []
+        if self._columns.absent:
+            return pending, self._remark_on_absent_times(replace_known)
         if replace_known:
             self._replaced = RowSet(self._folder, self._intakes[-1].stop)
         comparisons = self._compare()
@@ -210,6 +214,17 @@ class Delivery(AbstractContextManager["Delivery"]):
             key_identifies=bool(self._pending.key),
             met=self._replaced,
         )
+
+    def _remark_on_absent_times(self, replace_known: bool) -> list[str]:
+        """Say why rows are not compared; raises InputError if some are to be replaced."""
+        time = self._columns.absent[0]
+        found = f"inputs have the place of {time} in a cycle, but no column has {time}"
+        remedy = f"ingest all rows anew with --also time={time}, or name a --key"
+        if replace_known:
+            problem = f"--replace: {found} itself, so that nothing identifies a row"
+            raise InputError(f"{problem}; {remedy}.")
+        effect = "so that rows which are delivered again are not found"
+        return [f"{found} itself, {effect}; {remedy}", *self._remark_on_spreads()]
 
     def _drop_replaced(self, before: Runs) -> Runs:
         """Return the dropped rows, with those that were replaced.
@@ -293,18 +308,29 @@ class Delivery(AbstractContextManager["Delivery"]):
 def find_key_columns(pending: PendingStore) -> KeyColumns:
     """Return the columns that identify a row, and all columns.
 
-    A row is identified by the columns that a user declared, else by the inputs and the
-    group. Raises InputError if a declared column is not ingested.
+    A row is identified by the columns that a user declared, else by the inputs, the
+    times whose places in a cycle they are, and the group. Raises InputError if a
+    declared column is not ingested.
     """
     row: list[tuple[str, int]] = []
     places: dict[str, tuple[str, int]] = {}
     for array, names in pending.columns.items():
+        if array == GROUPS and tuple(names) == (FILE,):
+            continue  # the same rows may come in another file
         columns = [(array, place) for place in range(len(names))]
         row += columns
         places |= zip(names, columns, strict=True)
     if not pending.key:
-        key = tuple((array, place) for array, place in row if array in ("x", GROUPS))
-        return KeyColumns(key=key, row=tuple(row))
+        encodings = pending.encodings.values()
+        times = [encoding.column for encoding in encodings if encoding.kind == "cycle"]
+        key = [column for column in row if column[0] in ("x", GROUPS)]
+        key += [places[time] for time in times if time in places]
+        absent = [time for time in times if time not in places]
+        return KeyColumns(
+            key=tuple(dict.fromkeys(key)),
+            row=tuple(row),
+            absent=tuple(dict.fromkeys(absent)),
+        )
     named: list[str] = []
     for name in pending.key:
         encoding = pending.encodings.get(name)

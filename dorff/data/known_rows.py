@@ -82,10 +82,15 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyColumns:
-    """The columns, as (array, place) pairs, that identify a row, and all columns."""
+    """The columns, as (array, place) pairs, that identify a row, and all columns.
+
+    `absent` are times that the columns lack: inputs have only their places in a cycle,
+    when:day say, so that rows of different days may be equal.
+    """
 
     key: tuple[tuple[str, int], ...]
     row: tuple[tuple[str, int], ...]
+    absent: tuple[str, ...] = ()
 
     def digests(self, rows: Mapping[str, npt.NDArray[Any]]) -> tuple[Digests, Digests]:
         """Return digests of the keys and of the whole rows; arrays are (n, columns)."""

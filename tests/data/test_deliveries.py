@@ -252,6 +252,82 @@ class TestKeys:
         assert open_dataset(store).dropped == ((0, 24),)
 
 
+class TestTimesOfTheDay:
+    """Inputs that have only the places of times in a cycle are the same every day."""
+
+    def day(self, folder: Path, number: int, *, seed: int = 0, name: str = "") -> Path:
+        """Half an hour a row, and rain, which is mostly none."""
+        rain = np.random.default_rng(number + 100 * seed).gamma(1, size=48) * (np.arange(48) > 40)
+        path = folder / f"{name or number}.csv"
+        lines = [f"2026-01-{number:02}T{i // 2:02}:{30 * (i % 2):02},{number},{u:.4f}" for i, u in enumerate(rain)]
+        path.write_text("\n".join(["when,id,u", *lines]) + "\n")
+        return path
+
+    def add(self, path: Path, **options: Any) -> tuple[int, list[str]]:
+        notices: list[str] = []
+        store = path.with_name("s.zarr")
+        names = {"targets": ["u"], "append": store.exists(), "notice": notices.append}
+        return ingest([path], store, **{"inputs": ["when:day"], **names, **options}), notices
+
+    @pytest.mark.parametrize("inputs", [["when:day"], ["when:day", "when:week"], ["=0", "when:year"]])
+    def test_a_second_day_is_no_redelivery(self, inputs: list[str], tmp_path: Path) -> None:
+        self.add(self.day(tmp_path, 1), inputs=inputs)
+        for number in (2, 3):
+            n, notices = self.add(self.day(tmp_path, number), inputs=inputs)
+            assert n == 48 * number and "--also time=when" in notices[0]
+            assert not any("are there already" in notice for notice in notices)
+        dataset = open_dataset(tmp_path / "s.zarr")
+        assert not dataset.dropped and "duplicates" not in recorded(tmp_path / "s.zarr")[-1]
+
+    def test_it_replaces_nothing(self, tmp_path: Path) -> None:
+        self.add(self.day(tmp_path, 1))
+        with pytest.raises(InputError, match=r"--replace: .*--also time=when"):
+            self.add(self.day(tmp_path, 2), replace_known=True)
+        assert open_dataset(tmp_path / "s.zarr").n == 48
+
+    def test_the_very_file_is_refused_all_the_same(self, tmp_path: Path) -> None:
+        path = self.day(tmp_path, 1)
+        self.add(path)
+        with pytest.raises(InputError, match="rows would be there twice"):
+            self.add(path)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"inputs": ["when:day", "when"]},
+            {"also": {"time": ["when"]}},
+            {"also": {"ids": ["id"], "time": "when"}, "key": ["when"]},
+        ],
+        ids=["input", "also", "key"],
+    )
+    def test_days_are_told_apart_by_a_time_that_is_stored(self, options: dict[str, Any], tmp_path: Path) -> None:
+        for number in (1, 2):
+            n, notices = self.add(self.day(tmp_path, number), **options)
+            assert n == 48 * number and not notices
+        late = self.day(tmp_path, 2, seed=1, name="late")
+        with pytest.raises(InputError, match=r"late\.csv: 41 of 48 rows .* 7 have the"):
+            self.add(late, **options)
+        self.add(late, replace_known=True, **options)
+        assert open_dataset(tmp_path / "s.zarr").dropped == ((48, 96),)
+
+    def test_a_key_that_was_declared_counts(self, tmp_path: Path) -> None:
+        options = {"also": {"ids": ["id"]}, "key": ["id", "when:day"]}
+        for number in (1, 2):
+            assert self.add(self.day(tmp_path, number), **options) == (48 * number, [])
+        with pytest.raises(InputError, match="41 of 48 rows"):
+            self.add(self.day(tmp_path, 2, seed=1, name="late"), **options)
+
+
+@pytest.mark.parametrize("options", [{"groups": "FILE"}, {"groups": "FILE", "key": ["x", "t"]}])
+def test_groups_of_files_hide_no_rows_that_come_in_another_file(options: dict[str, Any], tmp_path: Path) -> None:
+    store = tmp_path / "s.zarr"
+    add([night(tmp_path, "n1", points(60, 1)), night(tmp_path, "n2", points(60, 2))], store, **options)
+    with pytest.raises(InputError, match=r"late\.csv: 50 of 65 rows .* 10 have"):
+        add([later(tmp_path)], store, **options)
+    add([later(tmp_path)], store, replace_known=True, **options)
+    assert open_dataset(store).dropped == ((60, 120),)
+
+
 def test_equal_rows_are_ordinary_where_a_source_repeats_them(tmp_path: Path) -> None:
     """Tables of few categories have few different rows: a later one has most of them too."""
     rng, store = np.random.default_rng(0), tmp_path / "s.zarr"
