@@ -16,6 +16,7 @@ from dorff.errors import InputError
 from dorff.errors.shown import show
 from dorff.spec.checks import Refusal
 from dorff.spec.job import Job
+from dorff.spec.job_keys import check_allowed_key
 from dorff.spec.part import Typed
 from dorff.spec.registry import Config, Entry, Registry
 from dorff.spec.trust import Allowed, Trust, leads_through, trusting
@@ -147,13 +148,15 @@ def load_allowed(
     """Read what an operator allows jobs below a root: the file `policy`, and options KEY or KEY=VALUE.
 
     The file is YAML, or TOML where its name ends in .toml: `allow: {KEY: VALUE, KEY: [VALUE, ...], KEY: true}`, where
-    true stands for any value. It may not lie in the root, nor may a link on the way to it.
+    true stands for any value. It may not lie in the root, nor may a link on the way to it. A key that no job has is
+    refused.
     """
     allowed: dict[str, tuple[str, ...] | None] = {}
     if policy is not None:
         allowed |= _read_policy(Path(policy), Path(root).resolve())
     for option in options:
         key, equals, value = option.partition("=")
+        check_allowed_key(key, "--allow")
         known = allowed.get(key, ())
         allowed[key] = (*known, value) if equals and known is not None else None
     return allowed
@@ -169,6 +172,7 @@ def _read_policy(source: Path, root: Path) -> dict[str, tuple[str, ...] | None]:
         raise InputError(f"policy {source}: wanted allow: {{KEY: VALUES}} alone, came {show(content)}; correct it")
     found: dict[str, tuple[str, ...] | None] = {}
     for key, value in allow.items():
+        check_allowed_key(str(key), f"policy {source}")
         values = value if isinstance(value, list) else [value]
         if value is True:
             found[str(key)] = None

@@ -448,11 +448,59 @@ def test_what_is_allowed_is_allowed_alone(root: Path, tmp_path: Path) -> None:
         ["cluster.address=tcp://node:11", "cluster.plain_tcp"], ["cluster.address="], ["cluster.address"],
     ):  # fmt: skip
         done = call("plan", job, "--root", root, *(word for one in allowed for word in ("--allow", one)))
-        assert done.exit_code == 3 and "is refused" in done.stderr
+        unknown = set(allowed) & {"cluster.*", "address"}
+        assert done.exit_code == 3 and ("is no key" if unknown else "is refused") in done.stderr
     for last in (["cluster.plain_tcp"], ["cluster.plain_tcp=true"]):
         allowed = load_allowed(None, ["cluster.address=tcp://node:1", *last], root=root)
         assert load_job(job, root=root, allowed=allowed) == load_job(job)
     assert call("plan", job, "--allow", "cluster.address").exit_code == 3, "nothing to allow without a root"
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("cluster.adress", "address"),
+        ("cluster.tls.certs", "cert"),
+        ("clusters.image", "cluster"),
+        ("data.stores", "store"),
+        ("kernel.terms.kernel.scalar.lengthscal", "lengthscale"),
+        ("manifold.graph.paht", "path"),
+        ("dorff.kernel", "dorff.kernels"),
+        ("cluster[0].image", "cluster"),
+        ("state.x", ""),
+        ("", ""),
+    ],
+)
+def test_a_key_that_no_job_has_is_refused(root: Path, tmp_path: Path, key: str, near: str) -> None:
+    """With the known name that is nearest; else what it should allow would stay refused, unsaid."""
+    job, policy = write_job(root / "job.yaml"), tmp_path / "p.yaml"
+    policy.write_text(json.dumps({"allow": {"cluster.type": "local", key: True}}))
+    for words in (["--policy", policy], ["--allow", key], ["--allow", f"{key}=a"]):
+        done = call("plan", job, "--root", root, *words)
+        assert done.exit_code == 3 and "is no key of a job" in done.stderr, key
+        assert str(words[0 if words[0] == "--allow" else 1]) in done.stderr
+        assert not near or f"did you mean '{near}'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cluster", "cluster.type", "cluster.tls.key", "cluster.env_from", "data.store", "publish.holdout", "state",
+        "manifold.graph.path", "kernel.terms.kernel.scalar.lengthscale", "dorff.scalars", "dorff.storage",
+    ],
+)  # fmt: skip
+def test_every_key_of_a_job_may_be_allowed(root: Path, key: str) -> None:
+    assert load_allowed(None, [f"{key}=a", f"{key}=b"], root=root) == {key: ("a", "b")}
+
+
+def test_options_of_another_package_s_words_may_be_allowed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not known before its code is imported, which the operator may not want."""
+    names = ("decomposable", "foreign")
+    monkeypatch.setattr(registry.Registry, "names", names)
+    assert "kernel.endpoint" in load_allowed(None, ["kernel.endpoint"], root=root)
+    monkeypatch.setattr(registry.Registry, "names", ("decomposable",))
+    with pytest.raises(InputError, match=r"kernel\.endpoint"):
+        load_allowed(None, ["kernel.endpoint"], root=root)
 
 
 def test_a_path_out_of_the_root_is_allowed_by_its_place(root: Path, tmp_path: Path) -> None:
