@@ -10,8 +10,19 @@ from typing import Any, Final
 from dorff import store
 from dorff.data import Classes, open_dataset
 from dorff.data.edges import open_graph
+from dorff.data.encoding import with_encoded_times
 from dorff.data.labels import CLASSES, stored_labels
-from dorff.data.nodes import committed, group_attributes, kept_of, open_array, stored_columns, walk
+from dorff.data.nodes import (
+    column_attributes,
+    committed,
+    group_attributes,
+    kept_of,
+    open_array,
+    stored_columns,
+    walk,
+)
+from dorff.data.row_runs import Runs, clip_runs, count_rows, merge_runs
+from dorff.data.source_records import SourceRecord, read_sources
 from dorff.data.units import ColumnAttributes
 from dorff.errors import InputError
 from dorff.manifold.build_spec import GENERATION, GRAPH
@@ -22,7 +33,8 @@ from dorff.storage.location import locate
 from dorff.store.receipts import HISTORY
 
 _KEPT: Final[dict[str, Any]] = {"encoding": {}, "missing": [], "column_attributes": {}}
-SHOWN: Final = 20  # lines of history
+_OF_ROWS: Final[dict[str, Any]] = {"unusable": 0, "left_out": {}, "key": [], "missing": []}
+SHOWN: Final = 20  # lines of history, and sources
 
 
 def look(path: Path) -> dict[str, Any]:
@@ -160,8 +172,45 @@ def _dataset(path: Path) -> dict[str, Any]:
     rows = committed(group, attributes)
     arrays = [_array(group, attributes, node.name) for node in walk(group) if node.is_array]
     arrays += [{"name": node.name, "problem": node.problem} for node in walk(group) if node.problem]
-    ends = {"rows": None, "first": 0} if rows is None else {"rows": rows.stop, "first": rows.start}
-    return {**ends, "arrays": arrays, "bytes": _bytes_below(path)}
+    if rows is None:
+        return {"rows": None, "first": 0, "arrays": arrays, "bytes": _bytes_below(path)}
+    return {
+        "rows": rows.stop,
+        "first": rows.start,
+        **_deliveries(group, attributes, rows),
+        "arrays": arrays,
+        "bytes": _bytes_below(path),
+    }
+
+
+def _deliveries(group: Path, attributes: dict[str, Any], rows: range) -> dict[str, Any]:
+    """What a data set says of its sources, the last of them one by one, and of rows that do not count."""
+    listed = kept_of(attributes, "sources", list[Any]())
+    records, _ = read_sources(listed, group)
+    dropped = merge_runs(kept_of(attributes, "dropped", []))
+    kept = {name: kept_of(attributes, name, empty) for name, empty in _OF_ROWS.items()}
+    return {
+        "rows_dropped": count_rows(clip_runs(dropped, rows.start, rows.stop)),
+        **{name: value for name, value in kept.items() if value},
+        "source_count": len(listed),
+        "sources": [_source(record, rows, dropped) for record in records[-SHOWN:]],
+    }
+
+
+def _source(record: SourceRecord, rows: range, dropped: Runs) -> dict[str, Any]:
+    """What is known of a source; `rows_left` are not dropped, replaced or trimmed."""
+    first, stop = max(record.first, rows.start), max(record.stop, rows.start)
+    counts = {name: getattr(record, name) for name in ("duplicates", "corrected", "replaced")}
+    return {
+        "name": record.name,
+        "modified": record.modified or None,
+        "first": record.first,
+        "rows": record.rows,
+        "rows_left": stop - first - count_rows(clip_runs(dropped, first, stop)),
+        "dropped": record.dropped,
+        **{name: count for name, count in counts.items() if count},
+        "content": record.content,
+    }
 
 
 def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]:
@@ -171,16 +220,29 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
     except InputError as error:  # an array that dorff cannot use is no reason to hide the others
         return {"name": name, "problem": str(error)}
     shard_rows = stored.files.outer[0]
+    units = _units(column_attributes(attributes, name, stored), attributes, group)
     labels = {} if table is None else {"labels": list(table.labels), "counts": list(table.counts)}
     return {
         "name": name,
         "rows": stored.rows,
         "columns": list(stored_columns(attributes, name, stored.columns)),
+        **({"units": units} if units else {}),
         "dtype": str(stored.array.dtype),
         "shard_rows": shard_rows,
         "unit_rows": stored.files.inner[0],
         "shards": -(-stored.rows // max(1, shard_rows)),
         **labels,
+    }
+
+
+def _units(of_columns: ColumnAttributes, attributes: dict[str, Any], group: Path) -> dict[str, str]:
+    """The units of columns that have some, those of encoded times too, with a calendar that is not the usual one."""
+    encoding = kept_of(attributes, "encoding", dict[str, Any]())
+    known = with_encoded_times(of_columns, encoding, group)
+    return {
+        column: ", ".join([known[column]["units"], *filter(None, [known[column].get("calendar")])])
+        for column in of_columns
+        if "units" in known[column]
     }
 
 

@@ -30,7 +30,7 @@ from dorff.data.row_runs import (
     subtract_runs,
 )
 from dorff.data.row_sets import RowNumbers, RowSet
-from dorff.data.source_records import SourceRecord
+from dorff.data.source_records import SourceRecord, modification_time
 from dorff.data.spreads import ColumnSample, has_jumped, median_absolute_deviation
 from dorff.data.stores import open_dataset
 from dorff.errors import InputError
@@ -82,6 +82,7 @@ class SourceIntake:
             first=self.first,
             rows=self.rows,
             box=self.box,
+            modified=modification_time(name),
         )
 
     def add(self, rows: Rows) -> None:

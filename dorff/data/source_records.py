@@ -6,6 +6,7 @@ which sources could hold rows equal to those of a delivery.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -33,6 +34,8 @@ class SourceRecord:
         Number of its first row in the store, and how many rows it has.
     box : tuple of tuple of float
         Least and largest value of each input column; empty if unknown.
+    modified : str
+        When the file, or the latest of several, was last changed: UTC, in ISO 8601.
     dropped : bool
         Whether its rows were taken away by `drop`.
     duplicates, corrected, replaced : int
@@ -45,6 +48,7 @@ class SourceRecord:
     first: int
     rows: int
     box: tuple[tuple[float, ...], ...] = ()
+    modified: str = ""
     dropped: bool = False
     duplicates: int = 0
     corrected: int = 0
@@ -72,6 +76,15 @@ class SourceRecord:
         """Return the record of what `to_attribute` gave; raises TypeError otherwise."""
         box = tuple(tuple(map(float, end)) for end in value.get("box", ()))
         return cls(**({"first": 0} | dict(value) | {"box": box}))
+
+
+def modification_time(source: str) -> str:
+    """Return when a file, or the latest of several side by side, was last changed."""
+    paths = [source] if Path(source).exists() else source.split("+")
+    seconds = [Path(path).stat().st_mtime for path in paths if Path(path).exists()]
+    if not seconds:
+        return ""
+    return datetime.fromtimestamp(max(seconds), UTC).isoformat(timespec="seconds")
 
 
 def read_sources(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import tempfile
 import tracemalloc
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import xarray as xr
+import yaml
 import zarr
 from command_line import call
 from hypothesis import given, settings
@@ -326,6 +329,78 @@ def test_groups_of_files_hide_no_rows_that_come_in_another_file(options: dict[st
         add([later(tmp_path)], store, **options)
     add([later(tmp_path)], store, replace_known=True, **options)
     assert open_dataset(store).dropped == ((60, 120),)
+
+
+class TestInspect:
+    """What `dorff inspect` says of a data set's sources and columns."""
+
+    def inspect(self, store: Path) -> dict[str, Any]:
+        text = call("inspect", store)
+        found: dict[str, Any] = json.loads(call("inspect", store, "--json").stdout)
+        assert yaml.safe_load(text.stdout) == found
+        return found
+
+    def test_sources_with_what_is_left_of_each(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        for number in (1, 2):
+            path = night(tmp_path, f"n{number}", points(60, number))
+            os.utime(path, (0, 86400 * number))
+            add([path], store, shard_rows=40)
+        add([later(tmp_path, more=5)], store, replace_known=True)
+        drop(store, "n1.csv")
+        add([night(tmp_path, "n4", points(20, 9))], store)
+        found = self.inspect(store)
+        names = ("name", "modified", "first", "rows", "rows_left", "dropped")
+        seen = [tuple(one[name] for name in names) for one in found["sources"][:2]]
+        assert seen == [
+            (str(tmp_path / "n1.csv"), "1970-01-02T00:00:00+00:00", 0, 60, 0, True),
+            (str(tmp_path / "n2.csv"), "1970-01-03T00:00:00+00:00", 60, 60, 0, False),
+        ]
+        late, last = found["sources"][2:]
+        counts = ("rows", "rows_left", "duplicates", "corrected", "replaced")
+        assert [late[name] for name in counts] == [65, 65, 50, 10, 60]
+        assert last["rows_left"] == 20 and "duplicates" not in last
+        assert (found["source_count"], found["rows"], found["rows_dropped"]) == (4, 205, 120)
+        assert [one["content"] for one in found["sources"]] == [one["content"] for one in recorded(store)]
+
+    def test_rows_that_were_trimmed_are_not_left(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        add([night(tmp_path, "a", points(90)), night(tmp_path, "b", points(30, 2))], store, shard_rows=40)
+        trim(store, keep=60)
+        assert [one["rows_left"] for one in self.inspect(store)["sources"]] == [50, 30]
+        drop(store, "a.csv")
+        found = self.inspect(store)
+        assert [one["rows_left"] for one in found["sources"]] == [0, 30]
+        assert found["rows_dropped"] == 50
+
+    def test_the_last_of_many_sources_are_listed(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        add([night(tmp_path, f"n{number}", points(3, number)) for number in range(30)], store)
+        found = self.inspect(store)
+        assert found["source_count"] == 30 and len(found["sources"]) == 20
+        assert [Path(one["name"]).stem for one in found["sources"]] == [f"n{k}" for k in range(10, 30)]
+
+    def test_units_conditions_and_what_stands_for_none(self, tmp_path: Path) -> None:
+        units = {"t": "hours since 2024-01-01", "sst": "degC", "n": None}
+        columns = {name: ("row", np.arange(6.0), {"units": unit} if unit else {}) for name, unit in units.items()}
+        data = xr.Dataset(columns)
+        data["t"].attrs["calendar"] = "360_day"
+        data.to_netcdf(tmp_path / "a.nc")
+        store = tmp_path / "s.zarr"
+        options: dict[str, Any] = {"where": "n > 1", "missing": ["5", "none"], "key": ["t"]}
+        ingest([tmp_path / "a.nc"], store, inputs=["t", "n"], targets=["sst"], **options)
+        found = self.inspect(store)
+        arrays = {one["name"]: one for one in found["arrays"]}
+        assert arrays["x"]["units"] == {"t": "hours since 2024-01-01, 360_day"}
+        assert arrays["y"]["units"] == {"sst": "degC"}
+        assert found["left_out"] == {"n > 1": 3} and found["key"] == ["t"]  # 5 is unknown
+        assert found["missing"] == ["5"] and "unusable" not in found
+
+    def test_stores_by_others_have_units_alone(self, tmp_path: Path) -> None:
+        data = xr.Dataset({"x": (("row", "part"), np.ones((4, 2)), {"units": "m"})})
+        data.to_zarr(tmp_path / "s.zarr", consolidated=False)
+        found = self.inspect(tmp_path / "s.zarr")
+        assert found["arrays"][0]["units"] == {"x0": "m", "x1": "m"} and "sources" not in found
 
 
 def test_equal_rows_are_ordinary_where_a_source_repeats_them(tmp_path: Path) -> None:
