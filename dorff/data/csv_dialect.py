@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dorff.data.csv_numbers import NO_NUMBER, is_number
-from dorff.data.csv_stream import NUL, collapse_blanks
+from dorff.data.csv_stream import MOST_LINE, NUL, TOO_LONG, collapse_blanks
 from dorff.errors import InputError
 
 BLANKS: Final = " "  # the delimiter of columns that any number of blanks or tabs separate
@@ -20,6 +20,9 @@ DELIMITERS: Final = (",", "\t", ";", "|", BLANKS)
 MARKERS: Final = ("#", "%", "//")  # of comments, before the first row
 SAMPLE: Final = 2**16  # bytes of the first rows
 LONG_SAMPLE: Final = 2**20  # where comments take all of these
+FIRST_LINES: Final = 4  # of names, units and rows
+MOST_FIELDS: Final = 2**18  # of a line
+MOST_HEAD: Final = 2**25  # bytes that are read for them
 # What Arrow takes for no value.
 _BROKEN: Final = ("-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "-NaN", "-nan", "NaN", "nan")
 EMPTY: Final = frozenset((*_BROKEN, "", "#N/A", "#N/A N/A", "#NA", "N/A", "NA", "NULL", "n/a", "null"))
@@ -88,14 +91,28 @@ class Sample:
         return [texts[0].removeprefix("\ufeff"), *texts[1:]] if texts else []
 
 
-def read_lines(file: Any, size: int) -> tuple[list[bytes], bool]:
-    """Return whole lines of a binary file, of `size` bytes or a little more, and whether these are all."""
-    text, ended = b"", False
-    while not ended and (len(text) < size or not re.search(rb"[\r\n].", text)):
+def read_lines(file: Any, size: int, path: str) -> tuple[list[bytes], bool]:
+    """Return whole lines of a binary file, and whether these are all.
+
+    They are of `size` bytes or a little more, and at least `FIRST_LINES` that are not empty.
+    InputError, naming the `path`, where a line is too long, or so many are empty.
+    """
+    text, ended = bytearray(), False
+    filled, line_begin = 0, 0  # lines that are not empty, and where the last one begins
+    while not ended and (len(text) < size or filled < FIRST_LINES):
+        before = max(0, len(text) - 1)
         piece = file.read(size)
         ended = not piece
         text += piece
-    lines = re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
+        filled += len(re.findall(rb"[^\r\n][\r\n]", text[before:]))
+        line_begin = max(line_begin, text.rfind(b"\n", before) + 1, text.rfind(b"\r", before) + 1)
+        if len(text) - line_begin > MOST_LINE:
+            line = 1 + max(text.count(b"\n"), text.count(b"\r"))
+            raise InputError(f"{path}: line {line} {TOO_LONG}.")
+        if len(text) > MOST_HEAD:
+            problem = f"has fewer than {FIRST_LINES} lines that are not empty in {MOST_HEAD >> 20} MiB"
+            raise InputError(f"{path}: {problem}; it is no table of text, or remove the empty lines.")
+    lines = bytes(text).splitlines(keepends=True)
     return (lines, True) if ended else (lines[:-1] or lines, False)
 
 
@@ -112,7 +129,10 @@ def recognise(sample: Sample, asked: Collection[str]) -> Dialect:
     skipped += said is not None
     delimiter = sample.delimiter or (said[1] if said else "")
     candidates = [delimiter] if delimiter else _candidates(texts)
-    dialects = [_layout(sample, texts, skipped, candidate, asked) for candidate in candidates]
+    narrow = [mark for mark in candidates if max((text.count(mark) for text in texts), default=0) < MOST_FIELDS]
+    if not narrow:
+        raise InputError(f"{sample.path}: has a line of more than {MOST_FIELDS:,} fields; it is no table of text.")
+    dialects = [_layout(sample, texts, skipped, candidate, asked) for candidate in narrow]
     found = [dialect for dialect in dialects if dialect is not None]
     if not found:
         raise InputError(f"{sample.path}: is empty; wanted at least one row of numbers.")

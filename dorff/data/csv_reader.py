@@ -20,7 +20,7 @@ from dorff.data.csv_numbers import (
     file_decimal,
     is_number,
 )
-from dorff.data.csv_stream import OPEN, CleanedText, CountedText, TextFaultError
+from dorff.data.csv_stream import MOST_LINE, OPEN, CleanedText, CountedText, TextFaultError
 from dorff.data.labels import Label, Run
 from dorff.data.readers import Digest, Numbers, Reader, SourceBlock, reading, side_by_side
 from dorff.errors import InputError
@@ -93,14 +93,14 @@ class CSVReader(Reader):
         first = rows[0] if rows else [longest]
         names = self._dialect.names or [f"c{j}" for j in range(self._dialect.width)]
         row_bytes = max(sum(len(text) + 1 for text in each) for each in (first, self._dialect.names))
-        self._block = max(BLOCK, COLUMN_BLOCK * row_bytes)
+        self._block = min(max(BLOCK, COLUMN_BLOCK * row_bytes), 4 * MOST_LINE)
         super().__init__(path, names, numbered=not self._dialect.names)
 
     def _recognised(self, asked: Collection[str], said: Mapping[str, Any]) -> Dialect:
         opened: Any = gzip.open if self._zipped else open
         for size in (SAMPLE, LONG_SAMPLE):
             with opened(self.path, "rb") as file:
-                lines, whole = read_lines(file, size)
+                lines, whole = read_lines(file, size, self.path)
             if whole or size == LONG_SAMPLE:
                 return recognise(Sample(path=self.path, lines=lines, whole=whole, **said), asked)
             try:
@@ -239,6 +239,8 @@ class CSVReader(Reader):
                 what += f"; --missing {value} takes it for none"
             if is_number(value.strip()):
                 what += "; --decimal . (or ,) takes numbers with marks of thousands"
+        elif "straddling" in reason:
+            what = f"is longer than {self._block >> 20} MiB, while others are short; check its line ends and quotes"
         elif "invalid UTF8" in reason:
             what = "is not UTF-8 text; save the file as UTF-8"
         elif width := re.search(r"Expected (\d+) columns, got (\d+)(?:: (.{0,40}))?", reason):

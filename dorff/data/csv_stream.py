@@ -11,7 +11,8 @@ from dorff.data.readers import Digest
 
 NUL: Final = "holds a NUL byte, which CSV cannot have; remove it or, where the file is UTF-16 text, save it as UTF-8"
 OPEN: Final = "opens a quote that does not end; remove the quote, or close it in a row of less than 1 MiB"
-LONGEST: Final = 2**22  # bytes of a line that are kept for its end to come
+MOST_LINE: Final = 2**22  # bytes of a line
+TOO_LONG: Final = f"is longer than {MOST_LINE >> 20} MiB; check its line ends and quotes, or that it is a table of text"
 # After a separator or a line's end: a quoted field, kept as the group where its end may not have come.
 QUOTED: Final = r"""(?<=[%s\r\n])(?:"[^"]*(?:""[^"]*)*"(?=[^"])|("[^"]*(?:""[^"]*)*"?\Z))"""
 
@@ -60,6 +61,7 @@ class CleanedText:
         self._comment = re.compile(rb"(?<![^\r\n])(?:\xef\xbb\xbf)?[ \t]*(?:%s)[^\r\n]*" % either)
         self._checked = checked
         self._rest, self._quotes = b"", 0
+        self._line_begin = 0  # in the file
         head = self._take(start) if start else b""
         while len(head) < start and (more := self._take(start - len(head))):
             head += more
@@ -75,7 +77,7 @@ class CleanedText:
             piece = self._take(size)
             text = self._rest + piece
             stop = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-            if not piece or len(text) > LONGEST:
+            if not piece or len(text) > MOST_LINE:
                 stop = len(text)
             self._rest = text[stop:]
             self._ready = self._clean(text[:stop])
@@ -88,7 +90,12 @@ class CleanedText:
         piece: bytes = self._file.read(size)
         if b"\0" in piece:
             raise TextFaultError(self._digest.length + piece.index(b"\0"), NUL, of_file=True)
+        ends = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+        if ends:
+            self._line_begin = self._digest.length + ends
         self._digest.update(piece)
+        if self._digest.length - self._line_begin > MOST_LINE:
+            raise TextFaultError(self._line_begin, TOO_LONG, of_file=True)
         return piece
 
     def _clean(self, text: bytes) -> bytes:
@@ -181,4 +188,6 @@ class CountedText:
             ends |= values == 13
         self._records += int(np.count_nonzero(ends[:-1] > ends[1:]))
         self._rest = text[stop - 1 :]
+        if len(self._rest) > MOST_LINE:
+            raise TextFaultError(self.quote, OPEN, of_file=False)
         return piece
