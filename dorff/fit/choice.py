@@ -17,7 +17,7 @@ from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
 from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
 from dorff.model.losses import Quantiles
-from dorff.moments import Kind, Moments, Part, Solvable, pinned
+from dorff.moments import Kind, Moments, Part, Solvable, pinned, processor_kind
 from dorff.passes import usable
 from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
 from dorff.plan.sharing import loss_of
@@ -168,6 +168,7 @@ def build_model(plan: Plan, fitted: Fitted, passed: PassResult) -> Model:
         "r2_of": r2_of(plan),
         "versions": {name: version(name) for name in ("dorff", "numpy", "scipy", "zarr", "numba", "dask")}
         | {"python": platform.python_version()},
+        "processors": sorted({processor_kind(), *(receipt.processor for receipt in receipts)} - {""}),
     }
     if plan.job.solve.other_loss:
         info["loss"] = loss.config()

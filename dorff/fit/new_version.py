@@ -48,3 +48,7 @@ def _differences(info: Mapping[str, Any], before: Mapping[str, Any], rewritten: 
     for name, version in versions.items():
         if name in old_versions and old_versions[name] != version:
             yield f"version of {name}: {version}, before {old_versions[name]}"
+    processors, old_processors = (source.get("processors", []) for source in (info, before))
+    if old_processors and processors != old_processors:
+        now, then = ("; ".join(kinds) for kinds in (processors, old_processors))
+        yield f"kind of processor, by which results round otherwise: {now}, before {then}"

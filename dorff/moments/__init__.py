@@ -19,6 +19,6 @@ from dorff.moments.base import (
     probe,
     unseen,
 )
-from dorff.moments.blas import FloatArray, pinned, syr2k, syrk, tpqrt
+from dorff.moments.blas import FloatArray, pinned, processor_kind, syr2k, syrk, tpqrt
 from dorff.moments.gram import Accumulator, Folds, Moments, ProductAccumulator, Products, Triangle, TriangleAccumulator
 from dorff.moments.toeplitz import LatticeMoments, Toeplitz, ToeplitzAdder

@@ -114,3 +114,15 @@ def _check() -> None:
     wrong = [library.filepath for library in _controller().lib_controllers if library.num_threads not in (None, 1)]
     if wrong:
         raise RuntimeError(f"could not set {', '.join(wrong)} to one thread; start with OMP_NUM_THREADS=1")
+
+
+@cache
+def processor_kind() -> str:
+    """Return the kinds of processor that the loops and the BLAS were compiled for, by which results round otherwise."""
+    from llvmlite import binding
+    from numba.core import config
+
+    loops = config.CPU_NAME or binding.get_host_cpu_name()
+    libraries = [library.info() for library in _controller().lib_controllers]
+    kernels = {f"{one['internal_api']} {one['architecture']}" for one in libraries if one.get("architecture")}
+    return ", ".join([f"numba {loops}", *sorted(kernels)])

@@ -16,7 +16,7 @@ from dorff.data import Dataset, RowBlock
 from dorff.errors import CorruptError, IncompleteError, InputError, StoppedError
 from dorff.errors.stopping import stop_requested
 from dorff.loops import scan
-from dorff.moments import FloatArray, Kind, patterns_of
+from dorff.moments import FloatArray, Kind, patterns_of, processor_kind
 from dorff.passes.blocks import BlockSums, LatticeSums, Leaf, RowSums
 from dorff.passes.frozen import Pass, Place, frozen_hash, load_pass
 from dorff.storage.location import locate
@@ -142,7 +142,8 @@ class LeafRun:
         """All that is summed, and how long it took."""
         at = self.at  # what it says of seconds is of before
         seconds = at.seconds + time.perf_counter() - self._began
-        return replace(at, seconds=seconds, syrk_seconds=at.syrk_seconds + self.sums.syrk_seconds)
+        syrk_seconds = at.syrk_seconds + self.sums.syrk_seconds
+        return replace(at, seconds=seconds, syrk_seconds=syrk_seconds, processor=processor_kind())
 
     def pause(self, what: str, done: str) -> None:
         """StoppedError, with a checkpoint left, where it was asked for and something is left to be done."""

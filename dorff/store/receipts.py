@@ -47,7 +47,8 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 class LeafRecord(ABC):
     """What is kept of a leaf: which rows, what was in them, what became of them. `stamp` is of the files that held the
     rows (size and time; cheap to ask again). `low` and `high` (d,) bound the inputs of the rows used; `rows_unlabelled`
-    have no target, `rows_read` are those read. Seconds are wall time in the leaf, and in its BLAS `syrk` calls."""
+    have no target, `rows_read` are those read. Seconds are wall time in the leaf, and in its BLAS `syrk` calls;
+    `processor` is the kind that summed it (`moments/blas.py::processor_kind`)."""
 
     plan: str
     number: int
@@ -62,6 +63,7 @@ class LeafRecord(ABC):
     high: tuple[float, ...] = ()
     seconds: float = 0.0
     syrk_seconds: float = 0.0
+    processor: str = ""
 
     @classmethod
     def load(cls, directory: Path, number: int) -> Self | None:

@@ -366,6 +366,32 @@ def test_a_new_version_says_what_differs(store: Path, monkeypatch: pytest.Monkey
     assert report.leaves_computed == 0 and "dorff: 0.0.7" in reason
 
 
+def test_a_new_version_names_another_kind_of_processor(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the driver, those of receipts, and not where it is the same or unknown."""
+    again(store)
+    kept = load_model(store.parent / "model").info["processors"]
+    receipts = list((store.parent / "state").glob("*/receipts/*.json"))
+    assert len(kept) == 1 and "numba" in kept[0]
+    assert receipts and all(kept[0] in receipt.read_text() for receipt in receipts)
+
+    write(store, *rows(600, seed=3), append=True)
+    monkeypatch.setattr("dorff.passes.leaf.processor_kind", lambda: "numba other, openblas Other")
+    again(store)
+    reasons = version_reasons(store)
+    assert any(
+        "processor" in reason and "numba other" in reason and f"before {kept[0]}" in reason for reason in reasons
+    )
+
+    write(store, *rows(600, seed=4), append=True)
+    monkeypatch.setattr("dorff.fit.choice.processor_kind", lambda: "numba third")
+    again(store)
+    assert any("numba third" in reason for reason in version_reasons(store))
+
+    write(store, *rows(600, seed=5), append=True)
+    again(store)
+    assert not any("processor" in reason for reason in version_reasons(store))
+
+
 def test_a_state_that_moved_alone_is_used(store: Path) -> None:
     again(store)
     state = store.with_name("state").rename(store.with_name("elsewhere"))
