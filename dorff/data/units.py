@@ -28,6 +28,8 @@ ColumnAttributes = dict[str, dict[str, str]]  # by column
 #: The attributes of a column that a data set and a model keep.
 ATTRIBUTES: Final = ("units", "calendar", "standard_name", "long_name")
 NO_UNITS: Final = "none"  # stated in place of units that are not to count
+#: How a user of the command line states units; estimators have a remedy of their own.
+OPTION: Final = "--units (none: numbers as they are)"
 
 _CALENDARS: Final = {"": "standard", "gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
 _KNOWN_CALENDARS: Final = ("standard", "proleptic_gregorian", "julian", "noleap", "all_leap", "360_day")
@@ -211,7 +213,7 @@ def time_units(units: str, calendar: str, where: str) -> TimeUnits | None:
     if not is_time and not _CLAIMS_TIME.search(units):
         return None
     shown = f"units {units!r}" + (f", calendar {calendar!r}" if calendar else "")
-    remedy = "write them as hours since 2000-01-01 00:00:00, or state them by --units (none: numbers as they are)"
+    remedy = f"write them as hours since 2000-01-01 00:00:00, or state them by {OPTION}"
     kind = calendar.strip().lower()
     kind = _CALENDARS.get(kind, kind)
     if kind not in _KNOWN_CALENDARS:
@@ -277,7 +279,7 @@ def units_conversion(source: Mapping[str, str], target: Mapping[str, str], where
     wanted_time = time_units(wanted, target.get("calendar", ""), where)
     if time is not None and wanted_time is not None:
         return time.conversion_to(wanted_time, where)
-    remedy = "convert it, or state its units by --units (none: numbers as they are)"
+    remedy = f"convert it, or state its units by {OPTION}"
     problem = f"is in {given!r}, but {wanted!r} was wanted"
     if time is not None or wanted_time is not None:
         raise InputError(f"{where}: {problem}: only one of them is a time; {remedy}.")

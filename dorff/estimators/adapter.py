@@ -1,12 +1,14 @@
 """Inputs, targets and weights of every kind of array as numbers that scikit-learn can check.
 
 `adapt_inputs` and `adapt_targets` are the one entrance for all estimators. Masked and null
-values become NaN, times become seconds, and what Dask and Zarr hold stays unread.
+values become NaN, times become seconds, and what Dask and Zarr hold stays unread. What is
+known of the columns comes with the numbers: names, kinds, units (`dorff.estimators.columns`).
 """
 
 import datetime
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,131 +18,98 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 import zarr
+from dask.delayed import delayed
 from zarr.storage import LocalStore, MemoryStore
 
-from dorff.data.nodes import StoredArray, open_array
+from dorff.data.nodes import StoredArray, column_attributes, group_attributes, node, open_array, stored_columns
 from dorff.data.packing import NUMBER_KEYS, NUMBER_KINDS, Packing
-from dorff.data.units import units_conversion
+from dorff.data.units import text_attributes
 from dorff.errors import InputError
 from dorff.estimators.arrays import Deferred, StoredRows
+from dorff.estimators.columns import (
+    DATETIME_CALENDAR,
+    DURATION,
+    NUMBER,
+    TIME,
+    Adapted,
+    Columns,
+    convert_numbers,
+    seconds_attributes,
+    unique_names,
+)
 from dorff.moments import FloatArray
 
-NUMBER: Final = "number"
-TIME: Final = "time"
-DURATION: Final = "duration"
 #: The origin of times: they are float64 seconds since then, in UTC.
 TIME_ORIGIN: Final = np.datetime64("1970-01-01T00:00:00", "s")
 _UNIT_PICOSECONDS: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9}
 _UNIX: Final = "microseconds since 1970-01-01"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AdaptedInputs:
-    """Inputs (n, d): `values` that scikit-learn checks, or `Deferred`, and what is known of their columns.
-
-    `kinds` are "number", "time", "duration" or "time (calendar)" of a calendar of climate
-    models; `units` are those of the columns' attributes, "" where there are none. Both
-    are None where nothing is known, and all values are numbers then.
-    `names` are those of `Deferred` values; others carry their own.
-    """
-
-    values: Any
-    names: tuple[Any, ...] | None = None
-    kinds: tuple[str, ...] | None = None
-    units: tuple[str, ...] | None = None
-
-    def convert_units(self, fitted: tuple[str, ...]) -> Any:
-        """Return the values in the units of the fit; InputError where a column cannot be converted."""
-        values = self.values
-        for place, (given, wanted) in enumerate(zip(self.units or (), fitted, strict=False)):
-            conversion = units_conversion({"units": given}, {"units": wanted}, f"X, column {place}")
-            if conversion is None or conversion.is_identity:
-                continue
-            if isinstance(values, StoredRows):
-                problem = f"X, column {place}: is in {given!r}, but was fitted in {wanted!r}"
-                raise InputError(f"{problem}; write the array in the units of the fit")
-            # A Dask array stays lazy; what is in memory is copied, as it is the caller's.
-            columns = np.arange(values.shape[1]) == place
-            if isinstance(values, da.Array):
-                scaled = (values * conversion.factor + conversion.shift) / conversion.divisor
-                values = da.where(columns, scaled, values)
-            else:
-                frame = values.copy()
-                numbers = np.asarray(values)[:, place]
-                if isinstance(frame, np.ndarray):
-                    frame = frame.astype(np.float64)
-                    frame[:, place] = conversion.convert(numbers, f"X, column {place}")
-                else:
-                    frame.isetitem(place, conversion.convert(numbers, f"X, column {place}"))
-                values = frame
-        return values
+_UNITS_LOST: Final = ("astropy", "unyt")  # subclasses of ndarray, whose units NumPy would drop
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Column:
-    """Numbers (n,), or values that scikit-learn will judge, and their kind."""
+    """Numbers (n,), or values that scikit-learn will judge, their kind and attributes."""
 
     values: Any
     kind: str = NUMBER
+    attributes: dict[str, str] = field(default_factory=dict)
 
 
-def adapt_inputs(X: Any) -> AdaptedInputs:
-    """Return inputs of any kind as numbers, with what their columns are.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Opened:
+    """Values taken out of a container, such as a DataArray or a file, and the container's attributes."""
+
+    values: Any
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+def adapt_inputs(X: Any) -> Adapted:
+    """Return inputs (n, d) of any kind as numbers, with what is known of their columns.
 
     Raises
     ------
     InputError
-        A value is masked, a time is NaT, or a column holds neither numbers nor times.
+        A value is masked, a time is NaT, a column holds neither numbers nor times, two
+        columns have the same name, or units of a time cannot be understood.
     """
     if scipy.sparse.issparse(X):
         _check_numbers(X, "X", dimensions=(2,))
-        return AdaptedInputs(values=StoredRows("X", X.tocsr().astype(np.float64)))
-    if _is_xarray(X):
-        return _dataset_inputs(X) if type(X).__name__ == "Dataset" else _data_array_inputs(X)
-    units = _file_units(X)
-    X = open_stored(X, "X", _stored_rows)
-    if isinstance(X, StoredRows):
-        units = units or _stored_units(X)
-    adapted = _plain_inputs(X)
-    width = _width(adapted.values) if units else 0
-    return replace(adapted, units=(units,) * width) if width else adapted
+        return Adapted(values=StoredRows("X", X.tocsr().astype(np.float64)))
+    if is_dask_frame(X):
+        adapted = _frame_of_parts(X, "X", adapt_inputs)
+    elif _is_dataset(X):
+        adapted = _stack_columns(_dataset_columns(X, "X", refuse_null=True), "X")
+    else:
+        opened = _open(X, "X", _stored_rows)
+        adapted = _with_attributes(_plain_inputs(opened.values), opened)
+        if _module(X) == "xarray" and (names := _coordinate_names(X)):
+            adapted = _with_names(adapted, names, "X")
+    adapted.columns.check_units("X")
+    return adapted
 
 
-def adapt_targets(y: Any, name: str = "y") -> Any:
-    """Return targets, or weights, of any kind as numbers; NaN where one is masked or null.
+def adapt_targets(y: Any, name: str = "y") -> Adapted:
+    """Return targets (n,) or (n, q), or weights, of any kind as numbers, with what is known of their columns.
+
+    NaN stands where one is masked or null.
 
     Raises
     ------
     InputError
-        They are times, or text.
+        They are times, or text, two columns have the same name, or units of a time cannot
+        be understood.
     """
-    if _is_xarray(y):
-        if type(y).__name__ == "Dataset":
-            y = _dataset_targets(y, name)
-        else:
-            _refuse_packed(y.attrs, name)
-            y = y.data
-    y = open_stored(y, name, _stored_rows)
-    if isinstance(y, Deferred):
-        _check_numbers(y, name, dimensions=(1, 2))
-        return unmask_chunks(y) if isinstance(y, da.Array) else y
-    frame = nw.from_native(y, allow_series=True, pass_through=True)
-    if isinstance(frame, nw.DataFrame):
-        columns = [_series_column(series, name) for series in frame.iter_columns()]
-        _refuse_times(columns, name)
-        return np.column_stack([column.values for column in columns]) if columns else y
-    if isinstance(frame, nw.Series):
-        column = _series_column(frame, name)
-        _refuse_times([column], name)
-        return column.values
-    array = _as_array(y)
-    if isinstance(array, np.ma.MaskedArray):
-        return _unmasked(array, name)
-    if isinstance(array, np.ndarray) and array.dtype.kind in "mMO":
-        flat = _column(array.reshape(-1), name)
-        _refuse_times([flat], name)
-        return np.asarray(flat.values).reshape(array.shape)
-    return y
+    if is_dask_frame(y):
+        adapted = _frame_of_parts(y, name, partial(adapt_targets, name=name))
+    elif _is_dataset(y):
+        adapted = _dataset_targets(y, name)
+    else:
+        opened = _open(y, name, _stored_rows)
+        adapted = _with_attributes(_plain_targets(opened.values, name), opened)
+        if _module(y) == "xarray" and (names := _coordinate_names(y)):
+            adapted = replace(adapted, columns=replace(adapted.columns, names=unique_names(names, name)))
+    adapted.columns.check_units(name)
+    return adapted
 
 
 def adapt_weights(weights: Any, n: int) -> FloatArray | None:
@@ -148,7 +117,7 @@ def adapt_weights(weights: Any, n: int) -> FloatArray | None:
     if weights is None:
         return None
     try:
-        values = adapt_targets(weights, "sample_weight")
+        values = adapt_targets(weights, "sample_weight").values
         numbers = np.asarray(values[:] if isinstance(values, StoredRows) else values, dtype=np.float64)
     except InputError:
         raise
@@ -164,47 +133,113 @@ def adapt_weights(weights: Any, n: int) -> FloatArray | None:
     return numbers
 
 
-def adapt_labels(values: Any, name: str) -> Any:
-    """Return labels or groups that are masked arrays or data frames' columns as NumPy's; InputError at masked ones."""
-    if _is_netcdf(values):
-        values = values[...]
+def adapt_labels(values: Any, name: str, of_store: Callable[[Path, str], Any] | None = None) -> Any:
+    """Return labels or groups of any kind as arrays, or as series of pandas.
+
+    `of_store` opens a Zarr array in a local folder; without it that is read. InputError at
+    labels that are masked.
+    """
+    if is_dask_frame(values):
+        return _array_of_parts(values, partial(_labels_of_part, name=name), np.shape(values._meta)[1:], object)
+    if _is_dataset(values):
+        variables = _dataset_variables(values, name)
+        values = variables[0] if len(variables) == 1 else values.to_dataframe()
+    values = _open(values, name, of_store or _read_stored).values
     if isinstance(values, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(values)
         if mask.any():
             row = int(np.argwhere(mask)[0][0])
             raise InputError(f"{name}, row {row} is masked: expected a label; leave the row out, or give it one")
         return values.data
-    series = nw.from_native(values, series_only=True, pass_through=True)
-    if isinstance(series, nw.Series) and not series.implementation.is_pandas():
-        return series.to_numpy()
+    series = _narwhals(values, name)
+    is_foreign = isinstance(series, nw.Series) and not series.implementation.is_pandas()
+    return series.to_numpy() if is_foreign else values
+
+
+def adapt_groups(groups: Any) -> Any:
+    """Return a group for each row, of any kind; InputError where one is masked or null."""
+    if groups is None:
+        return None
+    values = np.asarray(adapt_labels(groups, "groups"))
+    refuse_null_labels(values, "groups", "leave the row out, or give it one")
     return values
 
 
-def open_stored(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> Any:
-    """Return a Zarr array in a local folder as `of_store` makes it, one in memory unpacked, xarray's data as it is.
+def refuse_null_labels(labels: Any, name: str, remedy: str) -> None:
+    """InputError at the first label in memory (n,) that is None, NaN or pandas' NA."""
+    values = np.asarray(labels, dtype=object)
+    for row, label in enumerate(values.ravel().tolist() if values.ndim else ()):
+        if _is_null(label):
+            raise InputError(f"{name}, row {row} is {label}; {remedy}")
 
-    InputError for groups, Dask data frames and Zarr arrays elsewhere.
+
+def is_dask_frame(values: Any) -> bool:
+    """Whether values are a Dask data frame, or one of its columns."""
+    return _module(values) in ("dask", "dask_expr") and (
+        nw.dependencies.is_dask_dataframe(values) or type(values).__name__ in ("Series", "DataFrame", "Index")
+    )
+
+
+def _open(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> _Opened:
+    """Take values out of xarray's objects, quantities, files and Zarr arrays.
+
+    A Zarr array in a local folder is as `of_store` makes it, one in memory is unpacked. InputError
+    for containers of several arrays, and for those that cannot be read safely.
     """
-    if _is_xarray(values):
-        values = _dataset_targets(values, name) if type(values).__name__ == "Dataset" else values.data
+    if _module(values) == "xarray":
+        if type(values).__name__ != "DataArray":
+            raise InputError(f"{name} is an xarray {type(values).__name__}; give a DataArray or a Dataset")
+        _refuse_packed(values.attrs, name)
+        opened = _open(values.data, name, of_store)
+        return replace(opened, attributes=text_attributes(values.attrs) | opened.attributes)
+    if _module(values) == "pint":
+        opened = _open(values.magnitude, name, of_store)
+        return replace(opened, attributes={"units": str(values.units)})
+    if _module(values) in _UNITS_LOST:
+        raise InputError(f"{name} is a quantity of {_module(values)}; give its numbers, or one of pint")
+    if _module(values) == "netCDF4":
+        return _Opened(values=values[...], attributes=text_attributes(values.__dict__))
+    if _module(values) == "h5py":
+        attributes = dict(values.attrs)
+        stored = Packing.of(attributes, values.dtype, name).decode(values[...])
+        return _Opened(values=stored, attributes=text_attributes(attributes))
     if isinstance(values, zarr.Group):
         raise InputError(f"{name} is a Zarr group; give one of its arrays, such as group['x']")
-    if _module(values) in ("dask", "dask_expr") and not isinstance(values, da.Array) and _is_dask_frame(values):
-        raise InputError(f"{name} is a Dask data frame; give its .to_dask_array(lengths=True)")
-    if _is_netcdf(values):
-        return values[...]
-    if _module(values) == "h5py":
-        return Packing.of(dict(values.attrs), values.dtype, name).decode(values[...])
-    if not isinstance(values, zarr.Array):
-        return values
-    if isinstance(values.store, LocalStore):
-        return of_store((Path(values.store.root) / values.path).absolute(), name)
-    if isinstance(values.store, MemoryStore):
-        stored = np.asarray(values[...])
-        is_number = stored.dtype.kind in NUMBER_KINDS
-        return Packing.of(dict(values.attrs), stored.dtype, name).decode(stored) if is_number else stored
-    problem = f"{name} is a Zarr array in a {type(values.store).__name__}, where lost chunks cannot be told from zeros"
+    if isinstance(values, zarr.Array):
+        return _open_zarr(values, name, of_store)
+    if isinstance(_narwhals(values, name), nw.LazyFrame):
+        raise InputError(f"{name} is a lazy data frame; give its .collect()")
+    if isinstance(values, np.ndarray) and values.dtype.names:
+        raise InputError(f"{name} is a structured array; give a data frame of it, pandas.DataFrame({name})")
+    return _Opened(values=values)
+
+
+def _open_zarr(array: Any, name: str, of_store: Callable[[Path, str], Any]) -> _Opened:
+    attributes = text_attributes(dict(array.attrs))
+    if isinstance(array.store, LocalStore):
+        path = (Path(array.store.root) / array.path).absolute()
+        return _Opened(values=of_store(path, name), attributes=attributes)
+    if isinstance(array.store, MemoryStore):
+        stored = np.asarray(array[...])
+        if stored.dtype.kind in NUMBER_KINDS:
+            stored = Packing.of(dict(array.attrs), stored.dtype, name).decode(stored)
+        return _Opened(values=stored, attributes=attributes)
+    problem = f"{name} is a Zarr array in a {type(array.store).__name__}, where lost chunks cannot be told from zeros"
     raise InputError(f"{problem}; copy it to a local folder first, or give a NumPy array")
+
+
+def _narwhals(values: Any, name: str) -> Any:
+    """Return narwhals' view of a data frame or a column of any library; anything else as it is."""
+    try:
+        return nw.from_native(values, allow_series=True, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        repeated = " ".join(str(error).split())
+        raise InputError(f"{name}: {repeated}; rename the columns, or leave one out") from None
+
+
+def _labels_of_part(labels: Any, name: str) -> npt.NDArray[Any]:
+    """Return the labels of one part of a Dask data frame, which may be pandas' own array."""
+    return np.asarray(adapt_labels(labels, name))
 
 
 def unmask_chunks(values: da.Array) -> da.Array:
@@ -226,36 +261,18 @@ def _module(values: Any) -> str:
     return type(values).__module__.partition(".")[0]
 
 
-def _is_xarray(values: Any) -> bool:
-    return _module(values) == "xarray"
-
-
-def _is_netcdf(values: Any) -> bool:
-    return _module(values) == "netCDF4"
-
-
-def _is_dask_frame(values: Any) -> bool:
-    return nw.dependencies.is_dask_dataframe(values) or type(values).__name__ in ("Series", "DataFrame", "Index")
+def _is_dataset(values: Any) -> bool:
+    return _module(values) == "xarray" and type(values).__name__ == "Dataset"
 
 
 def _stored_rows(path: Path, name: str) -> StoredRows:
     return StoredRows(name, open_array(path.parent, path.name))
 
 
-def _stored_units(rows: StoredRows) -> str:
-    assert isinstance(rows.source, StoredArray)
-    return str(dict(rows.source.array.attrs).get("units", ""))
-
-
-def _file_units(values: Any) -> str:
-    """Return the attribute `units` of a variable of an open file, or of a Zarr array in memory."""
-    if _is_netcdf(values):
-        return str(values.__dict__.get("units", ""))
-    if _module(values) == "h5py":
-        return str(values.attrs.get("units", ""))
-    if isinstance(values, zarr.Array) and isinstance(values.store, MemoryStore):
-        return str(values.attrs.get("units", ""))
-    return ""
+def _read_stored(path: Path, name: str) -> npt.NDArray[Any]:
+    """Return a stored array of numbers as a whole; of one column (n,)."""
+    rows = _stored_rows(path, name)
+    return rows[:][:, 0] if rows.ndim == 1 else rows[:]
 
 
 def _check_numbers(values: Any, name: str, *, dimensions: Sequence[int]) -> None:
@@ -267,107 +284,219 @@ def _check_numbers(values: Any, name: str, *, dimensions: Sequence[int]) -> None
         raise InputError(f"{name} must hold real numbers, not {values.dtype}; convert it first")
 
 
-def _width(values: Any) -> int:
-    shape = np.shape(values)
-    return int(shape[1]) if len(shape) == 2 else 0
+def _with_attributes(adapted: Adapted, opened: _Opened) -> Adapted:
+    """Give columns of numbers the attributes of what they were taken out of."""
+    is_stored = isinstance(opened.values, StoredRows) and isinstance(opened.values.source, StoredArray)
+    given = _stored_attributes(opened.values.source) if is_stored else _of_all_columns(opened.attributes, adapted)
+    if not any(given):
+        return adapted
+    width, columns = len(given), adapted.columns
+    kinds = columns.kinds or (NUMBER,) * width
+    own = columns.attributes or ({},) * width
+    attributes = tuple({**new, **old} for new, old in zip(given, own, strict=True))
+    return replace(adapted, columns=replace(columns, kinds=kinds, attributes=attributes))
 
 
-def _plain_inputs(X: Any) -> AdaptedInputs:
-    """Inputs that are no xarray object, Zarr array or file."""
+def _of_all_columns(attributes: dict[str, str], adapted: Adapted) -> tuple[dict[str, str], ...]:
+    """Return attributes that all columns share, once for each."""
+    if not attributes:
+        return ()
+    shape = np.shape(adapted.values)
+    return (attributes,) * (int(shape[1]) if len(shape) == 2 else 1)
+
+
+def _stored_attributes(stored: StoredArray) -> tuple[dict[str, str], ...]:
+    """Return the attributes of the columns of a Zarr array, which may be one of a data set that dorff made."""
+    path = stored.files.directory
+    parent = node(path.parent)
+    attributes = group_attributes(path.parent) if not (parent.problem or parent.is_array) else {}
+    by_column = column_attributes(attributes, path.name, stored)
+    return tuple(by_column.get(name, {}) for name in stored_columns(attributes, path.name, stored.columns))
+
+
+def _plain_inputs(X: Any) -> Adapted:
+    """Inputs that are taken out of what they lay in."""
     if isinstance(X, da.Array):
         return _dask_inputs(X)
     if isinstance(X, StoredRows):
         _check_numbers(X, "X", dimensions=(2,))
-        return AdaptedInputs(values=X)
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+        return Adapted(values=X)
+    frame = _narwhals(X, "X")
     if isinstance(frame, nw.DataFrame):
-        columns = [
-            _series_column(series, f"X, column {series.name!r}", refuse_null=True) for series in frame.iter_columns()
-        ]
-        return _table_inputs(list(frame.columns), columns) if columns else AdaptedInputs(values=X)
+        columns = {
+            series.name: _series_column(series, f"X, column {series.name!r}", refuse_null=True)
+            for series in frame.iter_columns()
+        }
+        return _stack_columns(columns, "X") if columns else Adapted(values=X)
     array = _as_array(X)
     if isinstance(array, np.ma.MaskedArray):
         array = X = _unmasked(array, "X", refuse=True)
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "mMO":
-        return AdaptedInputs(values=X)
-    columns = [
+        return Adapted(values=X)
+    listed = [
         _column(array[:, place], f"X, column {place}", refuse_null=array.dtype.kind in "mM")
         for place in range(array.shape[1])
     ]
-    if all(column.kind == NUMBER for column in columns):
-        return AdaptedInputs(values=X)
-    values = np.column_stack([np.asarray(column.values) for column in columns])
-    return AdaptedInputs(values=values, kinds=tuple(column.kind for column in columns))
+    if all(column.kind == NUMBER for column in listed):
+        return Adapted(values=X)
+    values = np.column_stack([np.asarray(column.values) for column in listed])
+    return Adapted(values=values, columns=_known_columns(listed))
 
 
-def _dask_inputs(X: da.Array) -> AdaptedInputs:
+def _plain_targets(y: Any, name: str) -> Adapted:
+    """Targets that are taken out of what they lay in."""
+    if isinstance(y, Deferred):
+        _check_numbers(y, name, dimensions=(1, 2))
+        return Adapted(values=unmask_chunks(y) if isinstance(y, da.Array) else y)
+    frame = _narwhals(y, name)
+    if isinstance(frame, nw.DataFrame):
+        columns = {series.name: _series_column(series, name) for series in frame.iter_columns()}
+        _refuse_times(columns.values(), name)
+        if not columns:
+            return Adapted(values=y)
+        values = np.column_stack([column.values for column in columns.values()])
+        return Adapted(values=values, columns=Columns(names=unique_names([str(column) for column in columns], name)))
+    if isinstance(frame, nw.Series):
+        column = _series_column(frame, name)
+        _refuse_times([column], name)
+        return Adapted(values=column.values)
+    array = _as_array(y)
+    if isinstance(array, np.ma.MaskedArray):
+        return Adapted(values=_unmasked(array, name))
+    if isinstance(array, np.ndarray) and array.dtype.kind in "mMO":
+        flat = _column(array.reshape(-1), name)
+        _refuse_times([flat], name)
+        return Adapted(values=np.asarray(flat.values).reshape(array.shape))
+    return Adapted(values=y)
+
+
+def _known_columns(columns: Sequence[_Column], names: tuple[str, ...] | None = None) -> Columns:
+    kinds = tuple(column.kind for column in columns)
+    return Columns(names=names, kinds=kinds, attributes=tuple(column.attributes for column in columns))
+
+
+def _stack_columns(columns: dict[Any, _Column], where: str) -> Adapted:
+    """Return named columns side by side: a Dask array where one is lazy, else a pandas data frame."""
+    names = unique_names(list(columns), where)
+    known_columns = _known_columns(list(columns.values()), names)
+    if any(isinstance(column.values, da.Array) for column in columns.values()):
+        stacked = da.stack([da.asarray(column.values) for column in columns.values()], axis=1)
+        return Adapted(values=stacked, columns=known_columns)
+
+    import pandas as pd
+
+    values = np.empty((len(next(iter(columns.values())).values), len(columns)))
+    for place, (name, column) in enumerate(columns.items()):
+        try:
+            values[:, place] = column.values
+        except (TypeError, ValueError) as error:
+            remedy = "convert it, or give categories a column of 0 and 1 each"
+            raise InputError(f"{where}, column {name!r}: expected numbers or times ({error}); {remedy}") from None
+    frame = pd.DataFrame(values, columns=list(columns), copy=False)
+    return Adapted(values=frame, columns=known_columns)
+
+
+def _with_names(adapted: Adapted, given: Sequence[str], where: str) -> Adapted:
+    """Give inputs the names of their columns: a data frame around what is in memory, which scikit-learn reads."""
+    names = unique_names(given, where)
+    columns = replace(adapted.columns, names=names)
+    values = adapted.values
+    if isinstance(values, np.ndarray) and values.dtype.kind in NUMBER_KINDS:
+        import pandas as pd
+
+        values = pd.DataFrame(values, columns=list(given), copy=False)
+    return Adapted(values=values, columns=columns)
+
+
+def _frame_of_parts(frame: Any, name: str, adapt: Callable[[Any], Adapted]) -> Adapted:
+    """Return a Dask data frame, or a column of one, as a Dask array; its rows are counted, by a pass over it.
+
+    Its empty sample says what the columns are, and each part is held against that.
+    """
+    adapted = adapt(frame._meta)
+    convert = partial(_numbers_of_part, name=name, adapt=adapt, columns=adapted.columns)
+    values = _array_of_parts(frame, convert, np.shape(adapted.values)[1:], np.float64)
+    return Adapted(values=values, columns=adapted.columns)
+
+
+def _array_of_parts(
+    frame: Any, convert: Callable[[Any], npt.NDArray[Any]], shape: tuple[int, ...], dtype: npt.DTypeLike
+) -> da.Array:
+    """Return what `convert` makes of each part of a Dask data frame, (rows, *shape), one below the other."""
+    lengths = frame.map_partitions(len).compute()
+    chunks = [
+        da.from_delayed(
+            delayed(convert)(part), shape=(int(length), *shape), dtype=dtype, meta=np.empty((0, *shape), dtype)
+        )
+        for part, length in zip(frame.to_delayed(), lengths, strict=True)
+    ]
+    array: da.Array = da.concatenate(chunks)
+    return array
+
+
+def _numbers_of_part(part: Any, name: str, adapt: Callable[[Any], Adapted], columns: Columns) -> FloatArray:
+    adapted = adapt(part)
+    if adapted.columns != columns:
+        problem = "columns of dtype object hold times or durations"
+        raise InputError(f"{name}: {problem}; convert them to datetime64 or timedelta64 first")
+    return convert_numbers(adapted.values, {}, name)
+
+
+def _dask_inputs(X: da.Array) -> Adapted:
     """Return a Dask array of numbers or times, still lazy."""
     if X.dtype.kind not in "mM":
         _check_numbers(X, "X", dimensions=(2,))
-        return AdaptedInputs(values=unmask_chunks(X))
+        return Adapted(values=unmask_chunks(X))
     if X.ndim != 2:
         raise InputError(f"X must be (rows, columns), but has {X.ndim} dimensions; reshape it first")
-    kind = TIME if X.dtype.kind == "M" else DURATION
-    return AdaptedInputs(values=_lazy_seconds(X, "X"), kinds=(kind,) * X.shape[1])
+    column = _lazy_column(X, "X")
+    columns = _known_columns([column] * X.shape[1])
+    return Adapted(values=column.values, columns=columns)
 
 
-def _lazy_seconds(values: da.Array, where: str) -> da.Array:
-    seconds: da.Array = da.map_blocks(
+def _lazy_column(values: da.Array, where: str) -> _Column:
+    """Return Dask's numbers unmasked, or its times as seconds."""
+    if values.dtype.kind not in "mM":
+        return _Column(values=unmask_chunks(values))
+    kind = TIME if values.dtype.kind == "M" else DURATION
+    seconds = da.map_blocks(
         _seconds, values, where=where, refuse_null=True, dtype=np.float64, meta=np.empty((0,) * values.ndim)
     )
-    return seconds
+    return _Column(values=seconds, kind=kind, attributes=seconds_attributes(kind, DATETIME_CALENDAR))
 
 
-def _data_array_inputs(X: Any) -> AdaptedInputs:
-    """Inputs of an xarray DataArray (n, d); a text coordinate of its second dimension has the columns' names."""
-    _refuse_packed(X.attrs, "X")
-    adapted = _plain_inputs(X.data)
-    units = _text_attribute(X.attrs, "units")
-    if X.ndim == 2 and units:
-        adapted = replace(adapted, units=(units,) * X.shape[1])
-    labels = X.coords[X.dims[1]].values if X.ndim == 2 and X.dims[1] in X.coords else None
-    if labels is None or labels.ndim != 1 or not all(isinstance(label, str) for label in labels.tolist()):
-        return adapted
-    return _with_names(adapted, labels.tolist())
+def _coordinate_names(array: Any) -> list[str]:
+    """Return the columns' names of a DataArray, (rows, columns): a coordinate of text of its second dimension."""
+    if array.ndim != 2 or array.dims[1] not in array.coords:
+        return []
+    labels = array.coords[array.dims[1]].values
+    is_text = labels.ndim == 1 and all(isinstance(label, str) for label in labels.tolist())
+    return [str(label) for label in labels.tolist()] if is_text else []
 
 
-def _dataset_inputs(X: Any) -> AdaptedInputs:
-    """Inputs of the variables (n,) of an xarray Dataset along one dimension."""
-    variables = _dataset_variables(X, "X")
-    names = [variable.name for variable in variables]
-    if any(isinstance(variable.data, da.Array) for variable in variables):
-        columns = []
-        for variable in variables:
-            where, values = f"X, variable {variable.name!r}", da.asarray(variable.data)
-            if values.dtype.kind == "O":
-                raise InputError(f"{where}: expected numbers or datetime64, got objects in Dask; convert them first")
-            if values.dtype.kind in "mM":
-                kind = TIME if values.dtype.kind == "M" else DURATION
-                columns.append(_Column(values=_lazy_seconds(values, where), kind=kind))
-            else:
-                _check_numbers(values, where, dimensions=(1,))
-                columns.append(_Column(values=unmask_chunks(values)))
-        stacked = da.stack([column.values for column in columns], axis=1)
-        adapted = AdaptedInputs(values=stacked, names=tuple(names), kinds=tuple(column.kind for column in columns))
-    else:
-        adapted = _table_inputs(
-            names,
-            [
-                _column(np.asarray(variable.data), f"X, variable {variable.name!r}", refuse_null=True)
-                for variable in variables
-            ],
-        )
-    return replace(adapted, units=tuple(_text_attribute(variable.attrs, "units") for variable in variables))
+def _dataset_columns(dataset: Any, name: str, *, refuse_null: bool = False) -> dict[Any, _Column]:
+    """Return the variables (n,) of an xarray Dataset along one dimension, by their names."""
+    columns = {}
+    for variable in _dataset_variables(dataset, name):
+        where = f"{name}, variable {variable.name!r}"
+        opened = _open(variable, where, _stored_rows)
+        if isinstance(opened.values, da.Array):
+            if opened.values.dtype.kind not in "mM":
+                _check_numbers(opened.values, where, dimensions=(1,))
+            column = _lazy_column(opened.values, where)
+        else:
+            column = _column(np.asarray(opened.values), where, refuse_null=refuse_null)
+        columns[variable.name] = replace(column, attributes=opened.attributes | column.attributes)
+    return columns
 
 
-def _dataset_targets(y: Any, name: str) -> Any:
+def _dataset_targets(dataset: Any, name: str) -> Adapted:
     """Return the variables (n,) of a Dataset as columns; those of one variable (n,)."""
-    variables = _dataset_variables(y, name)
-    if len(variables) == 1:
-        return variables[0].data
-    if any(isinstance(variable.data, da.Array) for variable in variables):
-        return da.stack([da.asarray(variable.data) for variable in variables], axis=1)
-    return np.column_stack([np.asarray(variable.data) for variable in variables])
+    columns = _dataset_columns(dataset, name)
+    _refuse_times(columns.values(), name)
+    adapted = _stack_columns(columns, name)
+    values = adapted.values if isinstance(adapted.values, da.Array) else adapted.values.to_numpy()
+    return replace(adapted, values=values[:, 0] if len(columns) == 1 else values)
 
 
 def _dataset_variables(dataset: Any, name: str) -> list[Any]:
@@ -375,8 +504,6 @@ def _dataset_variables(dataset: Any, name: str) -> list[Any]:
     dims = {str(variable.name): variable.dims for variable in variables}
     if len(set(dims.values())) != 1 or variables[0].ndim != 1:
         raise InputError(f"{name} is a Dataset whose variables are not all along one dimension ({dims}); stack() it")
-    for variable in variables:
-        _refuse_packed(variable.attrs, f"{name}, variable {variable.name!r}")
     return variables
 
 
@@ -385,35 +512,6 @@ def _refuse_packed(attributes: Any, where: str) -> None:
     packed = [key for key in NUMBER_KEYS if key in attributes and not key.startswith("valid")]
     if packed:
         raise InputError(f"{where}: its attribute {packed[0]} is not applied yet; decode it first (xarray.decode_cf)")
-
-
-def _text_attribute(attributes: Any, name: str) -> str:
-    value = attributes.get(name, "")
-    return value if isinstance(value, str) else ""
-
-
-def _table_inputs(names: Sequence[Any], columns: Sequence[_Column]) -> AdaptedInputs:
-    values = np.empty((len(columns[0].values), len(columns)))
-    for place, (name, column) in enumerate(zip(names, columns, strict=True)):
-        try:
-            values[:, place] = column.values
-        except (TypeError, ValueError) as error:
-            remedy = "convert it, or give categories a column of 0 and 1 each"
-            raise InputError(f"X, column {name!r}: expected numbers or times ({error}); {remedy}") from None
-    adapted = AdaptedInputs(values=values, kinds=tuple(column.kind for column in columns))
-    return _with_names(adapted, names)
-
-
-def _with_names(adapted: AdaptedInputs, names: Sequence[Any]) -> AdaptedInputs:
-    """Give columns their names: a data frame around what is in memory, which scikit-learn reads them from."""
-    if isinstance(adapted.values, Deferred):
-        return replace(adapted, names=tuple(names))
-    import pandas as pd
-
-    values = adapted.values
-    if isinstance(values, np.ndarray) and values.dtype.kind in NUMBER_KINDS:
-        values = pd.DataFrame(values, columns=list(names), copy=False)
-    return replace(adapted, values=values)
 
 
 def _series_column(series: "nw.Series[Any]", where: str, *, refuse_null: bool = False) -> _Column:
@@ -458,7 +556,8 @@ def _column(values: npt.NDArray[Any], where: str, *, refuse_null: bool = False) 
     """Return values (n,) with times as seconds, and nulls as NaN or refused."""
     if values.dtype.kind in "mM":
         kind = TIME if values.dtype.kind == "M" else DURATION
-        return _Column(values=_seconds(values, where=where, refuse_null=refuse_null), kind=kind)
+        seconds = _seconds(values, where=where, refuse_null=refuse_null)
+        return _Column(values=seconds, kind=kind, attributes=seconds_attributes(kind, DATETIME_CALENDAR))
     if values.dtype.kind != "O":
         return _Column(values=values)
     return _object_column(values, where, refuse_null=refuse_null)
@@ -468,6 +567,8 @@ def _object_column(values: npt.NDArray[Any], where: str, *, refuse_null: bool) -
     """Return objects (n,) as numbers or seconds where all that are not null are; else as they are."""
     nulls = np.fromiter((_is_null(value) for value in values), bool, len(values))
     present = values[~nulls]
+    if any(_module(value) == "pint" for value in present):
+        raise InputError(f"{where}: holds quantities of pint; give one Quantity of an array, or plain numbers")
     kinds = {_object_kind(value) for value in present}
     if kinds <= {NUMBER}:
         if not nulls.any():
@@ -482,8 +583,11 @@ def _object_column(values: npt.NDArray[Any], where: str, *, refuse_null: bool) -
     if refuse_null or nulls.any():
         _refuse_null(nulls, where)
     kind = kinds.pop()
+    calendars = {_object_calendar(value) for value in present}
+    if len(calendars) > 1:
+        raise InputError(f"{where}: holds times by the calendars {' and '.join(sorted(calendars))}; give one")
     seconds = np.array([_object_seconds(value) for value in present], dtype=np.float64)
-    return _Column(values=seconds, kind=kind)
+    return _Column(values=seconds, kind=kind, attributes=seconds_attributes(kind, calendars.pop()))
 
 
 def _refuse_null(nulls: npt.NDArray[np.bool_], where: str) -> None:
@@ -512,6 +616,10 @@ def _object_kind(value: Any) -> str:
     if isinstance(value, datetime.date | np.datetime64):
         return TIME
     return DURATION if isinstance(value, datetime.timedelta | np.timedelta64) else NUMBER
+
+
+def _object_calendar(value: Any) -> str:
+    return str(value.calendar) if _module(value) == "cftime" else DATETIME_CALENDAR
 
 
 def _object_seconds(value: Any) -> float:

@@ -1,9 +1,9 @@
 """What estimators are given: arrays of any kind as rows of float64, and of each row its weight and its fold."""
 
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias, cast
 
 import dask.array as da
@@ -14,6 +14,7 @@ import scipy.sparse
 from sklearn.model_selection import GroupKFold, check_cv
 
 from dorff.data.nodes import StoredArray
+from dorff.data.units import Conversion
 from dorff.errors import DoesNotFitError, InputError
 from dorff.moments import FloatArray, Folds, Moments, pooled
 from dorff.passes import FoldRule
@@ -28,10 +29,12 @@ Numbers = npt.NDArray[np.int64]
 @dataclass(frozen=True, eq=False)
 class StoredRows:
     """A Zarr array in a local folder, or a sparse matrix, as rows (n, columns) of float64. Read by slices. Chunks are
-    checked to be there, so that none is taken for zeros; values packed by the CF conventions are unpacked."""
+    checked to be there, so that none is taken for zeros; values packed by the CF conventions are unpacked.
+    `conversions` are those of columns, by their places, to other units."""
 
     name: str
     source: StoredArray | scipy.sparse.csr_array
+    conversions: Mapping[int, Conversion] = field(default_factory=dict)
     dtype: ClassVar = np.dtype(np.float64)
 
     @property
@@ -60,6 +63,8 @@ class StoredRows:
             values = self.source.values(start, max(start, stop), np.float64, " or write it again")
         else:
             values = self.source[start:stop].toarray()
+        for place, conversion in self.conversions.items():
+            values[:, place] = conversion.convert(values[:, place], f"{self.name}, column {place}")
         return np.ascontiguousarray(values[:, columns[0]]) if columns else values
 
 

@@ -16,7 +16,7 @@ from dorff.data.array_files import ArrayFiles
 from dorff.data.nodes import StoredArray, open_zarr
 from dorff.data.packing import NUMBER_KINDS, Packing
 from dorff.errors import InputError
-from dorff.estimators.adapter import adapt_labels, open_stored
+from dorff.estimators.adapter import adapt_labels, refuse_null_labels
 from dorff.estimators.arrays import known, runs_of
 from dorff.kernels.scalar import FloatArray
 
@@ -81,7 +81,7 @@ class OneHot:
 
 def unwrap_labels(y: Any) -> Any:
     """Targets of any type: 1-d, or one column; what scikit-learn can check is returned as it is."""
-    y = adapt_labels(open_stored(y, "y", StoredLabels.of), "y")
+    y = adapt_labels(y, "y", StoredLabels.of)
     if isinstance(y, da.Array):
         _check_column(y.shape)
         return known(y if y.ndim == 1 else y[:, 0], "y")
@@ -104,20 +104,15 @@ def in_memory(labels: Labels) -> tuple[Labels, npt.NDArray[np.int64], npt.NDArra
     return classes, codes, counts
 
 
-def refuse_gaps(y: Any) -> None:
-    """InputError at the first of labels (n,) of any kind that is None, NaN or pandas' NA."""
-    values = np.asarray(y, dtype=object)
-    for row, label in enumerate(values.ravel().tolist() if values.ndim else ()):
-        if _is_gap(label):
-            remedy = "put it there (in an array of dtype object, where labels are text)"
-            raise InputError(f"y, row {row} is {label}; a row without a label has the number {UNLABELLED}: {remedy}")
-
-
-def _is_gap(label: Any) -> bool:
-    try:
-        return label is None or bool(label != label)
-    except TypeError:  # NA is neither equal nor not
-        return True
+def refuse_gaps(y: Any, *, semi: bool) -> None:
+    """InputError at the first of labels (n,) that is None, NaN or pandas' NA; `semi` allows rows without a label."""
+    if isinstance(y, StoredLabels | da.Array) or (isinstance(y, np.ndarray) and y.dtype.kind not in "Of"):
+        return
+    remedy = "leave the row out, or give it a label"
+    if semi:
+        there = "put it there (in an array of dtype object, where labels are text)"
+        remedy = f"a row without a label has the number {UNLABELLED}: {there}"
+    refuse_null_labels(y, "y", remedy)
 
 
 def labelled(labels: Labels) -> npt.NDArray[np.bool_]:

@@ -22,7 +22,7 @@ import dorff.estimators.array_sums as array_sums
 import dorff.estimators.arrays as arrays
 import dorff.estimators.class_labels as class_labels
 from dorff.errors import InputError
-from dorff.estimators.adapter import adapt_labels, adapt_weights
+from dorff.estimators.adapter import adapt_groups, adapt_weights
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, with_rows
 from dorff.estimators.base import ORFFEstimator, reads_once
 from dorff.estimators.descended import loss_fitted
@@ -129,8 +129,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         terms = self._manifold_terms()
         X = self._adapt_inputs(X, reset=self._stream is None)
         X, y = in_memory_where(terms, X, class_labels.unwrap_labels(y))
-        if terms:
-            class_labels.refuse_gaps(y)
+        class_labels.refuse_gaps(y, semi=bool(terms))
         X, labels = self._validated(X, y, reset=self._stream is None)
         rows, seen, weights = X, None, adapt_weights(sample_weight, X.shape[0])
         if terms:
@@ -201,7 +200,10 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         """The share of labels that are right. Holds y and the predictions in memory. `views` are as of `predict`."""
         y = class_labels.unwrap_labels(y)
         y = np.asarray(y[:]) if isinstance(y, class_labels.StoredLabels | da.Array) else y
-        return float(accuracy_score(y, np.asarray(self.predict(X, views=views)), sample_weight=sample_weight))
+        class_labels.refuse_gaps(y, semi=False)
+        predicted = np.asarray(self.predict(X, views=views))
+        weights = adapt_weights(sample_weight, len(predicted))
+        return float(accuracy_score(y, predicted, sample_weight=weights))
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar, CODINGS[self.coding])
@@ -269,7 +271,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _deal(self, Y: array_sums.Targets, groups: Any, rule: FoldRule, *, semi: bool) -> Deal:
         """Which folds rows are in; without `cv` those that a calibration needs, a fifth alone where it takes one."""
-        groups = adapt_labels(groups, "groups")
+        groups = adapt_groups(groups)
         by_number = self._cv is None or isinstance(self._cv, numbers.Integral)
         if groups is not None or not by_number:
             if semi or (self.calibrate and not isinstance(Y, class_labels.OneHot)):

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dorff import __version__
 from dorff.errors import InputError
-from dorff.estimators.adapter import adapt_targets, adapt_weights
+from dorff.estimators.adapter import adapt_weights
 from dorff.estimators.array_sums import Drawing, RowsRead, Targets, one_thread, runs, sample, sampled_runs, weights_of
 from dorff.estimators.arrays import Rows, StoredRows, enough_memory, together, with_rows
 from dorff.estimators.base import ORFFEstimator
@@ -270,7 +270,8 @@ class OfNumbers(ORFFRegressor):
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
         X = self._adapt_inputs(X, reset=self._stream is None)
-        X, y = self._validated(X, adapt_targets(y), reset=self._stream is None)
+        y = self._adapt_targets(y, reset=self._stream is None)
+        X, y = self._validated(X, y, reset=self._stream is None)
         self._one_output = y.ndim == 1
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
         with enough_memory("lower n_features, or give Zarr or Dask arrays"):

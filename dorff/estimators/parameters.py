@@ -4,7 +4,6 @@ import inspect
 import numbers
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
@@ -14,9 +13,10 @@ from sklearn.utils.validation import validate_data
 
 from dorff.data import RowBlock
 from dorff.errors import InputError, QualityWarning
-from dorff.estimators.adapter import NUMBER, TIME_ORIGIN, adapt_inputs
+from dorff.estimators.adapter import TIME_ORIGIN, adapt_inputs
 from dorff.estimators.array_sums import Look, RowsRead, Run, Targets, sampled_runs, weights_of
 from dorff.estimators.arrays import Deal, Deferred, Flags, Rows, dealt_by, finite_in
+from dorff.estimators.columns import Columns
 from dorff.features import FeatureMap, Recipe, with_lengthscale
 from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
 from dorff.frequencies import Sampler
@@ -56,28 +56,35 @@ class Nested(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = getattr(self, "manifold", None) is None
         return tags
 
+    @property
+    def input_kinds_(self) -> tuple[str, ...] | None:
+        """What input columns are: "number", "time", "duration" or "time (calendar)"; None where all are numbers."""
+        kinds: tuple[str, ...] | None = self.input_columns_.kinds
+        return kinds
+
+    def __setstate__(self, state: Parameters) -> None:
+        """Restore a pickle; in one of an earlier version nothing is known of the columns, and all are numbers."""
+        known = {} if "n_features_in_" not in state else {"input_columns_": Columns(), "target_columns_": Columns()}
+        super().__setstate__(known | state)
+
     def _adapt_inputs(self, X: Any, *, reset: bool) -> Any:
         """Return inputs of any kind as numbers, and check of their columns what scikit-learn does not.
 
-        With `reset` the kinds and units of the columns are kept; else columns are held
-        against those, and numbers converted to the units of the fit.
+        With `reset` what is known of the columns is kept; else columns are held against
+        that, and numbers converted to the units of the fit.
         """
         adapted = adapt_inputs(X)
-        values = adapted.values
         if reset:
-            self.input_kinds_, self.input_units_ = adapted.kinds, adapted.units
-            self.time_origin_ = TIME_ORIGIN
-        else:
-            _check_kinds(adapted.kinds, self.input_kinds_)
+            self.input_columns_, self.time_origin_ = adapted.columns, TIME_ORIGIN
+        values = adapted.values if reset else adapted.converted_to(self.input_columns_, "X")
         if isinstance(values, Deferred):
             named = values
-            if adapted.names is not None:
+            if adapted.columns.names is not None:
                 import pandas as pd  # slow to import, and only deferred columns with names need it
 
-                named = pd.DataFrame(np.empty((0, len(adapted.names))), columns=list(adapted.names))
+                names = list(adapted.columns.names)
+                named = pd.DataFrame(np.empty((0, len(names))), columns=names)
             validate_data(self, named, skip_check_array=True, reset=reset)
-        if not reset and self.input_units_ is not None:
-            values = replace(adapted, values=values).convert_units(self.input_units_)
         return values
 
     def _inputs(self, X: Any, *, reset: bool, read: Flags | None = None) -> Any:
@@ -109,16 +116,6 @@ class Nested(BaseEstimator):  # type: ignore[misc]
             if changes:
                 setattr(self, name, changed(getattr(self, name), changes, name))
         return self
-
-
-def _check_kinds(given: tuple[str, ...] | None, fitted: tuple[str, ...] | None) -> None:
-    """InputError where a column holds times and the fit had numbers there, or the reverse."""
-    width = len(given or fitted or ())
-    pairs = zip(given or (NUMBER,) * width, fitted or (NUMBER,) * width, strict=False)
-    for place, (now, then) in enumerate(pairs):
-        if now != then:
-            remedy = "give times as datetime64 where the fit had them, and numbers where it had numbers"
-            raise InputError(f"X, column {place}: expected {then} values, as in the fit, got {now} values; {remedy}")
 
 
 def seed_of(random_state: int | np.random.RandomState | None) -> int:

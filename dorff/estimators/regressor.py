@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.adapter import adapt_labels, adapt_targets, adapt_weights
+from dorff.estimators.adapter import adapt_groups, adapt_targets, adapt_weights
 from dorff.estimators.array_sums import Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, reads_once
@@ -188,12 +188,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
-        terms, stream, jobs, named = self._manifold_terms(), self._stream, self._jobs(), getattr(y, "columns", None)
+        terms, stream, jobs = self._manifold_terms(), self._stream, self._jobs()
         X = self._adapt_inputs(X, reset=stream is None)
-        X, y = self._validated(*in_memory_where(terms, X, adapt_targets(y)), reset=stream is None)
+        y = self._adapt_targets(y, reset=stream is None)
+        X, y = self._validated(*in_memory_where(terms, X, y), reset=stream is None)
         observe = self._observation(1 if y.ndim == 1 else y.shape[1])
         self._one_target = y.ndim == 1
-        groups = adapt_labels(groups, "groups")
+        groups = adapt_groups(groups)
         views = isinstance(self.kernel, MultiView)
         self._one_output = (
             y.ndim == 1 and self._loss.levels == 1 and (views or observe is None or observe.shape[1] == 1)
@@ -219,7 +220,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 sample = left_out_rows(drawing.features, X, Y, weights, partial=self._partial)
             stream, fitted, self.model_ = self._solve(stream, (X, Y, weights, jobs), penalties, sample)
             names = ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
-            names = names if named is None else [*map(str, named)]
+            names = names if self.target_columns_.names is None else list(self.target_columns_.names)
             if self._loss.kind != "squared":
                 return self._keep_loss(stream)
             quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=sample)
@@ -228,6 +229,15 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             self._posterior_model: Model | None = None  # made when it is first asked for
             self._noise = None if self.posterior else fitted.noised.fit.noise
             self._judge(fitted, quality, drawing, 4)
+
+    def _adapt_targets(self, y: Any, *, reset: bool) -> Any:
+        """Return targets of any kind as numbers, in the units of the fit; with `reset` those are kept from them."""
+        adapted = adapt_targets(y)
+        if reset:
+            self.target_columns_ = adapted.columns
+            return adapted.values
+        adapted.columns.check_order(self.target_columns_, "y")
+        return adapted.converted_to(self.target_columns_, "y")
 
     def _keep_loss(self, stream: Stream) -> None:
         """What is kept of a fit by another loss than the square."""
@@ -302,7 +312,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         it, where these are two or more; with a kernel of vector fields pooled over the targets, which are then of one
         unit (to compare it with other kernels give `scoring="r2"`). Holds y and the predictions in memory. `views` are
         as of `predict`."""
-        y = adapt_targets(y)
+        check_is_fitted(self)
+        y = self._adapt_targets(y, reset=False)
         if isinstance(y, Deferred):
             rows = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0, partial=self._with_gaps)
             y = rows[:, 0] if y.ndim == 1 else rows
@@ -312,14 +323,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             f = np.asarray(self._mapped(X, np.asarray, (self.model_.p,), views=views))
             values = loss_fitted(self).outcome(self.model_.observed(f))
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=self._finite)
-        check_consistent_length(y, values, sample_weight)
+        check_consistent_length(y, values)
         if np.size(y) != values.size:
             raise InputError(f"y must have as many columns as the {values.size // len(values)} targets, got {y.shape}")
-        w = (
-            np.ones(len(values))
-            if sample_weight is None
-            else column_or_1d(adapt_targets(sample_weight, "sample_weight"), dtype=np.float64)
-        )
+        weights = adapt_weights(sample_weight, len(values))
+        w = np.ones(len(values)) if weights is None else weights
         sums = row_sums(y.reshape(len(values), -1), values.reshape(len(values), -1), w)
         r2 = float(R2.of([self.model_.kernel], self.model_.observe).score(sums[4], Spread.of(*sums[:4])))
         if np.isnan(r2):

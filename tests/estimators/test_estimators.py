@@ -8,9 +8,9 @@ from pathlib import Path
 
 import dask
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse
 import xarray as xr
@@ -586,8 +586,8 @@ def test_other_containers_and_huge_targets_are_refused(tmp_path):
     group.create_array("x", data=X)
     with pytest.raises(InputError, match="X is a Zarr group; give one of its arrays"):
         ORFFRegressor(GAUSSIAN, 16).fit(group, Y)
-    with pytest.raises(InputError, match="X is a Dask data frame"):
-        ORFFRegressor(GAUSSIAN, 16).fit(dd.from_pandas(pd.DataFrame(X), npartitions=2), Y)
+    with pytest.raises(InputError, match=r"X is a lazy data frame; give its .collect\(\)"):
+        ORFFRegressor(GAUSSIAN, 16).fit(pl.LazyFrame(X), Y)
     with pytest.raises(InputError, match="overflow float64; rescale the targets"), np.errstate(over="ignore"):
         ORFFRegressor(GAUSSIAN, 16).fit(X, Y * 1e200)
 
