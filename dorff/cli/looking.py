@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dorff import store
-from dorff.data import Classes, open_dataset
+from dorff.data import Classes, class_counts, open_dataset
 from dorff.data.edges import open_graph
 from dorff.data.encoding import with_encoded_times
 from dorff.data.labels import CLASSES, stored_labels
@@ -209,6 +209,7 @@ def _source(record: SourceRecord, rows: range, dropped: Runs) -> dict[str, Any]:
         "rows_left": stop - first - count_rows(clip_runs(dropped, first, stop)),
         "dropped": record.dropped,
         **{name: count for name, count in counts.items() if count},
+        **({"where": record.where, "left_out": record.left_out} if record.where else {}),
         "content": record.content,
     }
 
@@ -216,12 +217,11 @@ def _source(record: SourceRecord, rows: range, dropped: Runs) -> dict[str, Any]:
 def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]:
     try:
         stored = open_array(group, name, text=True)
-        table = stored_labels(attributes, group) if name == CLASSES else None
+        labels = _labels(attributes, group) if name == CLASSES else {}
     except InputError as error:  # an array that dorff cannot use is no reason to hide the others
         return {"name": name, "problem": str(error)}
     shard_rows = stored.files.outer[0]
     units = _units(column_attributes(attributes, name, stored), attributes, group)
-    labels = {} if table is None else {"labels": list(table.labels), "counts": list(table.counts)}
     return {
         "name": name,
         "rows": stored.rows,
@@ -233,6 +233,16 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
         "shards": -(-stored.rows // max(1, shard_rows)),
         **labels,
     }
+
+
+def _labels(attributes: dict[str, Any], group: Path) -> dict[str, Any]:
+    """The labels of a data set, and how many rows that count have each: read if some were dropped."""
+    table = stored_labels(attributes, group)
+    if table is None:
+        return {}
+    dataset = open_dataset(group, inputs=CLASSES, targets=Classes(CLASSES))
+    counts = list(map(int, class_counts(dataset))) if dataset.dropped else list(table.counts)
+    return {"labels": list(table.labels), "counts": counts}
 
 
 def _units(of_columns: ColumnAttributes, attributes: dict[str, Any], group: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ from dorff.data.row_runs import (
 from dorff.data.row_sets import RowNumbers, RowSet
 from dorff.data.source_records import SourceRecord, modification_time
 from dorff.data.spreads import ColumnSample, has_jumped, median_absolute_deviation
-from dorff.data.stores import open_dataset
+from dorff.data.stores import count_unusable, open_dataset
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
@@ -74,7 +74,7 @@ class SourceIntake:
             return ()
         return tuple(tuple(end) for end in self._ends.tolist())
 
-    def to_record(self, *, name: str, content: str) -> SourceRecord:
+    def to_record(self, *, name: str, content: str, where: str = "", left_out: int = 0) -> SourceRecord:
         """Return what is recorded of the source."""
         return SourceRecord(
             name=name,
@@ -83,6 +83,8 @@ class SourceIntake:
             rows=self.rows,
             box=self.box,
             modified=modification_time(name),
+            where=where,
+            left_out=left_out,
         )
 
     def add(self, rows: Rows) -> None:
@@ -129,6 +131,8 @@ class Delivery(AbstractContextManager["Delivery"]):
         self._intakes: list[SourceIntake] = []
         self._known: KnownRows | None = None
         self._replaced: RowSet | None = None
+        self.unusable_replaced = 0
+        """Rows of the store with NaN or infinity that `settle` dropped for others."""
         if compared:
             if locate(folder).folders:
                 self._folder = folder / ".delivered"  # no array has such a name
@@ -190,6 +194,7 @@ class Delivery(AbstractContextManager["Delivery"]):
                 replace_known=replace_known,
             )
         dropped = self._drop_replaced(pending.dropped)
+        self.unusable_replaced = self._count_unusable(dropped)
         replaced = count_rows(dropped) - count_rows(pending.dropped)
         if replaced:
             found = f"{replaced:,} rows that were there before"
@@ -240,6 +245,15 @@ class Delivery(AbstractContextManager["Delivery"]):
             remedy = "ingest all its rows into a new store"
             raise InputError(f"{self._store}: {problem}; {remedy}.")
         return dropped
+
+    def _count_unusable(self, dropped: Runs) -> int:
+        """Count the store's rows with NaN or infinity that are dropped now."""
+        if self._store is None or self._replaced is None:
+            return 0
+        pending = self._pending
+        kept = subtract_runs(0, pending.rows, dropped)
+        going = subtract_runs(0, pending.rows, merge_runs(kept, pending.dropped))
+        return count_unusable(self._store, pending.columns, going)
 
     def _read_earlier_rows(self) -> Iterator[tuple[RowNumbers, Rows]]:
         """Read the rows that count of sources that overlap with a delivered one."""

@@ -208,7 +208,15 @@ def ingest(
             compared = append or len(readers) > 1
             with Delivery(folder, pending, store if append else None, compared=compared) as delivery:
                 added, unusable, ungrouped = _write(
-                    folder, pending, readers, conversions, absent, shown, delivery, again=again or replace_known
+                    folder,
+                    pending,
+                    readers,
+                    conversions,
+                    absent,
+                    shown,
+                    delivery,
+                    where=where,
+                    again=again or replace_known,
                 )
                 left_out = sum(reader.left_out for reader in readers)
                 if where and not added:
@@ -216,7 +224,8 @@ def ingest(
                 pending, known = delivery.settle(pending, again=again, replace_known=replace_known)
             remarks += known
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0
-            pending = replace(pending, unusable=before + unusable)
+            unusable_before = max(0, before - delivery.unusable_replaced)
+            pending = replace(pending, unusable=unusable_before + unusable)
             held = kept_before | ({where: kept_before.get(where, 0) + left_out} if where else {})
             pending = replace(pending, left_out=held)
             if append:
@@ -263,6 +272,7 @@ def _write(
     progress: Progress,
     delivery: Delivery,
     *,
+    where: str,
     again: bool,
 ) -> tuple[int, int, int]:
     """Write the last shard's rows, then all rows of the sources, into shards in the staging folder.
@@ -295,11 +305,11 @@ def _write(
                 }
                 for name, column in coded.items():
                     run = absent.blank_labels(block.labels[labels.index(column)])
-                    where = f"{reader.path}: column {column!r}"
-                    codes = pending.labels.codes(run, where) if name == CLASSES else group_codes(run, where)
+                    place_of = f"{reader.path}: column {column!r}"
+                    codes = pending.labels.codes(run, place_of) if name == CLASSES else group_codes(run, place_of)
                     stored[name] = codes
                     if name == GROUPS:
-                        pending.keep_group_names(run, where)
+                        pending.keep_group_names(run, place_of)
                     ungrouped += int(np.sum(codes == NO_GROUP)) if name == GROUPS else 0
                 for name, values in stored.items():
                     writers[name].write(values)
@@ -310,7 +320,12 @@ def _write(
             if not reader.rows and not reader.left_out:
                 problem = "has no rows; wanted at least one row of numbers"
                 raise InputError(f"{reader.path}: {problem}.")
-            record = intake.to_record(name=reader.path, content=reader.content())
+            record = intake.to_record(
+                name=reader.path,
+                content=reader.content(),
+                where=where,
+                left_out=reader.left_out,
+            )
             pending.add_source(record, again=again)
         absent.check(readers[0].path + (f" and {len(readers) - 1} more" if len(readers) > 1 else ""), names)
     return added, unusable, ungrouped

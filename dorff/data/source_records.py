@@ -36,6 +36,8 @@ class SourceRecord:
         Least and largest value of each input column; empty if unknown.
     modified : str
         When the file, or the latest of several, was last changed: UTC, in ISO 8601.
+    where, left_out : str, int
+        The condition on its rows, and how many it left out.
     dropped : bool
         Whether its rows were taken away by `drop`.
     duplicates, corrected, replaced : int
@@ -49,6 +51,8 @@ class SourceRecord:
     rows: int
     box: tuple[tuple[float, ...], ...] = ()
     modified: str = ""
+    where: str = ""
+    left_out: int = 0
     dropped: bool = False
     duplicates: int = 0
     corrected: int = 0

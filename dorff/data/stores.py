@@ -22,8 +22,8 @@ from dorff.data.row_runs import (
     clip_runs,
     count_rows,
     iterate_runs,
-    mark_rows,
     merge_runs,
+    subtract_runs,
 )
 from dorff.data.source_records import SourceRecord, find_source, read_sources
 from dorff.data.units import ColumnAttributes
@@ -273,6 +273,9 @@ def trim(store: str | os.PathLike[str], *, keep: int) -> int:
                 changes: Attributes = {"dropped": [list(run) for run in dropped if run[1] > first]}
                 if not dropped:
                     changes = {}
+                if unusable := nodes.kept_of(attributes, "unusable", 0):
+                    unusable -= count_unusable(path, names, subtract_runs(before, first, dropped))
+                    changes |= {"unusable": max(0, unusable)}
                 commit(path, {"first": first, **changes, **_counts(path, attributes, first)})
             for name, shard in shards.items():
                 chunks = path / name / "c"
@@ -341,14 +344,21 @@ def drop(store: str | os.PathLike[str], source: str, *, dry_run: bool = False) -
                 problem = f"{record.name} has all the rows that are left"
                 raise InputError(f"{path}: {problem}; to be rid of them, remove the store.")
             if not dry_run:
-                unusable = nodes.kept_of(attributes, "unusable", 0) - _count_unusable(path, names, record, before)
+                going = subtract_runs(max(first, record.first), max(first, record.stop), before)
+                unusable = nodes.kept_of(attributes, "unusable", 0)
+                unusable -= count_unusable(path, names, going)
                 sources = [
                     one if not isinstance(one, Mapping) else _marked(one, record)
                     for one in attributes["dorff"]["sources"]
                 ]
                 check()
-                changes = {"dropped": [list(run) for run in after], "sources": sources}
-                commit(path, changes | {"unusable": max(0, unusable)})
+                changes: Attributes = {"dropped": [list(run) for run in after], "sources": sources}
+                left_out = nodes.kept_of(attributes, "left_out", dict[str, int]())
+                changes |= {
+                    "unusable": max(0, unusable),
+                    "left_out": _left_out_without(left_out, records, record),
+                }
+                commit(path, changes)
     return Dropped(source=record, rows=dropped, rows_left=left)
 
 
@@ -357,6 +367,18 @@ def _marked(attribute: Mapping[str, Any], record: SourceRecord) -> Mapping[str, 
     if SourceRecord.from_attribute(attribute) != record:
         return attribute
     return {**attribute, "dropped": True}
+
+
+def _left_out_without(
+    left_out: Mapping[str, int], records: Sequence[SourceRecord], record: SourceRecord
+) -> Mapping[str, int]:
+    """Return how many rows each condition left out, without one of the sources."""
+    if record.where not in left_out:
+        return left_out
+    others = [one for one in records if one != record and not one.dropped]
+    if any(one.where == record.where for one in others):
+        return {**left_out, record.where: max(0, left_out[record.where] - record.left_out)}
+    return {where: rows for where, rows in left_out.items() if where != record.where}
 
 
 def _content_of(source: str) -> str:
@@ -369,14 +391,13 @@ def _content_of(source: str) -> str:
     return reader.content()
 
 
-def _count_unusable(path: Path, names: Mapping[str, Any], record: SourceRecord, before: Runs) -> int:
-    """Count the rows of a source, not dropped before, that hold NaN or infinity."""
+def count_unusable(path: Path, names: Mapping[str, Any], runs: Runs) -> int:
+    """Count the rows of these runs that hold NaN or infinity; `names` are the store's arrays."""
     columns = [name for name in names if name not in (CLASSES, GROUPS)]
     dataset = open_dataset(path, inputs=columns, targets=None)
-    runs = ((max(dataset.first, record.first), max(dataset.first, record.stop)),)
     count = 0
     for start, stop in iterate_runs(runs, dataset.unit_rows):
-        values = dataset.read(start, stop)[0][~mark_rows(before, start, stop)]
+        values = dataset.read(start, stop)[0]
         count += int(np.count_nonzero(~np.isfinite(values).all(axis=1)))
     return count
 

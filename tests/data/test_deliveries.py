@@ -19,7 +19,7 @@ from command_line import call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorff.data import drop, ingest, open_dataset, trim, verify
+from dorff.data import Classes, class_counts, drop, ingest, open_dataset, trim, verify
 from dorff.data.known_rows import EarlierRows, KnownRows, digest_rows
 from dorff.data.row_sets import RowSet
 from dorff.errors import InputError
@@ -329,6 +329,92 @@ def test_groups_of_files_hide_no_rows_that_come_in_another_file(options: dict[st
         add([later(tmp_path)], store, **options)
     add([later(tmp_path)], store, replace_known=True, **options)
     assert open_dataset(store).dropped == ((60, 120),)
+
+
+@pytest.mark.parametrize("options", [{}, {"key": ["x", "t"]}], ids=["inputs", "key"])
+def test_rows_that_were_replaced_are_not_there_for_a_third_delivery(options: dict[str, Any], tmp_path: Path) -> None:
+    """Delivered, corrected, and corrected back: equal to rows that do not count any more."""
+    store, rows = tmp_path / "s.zarr", field(points(60))
+    corrected = rows + np.array([0, 0, 1, 0])
+    back = np.vstack([rows[:40], corrected[40:]])
+    for name, delivered in (("a", rows), ("b", corrected), ("c", back)):
+        path = write_csv(tmp_path / f"{name}.csv", delivered)
+        add([path], store, replace_known=True, **options)
+    last = recorded(store)[-1]
+    assert (last["duplicates"], last["corrected"], last["replaced"]) == (20, 40, 60)
+    dataset = open_dataset(store)
+    assert dataset.dropped == ((0, 120),)
+    np.testing.assert_allclose(dataset.read(120, 180)[1], back[:, 2:], atol=1e-6)
+    with pytest.raises(InputError, match="40 of 60 rows are there already, and 20 have"):
+        add([write_csv(tmp_path / "d.csv", rows[::-1])], store, **options)
+
+
+class TestCountsOfWhatIsLeft:
+    """Counts are of rows that still count, whatever took the others away."""
+
+    def ingest(self, folder: Path, name: str, first: int, **options: Any) -> Path:
+        """Twenty rows of a class by parity, a flag that leaves out a quarter, and gaps."""
+        store = folder / "s.zarr"
+        kinds = [f"{name}{k % 2}" if k % 5 else "all" for k in range(20)]
+        lines = [f"{first + k},{k % 4},{kind},{'' if k == 3 else k}" for k, kind in enumerate(kinds)]
+        (folder / f"{name}.csv").write_text("\n".join(["x,qc,c,u", *lines]) + "\n")
+        arrays: dict[str, Any] = {"inputs": ["x"], "also": {"u": ["u"]}, "classes": "c"}
+        ingest([folder / f"{name}.csv"], store, **arrays, append=store.exists(), **options)
+        return store
+
+    def inspect(self, store: Path) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(call("inspect", store, "--json").stdout)
+        (classes,) = (one for one in found["arrays"] if one["name"] == "classes")
+        counts = dict(zip(classes["labels"], classes["counts"], strict=True))
+        dataset = open_dataset(store, targets=Classes("classes"))
+        assert class_counts(dataset) == tuple(classes["counts"])
+        return {**found, "classes": {label: count for label, count in counts.items() if count}}
+
+    def test_labels_of_dropped_rows_are_not_counted(self, tmp_path: Path) -> None:
+        for number, name in enumerate("ab"):
+            store = self.ingest(tmp_path, name, 100 * number)
+        before = self.inspect(store)
+        assert before["classes"] == {"all": 8, "a0": 8, "a1": 8, "b0": 8, "b1": 8}
+        drop(store, "b.csv")
+        after = self.inspect(store)
+        assert after["classes"] == {"all": 4, "a0": 8, "a1": 8}
+        assert (before["unusable"], after["unusable"]) == (2, 1)
+
+    def test_nor_of_rows_that_were_replaced(self, tmp_path: Path) -> None:
+        self.ingest(tmp_path, "a", 0)
+        store = self.ingest(tmp_path, "b", 10, replace_known=True)
+        found = self.inspect(store)
+        assert found["rows_dropped"] == 10 and found["unusable"] == 2  # of the first 10 rows each
+        assert found["classes"] == {"all": 6, "a0": 4, "a1": 4, "b0": 8, "b1": 8}
+        store = self.ingest(tmp_path, "c", 0, replace_known=True)
+        assert self.inspect(store)["unusable"] == 2 - 2 + 1
+
+    def test_nor_of_rows_that_were_trimmed(self, tmp_path: Path) -> None:
+        for number, name in enumerate("abc"):
+            store = self.ingest(tmp_path, name, 100 * number, shard_rows=10)
+        drop(store, "a.csv")
+        assert trim(store, keep=20) == 20
+        found = self.inspect(store)
+        assert found["classes"] == {"all": 4, "c0": 8, "c1": 8} and found["unusable"] == 1
+
+    def test_rows_that_a_condition_left_out_go_with_their_source(self, tmp_path: Path) -> None:
+        """So that a source which is dropped and delivered again counts once."""
+        where = "qc != 3"
+        for number, name in enumerate("ab"):
+            store = self.ingest(tmp_path, name, 100 * number, where=where)
+        self.ingest(tmp_path, "c", 200, where="qc == 0")
+        assert self.inspect(store)["left_out"] == {where: 10, "qc == 0": 15}
+        drop(store, "b.csv")
+        assert self.inspect(store)["left_out"] == {where: 5, "qc == 0": 15}
+        self.ingest(tmp_path, "b", 100, where=where)
+        assert self.inspect(store)["left_out"] == {where: 10, "qc == 0": 15}
+        drop(store, "c.csv")
+        found = self.inspect(store)
+        assert found["left_out"] == {where: 10}
+        lefts = [one["left_out"] for one in found["sources"]]
+        assert lefts == [5, 5, 15, 5]
+        drop(store, "a.csv")
+        assert self.inspect(store)["left_out"] == {where: 5}
 
 
 class TestInspect:
