@@ -116,7 +116,7 @@ class Learner:
             raise InputError(f"{where}: {problem}; {remedy}.")
         if of in self.one_hot:
             return
-        if all(len(word) == 1 for word in words):  # quality flags: 1, 4, B
+        if _are_flags(words):
             return
         if odd := sorted(filter(ODD.fullmatch, words)):
             remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
@@ -124,9 +124,16 @@ class Learner:
             raise InputError(f"{where}: {problem}: {remedy}.")
 
 
+def _are_flags(texts: set[str]) -> bool:
+    """Whether texts are single characters, as quality flags are: 1, 4, B."""
+    return all(len(text) == 1 for text in texts)
+
+
 def _check_no_quantity(texts: set[str], column: str, where: str) -> None:
     """Raise InputError where all texts are numbers or times that are written in another way."""
-    if len(texts) > 1 and (described := describe_quantities(texts)):
+    if len(texts) < 2 or _are_flags(texts):
+        return
+    if described := describe_quantities(texts):
         problem = f"all of its text is {described}, such as {min(texts)!r}"
         raise InputError(f"{where}: {problem}; {_remedy(column)}.")
 
