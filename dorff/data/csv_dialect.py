@@ -257,7 +257,10 @@ def _header(
         names = body[names_row].fields
         units = body[units_row].fields if units_row is not None and units_row < len(body) else []
         return _Header(names=tuple(names), units=tuple(units), names_row=names_row, first_row=min(first_row, len(body)))
-    commented = _names_in_comments(comments, delimiter, len(first))
+    markers = "".join(sample.comments) or "#%/"
+    commented = _names_in_comments([text.strip().lstrip(markers) for text in comments], delimiter, len(first), asked)
+    if len(first) == 1 and " " in first[0]:  # blanks may separate its fields
+        commented = None
     if commented and (set(asked) & set(commented[0]) or (_all_numbers(first) and not _numbered(asked))):
         return _Header(names=tuple(commented[0]), units=tuple(commented[1]))
     at = _names_row(body, asked)
@@ -279,29 +282,48 @@ def _names_row(body: Sequence[_Record], asked: Collection[str]) -> int:
     return best if not counts[0] and counts[best] > 1 else 0
 
 
-def _names_in_comments(comments: Sequence[str], delimiter: str, width: int) -> tuple[list[str], list[str]] | None:
-    """Return names, and units or none, of the last comments that have as many fields as a row; None without such."""
+def _names_in_comments(
+    comments: Sequence[str], delimiter: str, width: int, asked: Collection[str]
+) -> tuple[list[str], list[str]] | None:
+    """Return names, and units or none, in comments that have as many fields as a row; None without such.
+
+    They are the last ones, unless others have names that are asked for. `comments` are without their markers.
+    """
     found: list[list[str]] = []
     for comment in comments:
-        text = comment.strip().lstrip("#%/").strip()
-        fields = next((each for each in _split(text, delimiter) if len(each) == width), None)
-        if fields is None or _all_numbers(fields):
-            continue
-        found.append(fields)
+        rows = [fields for fields in _split(comment.strip(), delimiter, asked) if len(fields) == width]
+        if rows and not _all_numbers(rows[0]):
+            found.append(max(rows, key=lambda fields: len(set(asked) & set(fields))))
     if not found:
         return None
-    if len(found) > 1 and _has_units(found[-1]):
-        return found[-2], found[-1]
-    return found[-1], []
+    counts = [len(set(asked) & set(fields)) for fields in found]
+    is_last_of_units = len(found) > 1 and _has_units(found[-1])
+    last = len(found) - 2 if is_last_of_units else len(found) - 1
+    place = counts.index(max(counts)) if max(counts) else last
+    below = found[place + 1 : place + 2]
+    return found[place], below[0] if below and _has_units(below[0]) else []
 
 
-def _split(text: str, delimiter: str) -> Iterator[list[str]]:
-    """Go through the fields of a comment, and of what follows a colon, as in "# columns: a b"."""
+def _split(text: str, delimiter: str, asked: Collection[str]) -> Iterator[list[str]]:
+    """Go through the fields of a comment, and of what follows a colon, as in "# columns: a b".
+
+    Where a name that is asked for comes so, also those that something else separates than in rows.
+    """
     for part in (text, text.partition(":")[2]):
-        line = collapse_blanks(part.encode()).decode() if delimiter == BLANKS else part
-        with suppress(csv.Error):
-            rows = csv.reader([line.strip()], delimiter="\t" if delimiter == BLANKS else delimiter)
-            yield [each.strip() for each in next(rows, [])]
+        yield _fields(part, delimiter)
+    for other in DELIMITERS:
+        for part in (text, text.partition(":")[2]):
+            fields = _fields(part, other)
+            if set(asked) & set(fields) - {""}:
+                yield fields
+
+
+def _fields(text: str, delimiter: str) -> list[str]:
+    line = collapse_blanks(text.encode()).decode() if delimiter == BLANKS else text
+    with suppress(csv.Error):
+        rows = csv.reader([line.strip()], delimiter="\t" if delimiter == BLANKS else delimiter)
+        return [field.strip() for field in next(rows, [])]
+    return []
 
 
 def _is_units(fields: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
@@ -326,6 +348,7 @@ def _has_units(fields: Sequence[str]) -> bool:
 def _is_unit(text: str) -> bool:
     if " since " in text:
         return True
+    text = text.strip("[]()")
     parts = [re.sub(r"[-+]?\d+$", "", part) for part in re.split(r"[\s*/.^()]+", text)]
     symbols = [part for part in parts if part]
     return bool(symbols) and all(map(UNIT.fullmatch, symbols))

@@ -31,6 +31,7 @@ BLOCK: Final = 2**20
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 NAMED_DELIMITERS: Final = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "blanks": BLANKS, "space": BLANKS}
 LONGEST_WORD: Final = 12  # that may stand for no number: Missing, not sampled
+NAMELESS: Final = "No line before its rows has a name for each column: write one, or name c0, c1, ..."
 LAYOUT_OPTIONS: Final = "where it is written otherwise, give --skip-rows, --comment or --delimiter"
 
 
@@ -119,7 +120,8 @@ class CSVReader(Reader):
             strange = any("\ufffd" in name for name in self.columns)
             coding = " Its names are not UTF-8 text: save the file as UTF-8." if strange else ""
             missing = [name for name in names if name not in self.columns]
-            hint = f" Its names are the first record's; {LAYOUT_OPTIONS}." if missing and not strange else ""
+            where = NAMELESS if self.numbered else "Its names are the first record's"
+            hint = f" {where}; {LAYOUT_OPTIONS}." if missing and not strange else ""
             raise InputError(f"{error}{coding}{hint}") from None
 
     def dtype(self, column: str) -> np.dtype[Any]:

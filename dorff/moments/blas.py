@@ -119,10 +119,10 @@ def _check() -> None:
 @cache
 def processor_kind() -> str:
     """Return the kinds of processor that the loops and the BLAS were compiled for, by which results round otherwise."""
-    from llvmlite import binding
+    from llvmlite import binding  # type: ignore[import-untyped]
     from numba.core import config
 
-    loops = config.CPU_NAME or binding.get_host_cpu_name()
+    loops = getattr(config, "CPU_NAME", None) or binding.get_host_cpu_name()
     libraries = [library.info() for library in _controller().lib_controllers]
     kernels = {f"{one['internal_api']} {one['architecture']}" for one in libraries if one.get("architecture")}
     return ", ".join([f"numba {loops}", *sorted(kernels)])
