@@ -107,8 +107,28 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     calibrate: bool = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
-        """Fit to inputs X (n, d) and labels y (n,). `sample_weight` (n,) >= 0 is how much a row counts, beside its
-        class's weight; held in memory. `groups` are as of `ORFFRegressor.fit`."""
+        """Fit to inputs and labels.
+
+        Parameters
+        ----------
+        X : (n, d), of any kind that `ORFFRegressor` takes
+            The estimator keeps the names, kinds and units of its columns.
+        y : (n,), of any kind in the Notes
+            Labels; they have no units.
+        sample_weight : (n,), of any kind, or None
+            How much a row counts beside its class's weight, 0 or more; held in memory.
+        groups : (n,), of any kind, or None
+            As of `ORFFRegressor.fit`.
+
+        Returns
+        -------
+        ORFFClassifier
+
+        Raises
+        ------
+        InputError
+            As of `ORFFRegressor.fit`; a label is missing, or they are numbers that are not whole; there is one class.
+        """
         self._stream: array_sums.Stream | None = None
         self._add(X, y, sample_weight, groups, None)
         self._stream = None  # whose sums of folds are not kept
@@ -116,7 +136,24 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     @available_if(reads_once)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: npt.ArrayLike | None = None, sample_weight: Any = None) -> Self:
-        """As `ORFFRegressor.partial_fit`. The first call needs `classes` (K,), all labels that there will be."""
+        """Add rows to those of earlier calls, and fit to all of them, as `ORFFRegressor.partial_fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`. Inputs are converted to the units of the first call.
+        classes : (K,) or None
+            All labels that there will be; the first call needs them.
+
+        Returns
+        -------
+        ORFFClassifier
+
+        Raises
+        ------
+        InputError
+            As of `fit`; columns are not those of the first call, or their units cannot be converted.
+        """
         self._stream = self._begun()
         if self.class_weight == "balanced":
             raise InputError("partial_fit: 'balanced' weighs classes by all rows together; give class_weight a dict")
@@ -172,7 +209,26 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         return coded, classes
 
     def predict(self, X: Any, *, views: Views = None) -> Any:
-        """Labels (n,) at X (n, d). `views` are as of `ORFFRegressor.predict`."""
+        """Predict labels.
+
+        Parameters
+        ----------
+        X : (n, d), of any kind that `ORFFRegressor` takes
+            Converted to the units of the fit.
+        views
+            As of `ORFFRegressor.predict`.
+
+        Returns
+        -------
+        (n,) labels
+            A lazy Dask array for Dask input, else NumPy.
+
+        Raises
+        ------
+        InputError
+            Names, kinds or units of columns are not those of the fit and cannot be converted; a value is missing or
+            not finite (of lazy input when it is computed).
+        """
         check_is_fitted(self)
         return self._mapped(X, partial(_likeliest, classes=self.classes_), (), self.classes_.dtype, views=views)
 
@@ -197,7 +253,24 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         return self._mapped(X, logs, (len(self.classes_),), views=views)
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:
-        """The share of labels that are right. Holds y and the predictions in memory. `views` are as of `predict`."""
+        """Return the share of labels that are right. Holds y and the predictions in memory.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`. Inputs are converted to the units of the fit.
+        views
+            As of `predict`.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        InputError
+            As of `predict`; a label is missing, or a weight is not finite or negative.
+        """
         y = class_labels.unwrap_labels(y)
         y = np.asarray(y[:]) if isinstance(y, class_labels.StoredLabels | da.Array) else y
         class_labels.refuse_gaps(y, semi=False)

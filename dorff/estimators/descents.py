@@ -104,8 +104,24 @@ class Stochastic(ORFFEstimator, ABC):
         """`model_`."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to inputs X (n, d) and targets or labels y by `epochs` passes. `sample_weight` (n,) >= 0 is how much a
-        row counts; held in memory."""
+        """Fit to inputs and targets, or labels, by `epochs` passes.
+
+        Parameters
+        ----------
+        X, y
+            As of `ORFFRegressor.fit` or `ORFFClassifier.fit`, whose units the estimator keeps.
+        sample_weight : (n,), of any kind, or None
+            How much a row counts, 0 or more; held in memory.
+
+        Returns
+        -------
+        The estimator.
+
+        Raises
+        ------
+        InputError
+            As of these; the descent did not stay finite at its `rate`.
+        """
         self._whole = True
         try:
             super().fit(X, y, sample_weight)
@@ -278,8 +294,23 @@ class OfNumbers(ORFFRegressor):
             self._descend(X, Y, adapt_weights(sample_weight, X.shape[0]))
 
     def predict(self, X: Any, *, views: Views = None) -> Any:  # type: ignore[override]
-        """What the loss takes f (n, p) at X (n, d) for: f itself; of counts their mean, exp f. (n,) where y was 1-d. A
-        lazy Dask array for Dask input, else NumPy. `views` are as of `ORFFRegressor.predict`."""
+        """Predict what the loss takes f for: f itself; of counts their mean, exp f.
+
+        Parameters
+        ----------
+        X, views
+            As of `ORFFRegressor.predict`.
+
+        Returns
+        -------
+        (n, p), or (n,) where y was 1-d
+            In the units that the targets had in the fit. A lazy Dask array for Dask input, else NumPy.
+
+        Raises
+        ------
+        InputError
+            As of `ORFFRegressor.predict`.
+        """
         check_is_fitted(self)
         finish = partial(_outcome, loss=loss_fitted(self), flat=self._one_output)
         return self._mapped(X, finish, () if self._one_output else (self.model_.p,), views=views)

@@ -56,7 +56,13 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
     standardize: bool = False
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Draw the features for inputs X (n, d); y is not looked at. InputError for what cannot be drawn."""
+        """Draw the features for inputs X (n, d), whose units are kept; y is not looked at.
+
+        Raises
+        ------
+        InputError
+            As of `ORFFRegressor.fit`; the features cannot be drawn.
+        """
         rows = with_rows(self._inputs(self._adapt_inputs(X, reset=True), reset=True), "X")
         d = int(rows.shape[1])
         periods, box = np.full(d, np.inf), None
@@ -93,7 +99,13 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
         return self
 
     def transform(self, X: Any) -> Any:
-        """F (n, m) at X (n, d): a lazy Dask array for Dask input, else NumPy."""
+        """Return F (n, m) at X (n, d), converted to the units of the fit: lazy for Dask input, else NumPy.
+
+        Raises
+        ------
+        InputError
+            As of `ORFFRegressor.predict`.
+        """
         check_is_fitted(self)
         return self._answered(self._inputs(self._adapt_inputs(X, reset=False), reset=False))
 

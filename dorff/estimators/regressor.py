@@ -138,17 +138,38 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     condition_, rung_, digits_ : float, str, float
         Condition number of the system solved, the method that solved it, and how many decimal digits of the fitted
         values rounding leaves. Fewer than three warn (`scipy.linalg.LinAlgWarning`); `dorff fit` goes on to a QR.
+    input_columns_, target_columns_ : Columns
+        What is known of the columns in the fit: `names`, `kinds` and `attributes` (units, calendar), or None.
+    input_kinds_ : tuple of str (d,) or None
+        "number", "time", "duration" or "time (calendar)"; None where all are numbers.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     Notes
     -----
-    X is (n, d), y (n, q) or (n,). Besides what scikit-learn takes, either may be
+    X is (n, d), y (n, q) or (n,). Besides what scikit-learn takes (NumPy, lists, pandas), either may be
 
+    - a masked array, a data frame or column of polars or pyarrow, or pandas' nullable types. A masked or null target
+      is NaN, and other masked or null values are refused;
     - a Zarr array in a local folder: read in runs of its chunks, never as a whole; a missing or damaged chunk is
       refused, not read as zeros. `predict` returns NumPy. One in memory is taken as NumPy;
     - a Dask array: a task a row chunk on the current scheduler, merged in an order fixed by the chunks alone, so that
       neither the scheduler nor the number of workers changes a bit of the fit. `predict` returns a lazy Dask array.
       Dask reads a lost Zarr chunk as zeros, so give a Zarr array itself rather than `dask.array.from_zarr` of it;
-    - an xarray DataArray: its data, NumPy's or Dask's. (One opened lazily without `chunks` is loaded as a whole.)
+    - a Dask data frame: its rows are counted by a pass over it, and it is then a Dask array;
+    - an xarray DataArray, or a Dataset whose variables (n,) are the columns: its data, NumPy's or Dask's. (One opened
+      lazily without `chunks` is loaded as a whole.) What xarray has not decoded (`_FillValue`) is refused;
+    - a variable of an open NetCDF or HDF5 file, read as a whole, or a Quantity of pint. Those of astropy and unyt are
+      refused, as NumPy would drop their units.
+
+    Columns keep what is known of them in the fit, `input_columns_` and `target_columns_`. Names are compared: of
+    inputs by scikit-learn's rules; targets with a name that was another column's in the fit are refused. Units, of
+    attributes `units` and `calendar` and of pint, are those of the fit in `partial_fit`, `predict` and `score`: numbers
+    in other units are converted (K beside degC, times since another origin), lazily where they are lazy, and refused
+    where they cannot be. Where one side has no units, numbers are taken as they are. Predictions, their standard
+    deviations and `noise_` are plain numbers in the units that the targets had in the fit. Times of inputs are seconds
+    since `time_origin_`, whatever their resolution; times of two calendars are refused, but for standard and
+    proleptic_gregorian since October 15, 1582, where these are the same.
 
     All kinds agree to rounding: scales, means and the median distance come from at most 1024 rows, in 16 runs spread
     evenly, whatever the kind. Needs about five times 8 (m + q + 1)^2 bytes, and as much again for each fold and each
@@ -168,10 +189,32 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     posterior: bool = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
-        """Fit to inputs X (n, d) and targets y (n, q) or (n,). `sample_weight` (n,) >= 0 is how much a row counts, of
-        any kind that y may be; held in memory. A row of weight 2 is that row given twice, but for its noise: a row's
-        noise variance is `noise_` over its weight. `groups` (n,) are for `cv`: rows of a group are held out
-        together."""
+        """Fit to inputs and targets, whose units the estimator keeps.
+
+        Parameters
+        ----------
+        X : (n, d), of any kind in the Notes
+            Numbers, datetime64 of any unit, timedelta64, or times of cftime.
+        y : (n, q) or (n,), of any kind in the Notes
+            Numbers; NaN, masked or null ones as `missing` says.
+        sample_weight : (n,), of any kind, or None
+            How much a row counts, 0 or more; held in memory. A row of weight 2 is that row given twice, but for its
+            noise: a row's noise variance is `noise_` over its weight.
+        groups : (n,), of any kind, or None
+            For `cv`: rows of a group are held out together.
+
+        Returns
+        -------
+        ORFFRegressor
+
+        Raises
+        ------
+        InputError
+            An input, weight or group is missing, not finite or not a number; times are among the targets; two columns
+            have one name; units of a time cannot be understood; a parameter is not what it must be.
+        DoesNotFitError
+            The memory does not suffice for the sums.
+        """
         self._stream: Stream | None = None
         self._add(X, y, sample_weight, groups)
         if self._cv is not None or not self.posterior:  # whose sums take memory of their own
@@ -180,8 +223,26 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     @available_if(reads_once)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add rows to those of earlier calls, and fit to all of them: as `fit` of all at once, but scales, means and
-        the length-scale are those of the first call's rows. It goes on from `fit` with `posterior` and no `cv`."""
+        """Add rows to those of earlier calls, and fit to all of them.
+
+        As `fit` of all at once, but scales, means and the length-scale are those of the first call's rows. It goes on
+        from `fit` with `posterior` and no `cv`.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`. Inputs and targets are converted to the units of the first call.
+
+        Returns
+        -------
+        ORFFRegressor
+
+        Raises
+        ------
+        InputError
+            As of `fit`; columns are not those of the first call, or their units cannot be converted; splits, or
+            leave-one-out, are asked for, which need all rows together.
+        """
         self._stream = self._begun()
         self._add(X, y, sample_weight, None)
         return self
@@ -282,12 +343,33 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         return self._fitted
 
     def predict(self, X: Any, *, return_std: bool = False, noise: bool = False, views: Views = None) -> Any:
-        """f at X (n, d): (n, p), or (n,) where y was 1-d. A lazy Dask array for Dask input, else NumPy. Of a
-        `MultiView` kernel that is the mean of the `views` named, by name or number, or of all; the columns of others
-        are not looked at and may be NaN.
+        """Predict f, in the units that the targets had in the fit.
 
-        With `return_std` (f, its posterior standard deviations, both alike): of f itself, without noise; with `noise`
-        those of a new target C f plus its noise, (n, q), for a row of mean weight."""
+        Parameters
+        ----------
+        X : (n, d), of any kind in the Notes
+            Converted to the units of the fit.
+        return_std : bool
+            Return the posterior standard deviations too: of f itself, without noise.
+        noise : bool
+            With `return_std` those of a new target C f plus its noise, (n, q), for a row of mean weight.
+        views : names or numbers, or None
+            Of a `MultiView` kernel: f is the mean of these, or of all. The columns of others are not looked at and may
+            be NaN.
+
+        Returns
+        -------
+        f : (n, p), or (n,) where y was 1-d
+            A lazy Dask array for a Dask array, data frame or xarray object of Dask, else NumPy.
+        std : as `f`
+            Only with `return_std`.
+
+        Raises
+        ------
+        InputError
+            Names, kinds or units of columns are not those of the fit and cannot be converted; a value is missing or
+            not finite (of lazy input when it is computed); the fit keeps no posterior.
+        """
         check_is_fitted(self)
         if return_std and loss_fitted(self).kind != "squared":
             remedy = "posterior_model_.predict and .std are of f, such as a log rate, where there is a posterior"
@@ -308,10 +390,32 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         return mean[:, 0] if self._one_output else mean, std[:, 0] if flat else std
 
     def score(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None, *, views: Views = None) -> float:
-        """R2, as `dorff score` says it: scikit-learn's, the mean over targets of each one's, over the rows that have
-        it, where these are two or more; with a kernel of vector fields pooled over the targets, which are then of one
-        unit (to compare it with other kernels give `scoring="r2"`). Holds y and the predictions in memory. `views` are
-        as of `predict`."""
+        """Return R2, as `dorff score` says it.
+
+        It is scikit-learn's, the mean over targets of each one's, over the rows that have it, where these are two or
+        more; with a kernel of vector fields pooled over the targets, which are then of one unit (to compare it with
+        other kernels give `scoring="r2"`). Holds y and the predictions in memory.
+
+        Parameters
+        ----------
+        X : (n, d), of any kind in the Notes
+        y : (n, q) or (n,), of any kind in the Notes
+            Converted to the units of the fit.
+        sample_weight : (n,), of any kind, or None
+            As of `fit`.
+        views
+            As of `predict`.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        InputError
+            As of `predict`; units of targets cannot be converted, or their columns are in another order; no target was
+            observed in two rows.
+        """
         check_is_fitted(self)
         y = self._adapt_targets(y, reset=False)
         if isinstance(y, Deferred):
