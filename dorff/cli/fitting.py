@@ -163,8 +163,11 @@ def plan(
         text["advice"] = f"so few rows that {smaller}: see dorff.exact.ExactRidge, or lower features.count"
     warnings, unusable = [*planned.warnings, *planned.foreseen()], planned.dataset.unusable
     if unusable and planned.job.data.nan == "refuse":
-        came = f"{unusable:,} rows came with NaN or infinity in some column: a fit refuses such inputs and targets"
-        warnings.append(f"{came}; set data.nan: drop, which leaves these rows out")
+        dataset = planned.dataset
+        came = f"{unusable:,} of {dataset.rows:,} rows came with NaN or infinity in some column"
+        refused = "a fit refuses such inputs and targets, and names the first"
+        remedy = "set data.nan: drop, which leaves these rows out"
+        warnings.append(f"{dataset.path}: {came}: {refused}; {remedy}")
     warn(warnings)
     result |= {"choices": [asdict(one) for one in planned.choices], "warnings": warnings}
     if words:

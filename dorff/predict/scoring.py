@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dorff.data import Classes, Dataset, open_dataset
+from dorff.data import Classes, Dataset, RowBlock, open_dataset
 from dorff.engine import Engine, Task
 from dorff.errors import InputError, MissingArrayError
 from dorff.kernels.scalar import FloatArray
@@ -176,10 +176,7 @@ def score_rows(
     rows, rule = read[fitted.kept(sight.full(read.X, fitted.d))], fitted.info.get("data", {}).get("nan", "refuse")
     good = rows.whole(partial=rule in ("partial", "unlabelled"))
     if rule == "refuse" and not good.all():
-        row = int(np.argmin(good))
-        unlabelled = dataset.labels is not None and np.isnan(rows.Y[row]).any() and np.isfinite(rows.X[row]).all()
-        what = "has no label" if unlabelled else "holds NaN or infinity"
-        raise InputError(f"{dataset.path}: row {rows.numbers[row]} {what}; remove or mend such rows to score them")
+        raise _not_scored(dataset, rows, int(np.argmin(good)))
     rows = rows[good]
     X, Y, views = sight.full(rows.X, fitted.d), rows.Y, sight.views
     weights = np.ones(len(Y)) if rows.weights is None else rows.weights
@@ -228,6 +225,26 @@ def _inside(
 def _corrected(model: Model, level: float, sight: ModelInputs) -> bool:
     """Whether the model has conformal factors for a level; they are those of all views."""
     return model.conformal is not None and sight.views is None and level <= model.conformal.highest
+
+
+def _not_scored(dataset: Dataset, rows: RowBlock, row: int) -> InputError:
+    """Say what is wrong with a row, how many rows came so, and how they are left out."""
+    place = f"{dataset.path}: row {rows.numbers[row]}"
+    inputs, targets = rows.X[row], rows.Y[row]
+    if dataset.labels is not None and np.isnan(targets).any() and np.isfinite(inputs).all():
+        return InputError(f"{place} has no label; remove or mend such rows to score them")
+    values, names = [*inputs, *targets], [*dataset.input_columns, *dataset.target_columns]
+    if dataset.weights is not None and rows.weights is not None:
+        values, names = [*values, rows.weights[row]], [*names, dataset.weights.name]
+    column = int(np.argmin(np.isfinite(values)))
+    came = f"expected a finite number, got {values[column]}"
+    if dataset.unusable:
+        came += f"; {dataset.unusable:,} of {dataset.rows:,} rows came with NaN or infinity"
+    source = names[column].partition("=")[0].partition(":")[0]
+    written = source if source.isidentifier() else f"`{source}`"
+    condition = f"{written} == {written}" if np.isnan(values[column]) else f"-1e300 < {written} < 1e300"
+    remedy = f'leave such rows out by --where "{condition}" (of ingest, and of score of files), or mend them'
+    return InputError(f"{place}, column {names[column]}: {came}; {remedy}")
 
 
 def _merged(

@@ -123,14 +123,26 @@ def rows_to_score(
     with TemporaryDirectory(prefix="dorff-score-") as folder:
         store = Path(folder, "rows.zarr")
         _ingest_like(fitted, data, store, options, known=_known(fitted), **columns)
-        yield RowsToScore(
-            store=store,
-            renaming=options.renaming.only([*model_inputs(fitted), *([] if classes else fitted_targets(fitted))]),
-            inputs=["x"],
-            targets=[CLASSES if classes else "y"],
-            weights="weights" if "weights" in beside else "",
-            labelled="labelled" if "labelled" in beside else "",
-        )
+        targets_of_model = [] if classes else fitted_targets(fitted)
+        with _naming_sources(store, data):
+            yield RowsToScore(
+                store=store,
+                renaming=options.renaming.only([*model_inputs(fitted), *targets_of_model]),
+                inputs=["x"],
+                targets=[CLASSES if classes else "y"],
+                weights="weights" if "weights" in beside else "",
+                labelled="labelled" if "labelled" in beside else "",
+            )
+
+
+@contextmanager
+def _naming_sources(store: Path, sources: Sequence[Path]) -> Iterator[None]:
+    """Name the files, not the temporary data set that stands for them, where something is refused."""
+    try:
+        yield
+    except InputError as error:
+        more = f" and {len(sources) - 1} more files" if len(sources) > 1 else ""
+        raise InputError(str(error).replace(str(store), f"{sources[0]}{more}")) from error
 
 
 def _columns_beside(model: Model, source: Path, targets: Sequence[str], options: TableOptions) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Predictions for tables that are no data sets, and as CSV and NetCDF."""
 
+import json
+import re
 from pathlib import Path
 
 import h5py
@@ -193,7 +195,8 @@ def test_numbers_that_stand_for_none_are_remembered(tmp_path: Path) -> None:
     job = {"data": {"store": "a.zarr", "nan": "drop"}, "kernel": INDEPENDENT, "state": "runs/a", "model": "a"}
     assert "NaN" not in call("plan", write_job(tmp_path / "a.yaml", **job)).output
     refused = write_job(tmp_path / "b.yaml", **{**job, "data": {"store": "a.zarr"}})
-    assert "5 rows came with NaN or infinity in some column" in call("plan", refused).stderr
+    said = call("plan", refused).stderr
+    assert "a.zarr: 5 of 200 rows came with NaN or infinity in some column" in said and "data.nan" in said
     assert call("fit", refused).exit_code == 3 and call("fit", tmp_path / "a.yaml").exit_code == 0
     (tmp_path / "new.csv").write_text("x,u\n0.5,1\n-9999,1\n-7,1\nM,1\n")
     done = call("predict", tmp_path / "a", tmp_path / "new.csv", tmp_path / "out.csv", "--missing", "-7")
@@ -225,3 +228,34 @@ def test_files_that_are_not_written_are_refused(name: str, place: Path, tmp_path
         done = call("predict", place / "a", rows, tmp_path / name)
         assert done.exit_code == 3 and "predictions can be .zarr, .csv or .nc, not ." in done.stderr
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "named"),
+    [(0, "NaN", "x"), (1, "", "u"), (0, "inf", "x"), (1, "-inf", "u")],
+)
+def test_rows_that_cannot_be_scored_are_named_and_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: int, value: str, named: str
+) -> None:
+    """By file, row, column and number; the condition in the message leaves them out."""
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).uniform(0, 1, 200).round(4)
+    lines = [[f"{one}", f"{np.sin(one):.4f}"] for one in x]
+    write = Path("a.csv").write_text
+    write("\n".join(["x,u", *map(",".join, lines)]) + "\n")
+    ingest(["a.csv"], "a.zarr", inputs=["x"], targets=["u"])
+    job = {"data": {"store": "a.zarr"}, "kernel": INDEPENDENT, "state": "runs/a", "model": "a"}
+    assert call("fit", write_job(tmp_path / "a.yaml", **job)).exit_code == 0
+    for row in (7, 9, 150):
+        lines[row][column] = value
+    Path("b.csv").write_text("\n".join(["x,u", *map(",".join, lines)]) + "\n")
+    ingest(["b.csv"], "b.zarr", inputs=["x"], targets=["u"])
+    for rows, shown in ((["b.csv"], "b.csv"), (["a.csv", "b.csv"], "a.csv and 1 more"), (["b.zarr"], "b.zarr")):
+        done = call("score", "a", *rows)
+        number = 207 if len(rows) > 1 else 7
+        assert done.exit_code == 3 and f"{shown}" in done.stderr and "dorff-score" not in done.stderr
+        assert f"row {number}, column {named}: expected a finite number" in done.stderr
+        assert f"3 of {len(rows) * 200} rows came" in done.stderr
+    (condition,) = re.findall('--where "([^"]*)"', done.stderr)
+    scored = call("score", "a", "b.csv", "--where", condition, "--json")
+    assert scored.exit_code == 0 and json.loads(scored.stdout)["rows"] == 197, scored.stderr
