@@ -38,18 +38,20 @@ def _numeric(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
 
 class FolderReader(Reader):
     """The rows of all files of a folder, in the order of the numbers in their names. Folders such as `year=2024` are
-    columns with that value in all rows of the files below: numbers where all values are, else text."""
+    columns with that value in all rows of the files below: numbers where all values are, else text. So is the folder
+    itself, and those above it that are called so: a partition has the columns that the whole table has."""
 
     def __init__(self, folder: Path, open_part: Callable[[str], Reader]) -> None:
         files = part_files(folder)
         self._parts = [open_part(str(folder / file)) for file in files]
-        keys = [_keys(file) for file in files]
-        for file, own in zip(files, keys, strict=True):
-            if own.keys() != keys[0].keys():
-                raise InputError(f"{folder}: {file} has the keys {list(own)}, others {list(keys[0])}; name one kind.")
-        self._keys = {name: [own[name] for own in keys] for name in keys[0] if name not in self._parts[0].columns}
+        above = _keys_above(folder)
+        keys = [above | _keys(file.parts[:-1]) for file in files]
+        for file, found in zip(files, keys, strict=True):
+            if found.keys() != keys[0].keys():
+                raise InputError(f"{folder}: {file} has the keys {list(found)}, others {list(keys[0])}; name one kind.")
+        self._keys = {name: [found[name] for found in keys] for name in keys[0] if name not in self._parts[0].columns}
         known = {name: [value for value in values if value is not None] for name, values in self._keys.items()}
-        self._numeric = {name for name, values in known.items() if values and all(map(NUMBER.fullmatch, values))}
+        self._numeric = {name for name, values in known.items() if all(map(NUMBER.fullmatch, values))}
         self._attributes: dict[str, Mapping[str, str]] = {}
         super().__init__(str(folder), [*self._parts[0].columns, *self._keys], numbered=self._parts[0].numbered)
 
@@ -134,10 +136,21 @@ class FolderReader(Reader):
 
     def content(self) -> str:
         every = "+".join(part.content() for part in self._parts)
+        every += "".join(f"{name}={values}" for name, values in self._keys.items())
         return hashlib.blake2b(every.encode(), digest_size=12).hexdigest()
 
 
-def _keys(file: Path) -> dict[str, str | None]:
-    """Return the keys and values of the folders that a file is in."""
-    pairs = (name.partition("=") for name in file.parts[:-1] if "=" in name)
+def _keys_above(folder: Path) -> dict[str, str | None]:
+    """Return the keys of a partition: of its name, and of those above it up to one without a key."""
+    names: list[str] = []
+    for name in reversed(folder.absolute().parts):
+        if "=" not in name:
+            break
+        names.insert(0, name)
+    return _keys(names)
+
+
+def _keys(names: Sequence[str]) -> dict[str, str | None]:
+    """Return the keys and values of folders with these names."""
+    pairs = (name.partition("=") for name in names if "=" in name)
     return {unquote(key): None if value == NO_VALUE else unquote(value) for key, _, value in pairs}

@@ -2,7 +2,7 @@
 
 import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -50,6 +50,66 @@ def test_partitions_are_columns(tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     folder.rename(tmp_path / "keys" / "table")
     np.testing.assert_array_equal(inputs(tmp_path / "keys" / "table", "year")[:, 0], [2023, 2024, 2024, 2025])
+
+
+class TestNewPartitions:
+    """Folders that are added to a table after it was ingested."""
+
+    names: ClassVar[dict[str, Any]] = {"inputs": ["year", "x", "site"], "targets": ["u"]}
+
+    def write(self, table: Path, year: str, site: str, *values: float) -> Path:
+        folder = table / f"year={year}" / f"site={site}"
+        folder.mkdir(parents=True)
+        x = np.array(values)
+        pq.write_table(pa.table({"x": x, "u": np.sin(x)}), folder / "part-0.parquet")
+        return folder
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Path:
+        """Two years of two sites."""
+        for year in ("2023", "2024"):
+            for site in "ab":
+                self.write(tmp_path / "table", year, site, *range(10))
+        ingest([tmp_path / "table"], tmp_path / "s.zarr", **self.names)
+        return tmp_path / "s.zarr"
+
+    def append(self, store: Path, *sources: Path, **options: Any) -> tuple[int, list[str]]:
+        said: list[str] = []
+        n = ingest(sources, store, **self.names, append=True, notice=said.append, **options)
+        return n, said
+
+    @pytest.mark.parametrize("depth", ["year", "site", "relative"])
+    def test_one_is_appended_by_itself(self, depth: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With the columns of its name, and of the names above it; whatever it is called by."""
+        part = self.write(store.parent / "table", "2025", "b", *range(10))
+        if depth == "relative":
+            monkeypatch.chdir(part.parent)
+        source = {"year": part.parent, "site": part, "relative": Path()}[depth]
+        n, said = self.append(store, source)
+        assert n == 50 and not said
+        rows = open_dataset(store).read(40, 50)[0]
+        np.testing.assert_array_equal(rows[:, [0, 2, 3]], [[2025, 0, 1]] * 10)
+
+    def test_files_that_are_the_same_in_another_partition_are_other_rows(self, store: Path) -> None:
+        part = self.write(store.parent / "table", "2025", "a", *range(10))
+        assert self.append(store, part)[0] == 50
+        with pytest.raises(InputError, match="would be there twice"):
+            self.append(store, part)
+        moved = part.parent.rename(part.parent.with_name("year=2026"))
+        assert self.append(store, moved)[0] == 60
+
+    def test_the_whole_table_again_is_refused_or_replaces(self, store: Path) -> None:
+        self.write(store.parent / "table", "2025", "a", *range(10))
+        with pytest.raises(InputError, match="40 of 50 rows are there already"):
+            self.append(store, store.parent / "table")
+        n, _ = self.append(store, store.parent / "table", replace_known=True)
+        assert n == 90 and open_dataset(store).dropped == ((0, 40),)
+
+    def test_the_partition_without_a_value_has_none(self, store: Path) -> None:
+        part = self.write(store.parent / "table", "__HIVE_DEFAULT_PARTITION__", "b", *range(10))
+        assert self.append(store, part)[0] == 50
+        rows = open_dataset(store).read(40, 50)[0]
+        assert np.isnan(rows[:, 0]).all() and (rows[:, 3] == 1).all()
 
 
 def test_folders_that_are_no_table_are_refused(tmp_path: Path) -> None:
