@@ -465,6 +465,7 @@ class FilteredReader(Reader):
                 taken = tuple(runs[label].take(rows) for label in labels)
                 yield SourceBlock(block.numbers[rows][:, pick], taken)
         self.rows = kept
+        self.found_words = self._reader.found_words
 
 
 def _time_units(reader: Reader, column: str, attributes: Mapping[str, str]) -> TimeUnits | None:

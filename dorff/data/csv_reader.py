@@ -20,7 +20,7 @@ from dorff.data.csv_numbers import (
     file_decimal,
     is_number,
 )
-from dorff.data.csv_stream import MOST_LINE, OPEN, CleanedText, CountedText, TextFaultError
+from dorff.data.csv_stream import MOST_LINE, OPEN, CleanedText, CountedText, SoughtWords, TextFaultError
 from dorff.data.labels import Label, Run
 from dorff.data.readers import Digest, Numbers, Reader, SourceBlock, reading, side_by_side
 from dorff.errors import InputError
@@ -96,6 +96,7 @@ class CSVReader(Reader):
         row_bytes = max(sum(len(text) + 1 for text in each) for each in (first, self._dialect.names))
         self._block = min(max(BLOCK, COLUMN_BLOCK * row_bytes), 4 * MOST_LINE)
         super().__init__(path, names, numbered=not self._dialect.names)
+        self._missing = frozenset(missing)
 
     def _recognised(self, asked: Collection[str], said: Mapping[str, Any]) -> Dialect:
         opened: Any = gzip.open if self._zipped else open
@@ -155,7 +156,8 @@ class CSVReader(Reader):
         wanted = [self.columns.index(column) for column in columns]
         text = [self.columns.index(label) for label in labels]
         with reading(self.path, "CSV"), self._opened() as file:
-            stream = CountedText(self._cleaned(file, self._digest), self._dialect.separator)
+            sought = SoughtWords(self._missing - self.found_words, self._dialect.separator)
+            stream = CountedText(self._cleaned(file, self._digest), self._dialect.separator, sought)
             try:
                 yield from self._parse(stream, wanted, text)
             except (pa.ArrowInvalid, TextFaultError) as error:
@@ -166,6 +168,7 @@ class CSVReader(Reader):
                 line = 1 + self._lines_before(error.place, of_file=error.of_file)
                 raise InputError(f"{self.path}: line {line} {error.problem}.") from None
             self.rows = stream.records
+            self.found_words |= sought.found
 
     def _opened(self) -> Any:
         return pa.input_stream(self.path, compression="gzip" if self._zipped else None)

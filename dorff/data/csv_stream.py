@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
@@ -138,13 +139,39 @@ class CleanedText:
         return len(fields) == width and any(map(is_number, fields))
 
 
+class SoughtWords:
+    """Words that are looked for among the fields of text, which passes a piece at a time.
+
+    `found` are those that a field was, in quotes or not, with blanks around it or not.
+    """
+
+    def __init__(self, words: Collection[str], separator: str) -> None:
+        self.found: set[str] = set()
+        ends = rb'[\s"%s]' % re.escape(separator.encode())
+        self._sought = {word: (word.encode(), re.compile(ends + re.escape(word.encode()) + ends)) for word in words}
+        self._rest = b"\n"
+
+    def look(self, piece: bytes) -> None:
+        """Look at the next piece; an empty one is the end."""
+        if not self._sought:
+            return
+        text = self._rest + (piece or b"\n")
+        for word, (content, pattern) in list(self._sought.items()):
+            if content in text and pattern.search(text):
+                self.found.add(word)
+                del self._sought[word]
+        longest = max((len(content) for content, _ in self._sought.values()), default=0)
+        self._rest = text[-longest - 1 :]
+
+
 class CountedText:
     """The text of a CSV file on its way to Arrow: quotes closed, its records counted by other code than Arrow's. They
     are the lines that are not empty; a quoted field's are its own (RFC 4180)."""
 
     closed = False  # Arrow asks
 
-    def __init__(self, file: Any, delimiter: str) -> None:
+    def __init__(self, file: Any, delimiter: str, sought: SoughtWords) -> None:
+        self._sought = sought
         separator = re.escape(delimiter.encode())
         self._file, self._quoted = file, re.compile(QUOTED.encode() % separator)
         self._opened = re.compile(b'(?<=[%s\r\n])"' % separator)
@@ -170,6 +197,7 @@ class CountedText:
         piece: bytes = self._held + self._file.read(size - len(self._held))
         if piece == b"\r":
             piece += self._file.read(size - 1)
+        self._sought.look(piece)
         self._held = b"\r" if len(piece) > 1 and piece.endswith(b"\r") else b""
         piece = piece.removesuffix(self._held)
         mark = codecs.BOM_UTF8 if self._length == 0 else b""

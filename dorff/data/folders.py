@@ -123,6 +123,7 @@ class FolderReader(Reader):
                 marks = tuple(runs[name] if name in runs else self._run(name, place, len(block)) for name in labels)
                 yield SourceBlock(together, marks)
             count += part.rows
+            self.found_words |= part.found_words
         self.rows = count
 
     def _constant(self, name: str, place: int, rows: int) -> Any:

@@ -247,6 +247,10 @@ def ingest(
             tell(remark)
         for value in (one for one in absent.unmet.values() if str(one) in map(str, missing)):
             tell(f"--missing {value}: no value of the columns named is it; see how the sources write it")
+        found_words = frozenset().union(*(reader.found_words for reader in opened))
+        for word in sorted(absent.unmet_words - found_words):
+            if word in map(str, missing):
+                tell(f"--missing {word}: no field of text is it; see how the sources write it")
         if unusable:
             others = "partial: only those with a gap in the inputs, or no target; unlabelled: only the former"
             problem = f"{unusable:,} of {added:,} rows hold NaN or infinity: a fit refuses them, or leaves them out"

@@ -72,8 +72,9 @@ class FillValues:
         if not all(texts):
             raise InputError("--missing: wanted a number or a word, got an empty one; empty fields are none anyway.")
         self._texts = tuple(dict.fromkeys(texts))
-        #: Those given that are no numbers, such as M.
+        #: Those given that are no numbers, such as M; and those of them that no label has been.
         self.words = tuple(text for text in self._texts if not _is_float(text))
+        self.unmet_words = set(self.words)
         numbers = (value for value in given if value != "none" and _is_float(value))
         self.unmet = {float(value): value for value in numbers}  # that no value has been
         self._given = {one: value for value in self.unmet for one in _either(value)}
@@ -109,6 +110,7 @@ class FillValues:
             text = text.strip()
             if text not in self._texts:
                 return value
+            self.unmet_words.discard(text)
             value = float(text) if _is_float(text) else text
         elif value not in self._given:
             return value

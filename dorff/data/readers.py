@@ -83,6 +83,7 @@ class Reader(ABC):
         self.columns = tuple(columns)
         self.numbered = numbered  # the names are c0, c1, ... only because the file has none
         self.remarks: tuple[str, ...] = ()  # sentences on how the source was understood
+        self.found_words: frozenset[str] = frozenset()  # of text, that stand for none, in what was read
         self._digest = Digest()
 
     def expand(self, name: str) -> tuple[str, ...]:
@@ -468,6 +469,7 @@ class SideBySide(Reader):
             together = np.concatenate([part.numbers for part in parts], axis=1)
             yield SourceBlock(together[:, pick], tuple(label_runs[place] for place in pick_runs))
         self.rows = readers[0].rows
+        self.found_words |= frozenset().union(*(reader.found_words for reader in readers))
 
     def _of(self, reader: Reader, names: Sequence[str]) -> list[str]:
         return [name for holder, name in map(self._place.__getitem__, names) if holder is reader]

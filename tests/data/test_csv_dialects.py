@@ -314,3 +314,56 @@ def test_ends_of_lines_in_quotes_are_kept_where_blocks_meet(tmp_path: Path, shif
         count += len(source_block)
     assert count == rows + 2
     assert found == {"a", note}
+
+
+WEATHER = "x,gust,qc\n1,M,a\n2,3.5,T\n3,999,b\n4,M,a\n"
+
+
+@pytest.mark.parametrize(
+    ("missing", "unmet"),
+    [
+        (["M"], []),
+        (["M", "MM"], ["MM"]),
+        (["M", "Q", "5"], ["5", "Q"]),
+        (["M", "T", "999"], []),  # T in a column of labels
+        (["M", "a"], []),
+        (["M", "x"], ["x"]),  # a name alone
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "quoted", "tsv", "blanks", "folder", "side by side", "where"])
+def test_words_that_no_field_is_are_said(tmp_path: Path, kind: str, missing: list[str], unmet: list[str]) -> None:
+    text, path = WEATHER, tmp_path / "a.csv"
+    if kind == "quoted":
+        text = "".join('"' + '","'.join(line.split(",")) + '"\n' for line in text.splitlines())
+    elif kind in ("tsv", "blanks"):
+        path = tmp_path / ("a.tsv" if kind == "tsv" else "a.txt")
+        text = text.replace(" ", "").replace(",", "\t" if kind == "tsv" else "   ")
+    elif kind == "folder":
+        path = tmp_path / "table" / "a.csv"
+        path.parent.mkdir()
+    path.write_text(text)
+    source = str(path.parent if kind == "folder" else path)
+    if kind == "side by side":
+        (tmp_path / "b.csv").write_text("n\n1\n2\n3\n4\n")
+        source += f"+{tmp_path / 'b.csv'}"
+    said: list[str] = []
+    options: dict[str, Any] = {"where": "x > 0"} if kind == "where" else {}
+    arrays = {"inputs": ["x"], "targets": ["gust"], "classes": "qc"}
+    ingest([source], tmp_path / "s.zarr", missing=missing, notice=said.append, **arrays, **options)
+    words = [sentence.split()[1].rstrip(":") for sentence in said if sentence.startswith("--missing")]
+    assert sorted(words) == unmet
+
+
+@pytest.mark.parametrize("length", [1, 7, 100])
+def test_words_are_found_where_blocks_of_a_file_meet(tmp_path: Path, length: int) -> None:
+    """At any place, in the last field too; parts of longer ones are none."""
+    word = "M" * length
+    for number in range(3):
+        block = 2**20 - len("x,u\n") - length + number
+        rows = "1,2" + "0" * (block % 4) + "\n" + "1,2\n" * (block // 4 - 1) + "1,"
+        (tmp_path / f"{number}.csv").write_text(f"x,u\n{rows}{word}\n3,4\n5,{word}")
+        said: list[str] = []
+        arrays = {"inputs": ["x"], "targets": ["u"]}
+        missing = [word, word[1:] or "N"]
+        ingest([tmp_path / f"{number}.csv"], tmp_path / f"{number}.zarr", missing=missing, notice=said.append, **arrays)
+        assert [one.split()[1] for one in said if "--missing" in one] == [f"{missing[1]}:"]
