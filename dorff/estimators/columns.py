@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 
 from dorff.data.units import OPTION, Conversion, time_units, units_conversion
 from dorff.errors import InputError
@@ -156,11 +155,10 @@ def convert_columns(values: Any, conversions: Conversions, name: str) -> Any:
 def convert_numbers(values: Any, conversions: Conversions, name: str) -> FloatArray:
     """Return numbers (n,) or (n, columns) with some columns converted, as a copy."""
     try:
-        numbers: npt.NDArray[np.float64] = np.array(values, dtype=np.float64)
+        converted: FloatArray = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected numbers ({error}); convert them first") from None
-    converted = np.ascontiguousarray(numbers)
-    columns = converted.reshape(len(converted), -1)
+    columns = converted[:, None] if converted.ndim == 1 else converted
     for place, conversion in conversions.items():
         columns[:, place] = conversion.convert(columns[:, place], f"{name}, column {place}")
     return converted

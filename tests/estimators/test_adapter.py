@@ -614,6 +614,38 @@ def test_units_of_xarray_are_converted_to_those_of_the_fit_or_refused(kind, chun
         model.predict(inputs(kelvin, "m"))
 
 
+def test_columns_in_another_order_are_refused_by_their_names_whatever_their_units():
+    depth, sst = ("obs", rows()[:, 0], {"units": "m"}), ("obs", rows()[:, 1], {"units": "K"})
+    model = regressor().fit(xr.Dataset({"depth": depth, "sst": sst}), WAVE)
+    for other in (xr.Dataset({"sst": sst, "depth": depth}), xr.Dataset({"depth": depth, "air": depth})):
+        with pytest.raises(ValueError, match="feature names"):
+            model.predict(other)
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names", "ignore:X does not have valid feature names")
+def test_units_of_decoded_times_are_not_those_of_an_attribute():
+    times = xr.DataArray(HOURS.astype("M8[ns]")[:, None], dims=("obs", "column"))
+    stale = times.assign_attrs(units="days since 1900-01-01")
+    model = regressor().fit(times, WAVE)
+    columns = xr.Dataset({"t": stale[:, 0]})
+    np.testing.assert_array_equal(model.predict(stale), model.predict(times))
+    np.testing.assert_array_equal(regressor().fit(columns, WAVE).predict(columns), model.predict(times))
+    hours = xr.DataArray(np.arange(ROWS)[:, None], dims=("obs", "column"), attrs={"units": "hours since 2024-01-01"})
+    for fitted in (regressor().fit(stale, WAVE), regressor().fit(columns.to_array().T, WAVE)):
+        np.testing.assert_allclose(fitted.predict(hours), model.predict(times), atol=1e-6)
+    in_data_set = xr.Dataset({"t": ("obs", np.arange(ROWS), {"units": "hours since 2024-01-01"})})
+    got = regressor().fit(columns, WAVE).predict(in_data_set)
+    np.testing.assert_allclose(got, model.predict(times), atol=1e-6)
+
+
+def test_parts_of_a_dask_data_frame_may_be_empty():
+    frame = dd.from_pandas(pd.DataFrame({"row": np.arange(60.0)}), npartitions=3)
+    some = frame[frame["row"] < 10]
+    model = regressor().fit(some, some["row"])
+    twin = regressor().fit(np.arange(10.0)[:, None], np.arange(10.0))
+    np.testing.assert_allclose(np.asarray(model.predict(some)), twin.predict(np.arange(10.0)[:, None]), atol=1e-9)
+
+
 def test_undecoded_times_of_xarray_are_converted_between_origins():
     hours = np.arange(ROWS, dtype=float)
     fitted = xr.Dataset({"t": ("obs", hours, {"units": "hours since 2024-01-01"})})
