@@ -413,6 +413,8 @@ def test_observations_do_not_multiply_trajectories(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--where: .*'qc' has the dimension obs"):
         rows_of(path, ["drogue"], where="qc == 1")
     assert len(rows_of(path, ["drogue", "x"], where="qc == 1")[0]) == 4
+    (tmp_path / "rows.zarr").rename(tmp_path / "first.zarr")
+    assert rows_of(path, ["x"], where="drogue == 1")[0].tolist() == [[0], [1], [3], [4], [5]]
 
 
 def test_files_side_by_side_have_dimensions_of_their_own(tmp_path: Path) -> None:
