@@ -154,6 +154,15 @@ class Gateway:
         self._daemons.clear()
         shutil.rmtree(self.home, ignore_errors=True)
 
+    def add_key(self, key: str, secret: str) -> None:
+        """Let the user of the tests in by one more key."""
+        named = ("--uid", "dorff", "--key-type", "s3", "--access-key", key, "--secret-key", secret)
+        self._run("radosgw-admin", "key", "create", *named)
+
+    def remove_key(self, key: str) -> None:
+        """Let nobody in by this key any more."""
+        self._run("radosgw-admin", "key", "rm", "--uid", "dorff", "--key-type", "s3", "--access-key", key)
+
     def tidy(self) -> None:
         """Do what lifecycle rules say, now; their days are seconds here."""
         self._run("radosgw-admin", "lc", "process")

@@ -144,3 +144,8 @@ class _DiskCache(NullCache):
             _log.warning("the compiled loop %s cannot be kept: %s", file, error)
             with suppress(OSError):  # the same trouble again, already told
                 new.unlink()
+
+
+def loops_processor() -> str:
+    """Return the kind of processor that Numba compiles the loops for."""
+    return str(getattr(numba.config, "CPU_NAME", None) or get_host_cpu_name())

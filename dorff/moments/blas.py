@@ -12,6 +12,7 @@ import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
 from dorff.errors import InputError
+from dorff.loops.config import loops_processor
 
 FloatArray = npt.NDArray[np.float64]
 SingleArray = npt.NDArray[np.float32]
@@ -119,10 +120,6 @@ def _check() -> None:
 @cache
 def processor_kind() -> str:
     """Return the kinds of processor that the loops and the BLAS were compiled for, by which results round otherwise."""
-    from llvmlite import binding  # type: ignore[import-untyped]
-    from numba.core import config
-
-    loops = getattr(config, "CPU_NAME", None) or binding.get_host_cpu_name()
     libraries = [library.info() for library in _controller().lib_controllers]
     kernels = {f"{one['internal_api']} {one['architecture']}" for one in libraries if one.get("architecture")}
-    return ", ".join([f"numba {loops}", *sorted(kernels)])
+    return ", ".join([f"numba {loops_processor()}", *sorted(kernels)])

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dorff.data.encoding import from_attributes
+from dorff.errors.shown import printable
 from dorff.model import Model
 from dorff.model.losses import Quantiles
 from dorff.predict.shared import labels_of
@@ -67,6 +68,7 @@ def _outputs(model: Model) -> list[str]:
 
 
 def _class_column(model: Model, label: str) -> OutputColumn:
+    label = printable(label)  # which data have as it is
     if "calibration" not in model.info:
         return OutputColumn(name=f"{label}_decision", attributes={"long_name": f"decision value of class {label}"})
     attributes = {"long_name": f"probability of class {label}", "units": "1"}

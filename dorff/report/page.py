@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 import dorff.report.describe as describe
 import dorff.report.figures as figures
 from dorff.errors import InputError
+from dorff.errors.shown import printable
 from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.describe import Observations, Subject, mapping, sequence
@@ -129,10 +130,22 @@ def _quantiles(model: Model, subject: Subject) -> Figure | None:
 @cache
 def _template() -> Template:
     here = PackageLoader("dorff.report", ".")
-    jinja = Environment(loader=here, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    jinja = Environment(
+        loader=here,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_without_controls,
+    )
     jinja.filters.update(number=describe.number, real=_real, mapping=mapping, sequence=sequence, root=math.sqrt)
     jinja.filters.update(ranked=_ranked)
     return jinja.get_template("page.html.j2")
+
+
+def _without_controls(value: object) -> object:
+    """Return text from data, such as labels of classes, without characters that hide or turn text."""
+    return printable(value, lines=True) if type(value) is str else value
 
 
 def _ranked(trials: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import yaml
 from between import BUSY, CUT, EXPIRED, LATE, LOST, Asked, Proxy
-from gateway import Gateway, credentials
+from gateway import KEY, SECRET, Gateway, credentials
 from memory_storage import forget_all
 from table import Trial
 
@@ -617,3 +617,66 @@ def test_what_is_made_once_is_made_though_the_answer_is_lost(
     forget_all()
     assert (bucket / "token").read_bytes() == b"mine"
     settle("answer lost to a conditional create", "made once, the second writer refused")
+
+
+NEW_KEY, NEW_SECRET = "AKDORFFNEW", "SKDORFFNEWSKDORFFNEW"
+
+
+def write_credentials(home: Path, key: str, secret: str) -> None:
+    """Write the usual file of credentials, whole or not at all."""
+    (home / ".aws").mkdir(exist_ok=True)
+    new = home / ".aws" / "new"
+    new.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
+    new.rename(home / ".aws" / "credentials")
+
+
+@contextmanager
+def without_the_key(gateway: Gateway) -> Iterator[None]:
+    """Take the key of the tests away inside the block."""
+    gateway.remove_key(KEY)
+    try:
+        yield
+    finally:
+        gateway.add_key(KEY, SECRET)
+
+
+@contextmanager
+def started_with_file(home: Path, monkeypatch: pytest.MonkeyPatch, *words: object) -> Iterator[subprocess.Popen[str]]:
+    """A command whose credentials are those of the usual file."""
+    write_credentials(home, KEY, SECRET)
+    with ExitStack() as stack:
+        with monkeypatch.context() as patch:
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                patch.delenv(name)
+            process = stack.enter_context(started(*words, HOME=str(home)))
+        yield process
+
+
+def test_a_key_that_is_rotated_in_mid_fit_is_read_anew(
+    gateway: Gateway, sea: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Settle
+) -> None:
+    with started_with_file(tmp_path, monkeypatch, "fit", written(tmp_path, sea)) as process:
+        wait_for(lambda: receipts(sea) > 1)
+        gateway.add_key(NEW_KEY, NEW_SECRET)
+        write_credentials(tmp_path, NEW_KEY, NEW_SECRET)
+        try:
+            with without_the_key(gateway):
+                ended(process)
+        finally:
+            gateway.remove_key(NEW_KEY)
+    record("key rotated in the midst of a fit", sea)
+
+
+def test_a_key_that_is_removed_in_mid_fit_is_named_and_the_fit_goes_on_with_another(
+    gateway: Gateway, sea: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Settle
+) -> None:
+    job_file = written(tmp_path, sea)
+    with started_with_file(tmp_path, monkeypatch, "fit", job_file) as process:
+        wait_for(lambda: receipts(sea) > 1)
+        with without_the_key(gateway):
+            said = ended(process, 3)
+    assert "access key is unknown" in said and not versions(sea / "model")
+    before = receipts(sea)
+    assert before > 1
+    done("fit", job_file)
+    record("key removed in the midst of a fit, and given back", sea)
