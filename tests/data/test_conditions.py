@@ -473,7 +473,7 @@ def test_times_that_were_added_up_in_days_are_those_of_their_dates(tmp_path: Pat
     """Each sum rounds, by more than a microsecond where the origin is far."""
     moments = np.datetime64("2026-01-01", "m") + 6 * np.arange(240) * np.timedelta64(1, "m")
     begin = (moments[0] - np.datetime64(origin, "m")) / np.timedelta64(1, "D")
-    days = begin + np.cumsum(np.r_[0, np.full(239, 0.1)]) / 24
+    days = (24 * begin + np.cumsum(np.r_[0, np.full(239, 0.1)])) / 24
     units = {"units": f"days since {origin}", "calendar": "proleptic_gregorian"}
     columns = {"n": ("row", np.arange(240.0)), "t": ("row", days, units)}
     xr.Dataset(columns).to_netcdf(tmp_path / "a.nc")
