@@ -646,6 +646,18 @@ def test_parts_of_a_dask_data_frame_may_be_empty():
     np.testing.assert_allclose(np.asarray(model.predict(some)), twin.predict(np.arange(10.0)[:, None]), atol=1e-9)
 
 
+def test_units_of_times_that_cannot_be_understood_are_refused_by_fit():
+    unclear = xr.DataArray(rows(), dims=("obs", "column"), attrs={"units": "days since then"})
+    for X, y, name in ((unclear, WAVE, "X"), (rows(), unclear, "y")):
+        with pytest.raises(InputError, match=f"{name}, column 0: .*cannot be understood"):
+            regressor().fit(X, y)
+
+
+def test_targets_of_one_variable_are_predicted_as_one_column():
+    model = regressor().fit(rows(), xr.Dataset({"u": ("obs", WAVE)}))
+    assert model.predict(rows()).shape == (ROWS,)
+
+
 def test_undecoded_times_of_xarray_are_converted_between_origins():
     hours = np.arange(ROWS, dtype=float)
     fitted = xr.Dataset({"t": ("obs", hours, {"units": "hours since 2024-01-01"})})
