@@ -14,6 +14,7 @@ import numpy as np
 
 from dorff.data.layout import Attributes
 from dorff.data.readers import Reader
+from dorff.data.row_runs import Runs, clip_runs
 from dorff.errors import InputError
 
 MAX_RECORDED_COLUMNS: Final = 1000
@@ -115,12 +116,12 @@ def find_source(
     records: Sequence[SourceRecord],
     name: str,
     where: object,
-    content: str = "",
+    counted: Runs,
 ) -> SourceRecord:
     """Return the source of this path, file name or content digest.
 
-    `content` is the digest of the file that is at that path now, if there is one: it
-    decides between several of the name. Raises InputError if there is none, several,
+    Of several, those without any of the `counted` rows are left aside: others have
+    replaced theirs, or they were trimmed. Raises InputError if there is none, several,
     or if it was dropped before.
     """
     candidates: list[SourceRecord] = []
@@ -132,9 +133,9 @@ def find_source(
     for is_match in matches:
         candidates = candidates or [record for record in records if is_match(record)]
     present = [record for record in candidates if not record.dropped]
-    if len(present) > 1 and content:
-        same = [record for record in present if record.content == content]
-        present = same or present
+    if len(present) > 1:
+        with_rows = [record for record in present if clip_runs(counted, record.first, record.stop)]
+        present = with_rows or present
     if len(present) == 1:
         return present[0]
     if present:

@@ -16,7 +16,6 @@ from dorff.data.dataset import Column, Dataset, describe_ingest
 from dorff.data.labels import CLASSES, GROUPS, Classes, Coding, distinct, placed, stored_labels, text_of
 from dorff.data.layout import Attributes, columns_of, commit, has_seal, lost_seal, reported, staging
 from dorff.data.nodes import Node, check_seals, committed, group_attributes, ingested, open_array, open_zarr, walk
-from dorff.data.readers import open_source
 from dorff.data.row_runs import (
     Runs,
     clip_runs,
@@ -308,8 +307,8 @@ def drop(store: str | os.PathLike[str], source: str, *, dry_run: bool = False) -
         The store.
     source : str
         The path that the source was ingested from, or the last part of it, or the
-        digest of its content. If several sources have the name, and there is a file
-        now, the one with the file's content is meant.
+        digest of its content. Several sources of a name, as of a file that is written
+        anew each night, are told apart by their contents only.
     dry_run : bool
         Change nothing.
 
@@ -334,8 +333,8 @@ def drop(store: str | os.PathLike[str], source: str, *, dry_run: bool = False) -
             (first, rows), names = ingested(path, attributes, remedy)
             check_seals(path, attributes, {name: open_array(path, name) for name in names})
             records, _ = read_sources(nodes.kept_of(attributes, "sources", []), path)
-            record = find_source(records, source, path, _content_of(source))
             before = merge_runs(nodes.kept_of(attributes, "dropped", []))
+            record = find_source(records, source, path, subtract_runs(first, rows, before))
             after = merge_runs(before, [(max(first, record.first), max(first, record.stop))])
             gone = count_rows(clip_runs(after, first, rows))
             left = rows - first - gone
@@ -379,16 +378,6 @@ def _left_out_without(
     if any(one.where == record.where for one in others):
         return {**left_out, record.where: max(0, left_out[record.where] - record.left_out)}
     return {where: rows for where, rows in left_out.items() if where != record.where}
-
-
-def _content_of(source: str) -> str:
-    """Return the digest of a file's content; "" if there is none that can be read."""
-    if not Path(source).exists():
-        return ""
-    reader = open_source(source)
-    for _ in reader.blocks([], reader.columns[:1]):
-        pass
-    return reader.content()
 
 
 def count_unusable(path: Path, names: Mapping[str, Any], runs: Runs) -> int:

@@ -608,17 +608,37 @@ class TestDrop:
         with pytest.raises(InputError, match="all the rows"):
             drop(store, "n2.csv")
 
-    def test_several_of_a_name_are_told_by_content(self, tmp_path: Path) -> None:
-        """The same file name every night."""
+    @pytest.mark.parametrize("nights", [2, 3, 7])
+    @pytest.mark.parametrize("is_there", [True, False])
+    def test_several_of_a_name_are_told_by_content_only(self, nights: int, is_there: bool, tmp_path: Path) -> None:
+        """A feed may write the same file anew each night: which night is meant?"""
         store, path = tmp_path / "s.zarr", tmp_path / "latest.csv"
-        for number in range(2):
-            write_csv(path, field(points(30, number)))
-            add([path], store)
-        assert drop(store, str(path), dry_run=True).source.first == 30  # what is there now
-        path.unlink()
-        with pytest.raises(InputError, match=recorded(store)[0]["content"]):
-            drop(store, str(path))
-        assert drop(store, recorded(store)[0]["content"]).source.first == 0
+        for number in range(nights):
+            add([write_csv(path, field(points(30, number)))], store)
+        if not is_there:
+            path.unlink()
+        before = (store / "zarr.json").read_bytes()
+        contents = [source["content"] for source in recorded(store)]
+        for name in (path, path.name):
+            refused = call("drop", store, "--source", name)
+            assert refused.exit_code == 3, refused.output
+            said = " ".join(refused.stderr.split())
+            assert f"{nights} sources are named" in said, said
+            assert all(content in said for content in contents[:5]), said
+        assert (store / "zarr.json").read_bytes() == before
+        assert drop(store, contents[0]).source.first == 0
+
+    def test_sources_without_rows_that_count_need_no_telling(self, tmp_path: Path) -> None:
+        """The first is trimmed away, the second dropped, the third replaced by the fourth."""
+        store, path = tmp_path / "s.zarr", tmp_path / "latest.csv"
+        for number in range(3):
+            add([write_csv(path, field(points(40, number)))], store, shard_rows=40)
+        write_csv(path, field(points(40, 2)) + np.array([0, 0, 0.01, 0]))
+        add([path], store, replace_known=True, key=["x", "t"])
+        add([night(tmp_path, "other", points(40, 5))], store)
+        trim(store, keep=160)
+        drop(store, recorded(store)[1]["content"])
+        assert drop(store, "latest.csv").source.first == 120
 
     def test_rows_that_were_trimmed_are_not_counted(self, tmp_path: Path) -> None:
         store = tmp_path / "s.zarr"
