@@ -213,8 +213,8 @@ def report(
     as_json: options.Json = False,
 ) -> None:
     """Write a page with the model's figures and plots."""
+    from dorff.data.output_names import check_ending
     from dorff.report import write_report
-    from dorff.storage.files import check_ending
 
     if out is not None:
         check_ending(out, "a report", (".html", ".htm"))

@@ -14,7 +14,6 @@ from dorff.cli.file_options import FileOptions, with_file_options
 from dorff.cli.guard import option, say, warn
 from dorff.cli.metrics import meter, of_fit, recorded
 from dorff.errors import InputError
-from dorff.storage.files import check_ending
 
 if TYPE_CHECKING:
     from dorff.plan import Plan
@@ -65,6 +64,7 @@ def ingest(
     from dorff.data import ingest as run
     from dorff.data.labels import FILE, stored_labels
     from dorff.data.nodes import group_attributes, kept_of
+    from dorff.data.output_names import check_ending
     from dorff.data.source_records import read_sources
 
     kept, reading = None, files.arguments()
@@ -78,7 +78,8 @@ def ingest(
     if len(paths) < 2:
         raise typer.BadParameter("wanted at least one SRC and then OUT.zarr", param_hint="SRC... OUT.zarr")
     *sources, out = paths
-    check_ending(options.place(out), "a data set", (".zarr",))
+    if not append:
+        check_ending(options.place(out), "a data set", (".zarr",))
     labels = options.one("--classes", classes, "labels")
     with meter("ingest") as progress:
         rows = run(

@@ -16,6 +16,7 @@ from dorff.data.ingest import NONE
 from dorff.data.labels import CLASSES
 from dorff.data.layout import reported, staging
 from dorff.data.nodes import group_attributes, kept_of, node
+from dorff.data.output_names import check_ending
 from dorff.data.readers import Reader, is_zarr, open_source
 from dorff.data.units import ISO_SECONDS, Conversion
 from dorff.data.variables import GriddedReader
@@ -27,7 +28,7 @@ from dorff.predict.own_units import OwnUnits, find_own_units
 from dorff.predict.renaming import Renaming
 from dorff.predict.shared import ModelInputs, Notice, labels_of
 from dorff.predict.writing import Uncertainty, check_free
-from dorff.storage.files import check_ending, sync_directory
+from dorff.storage.files import sync_directory
 from dorff.storage.location import is_remote
 from dorff.store import load_model
 

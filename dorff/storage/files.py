@@ -6,9 +6,9 @@ import re
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dorff.errors import NO_SPACE, DorffError, IncompleteError, InputError
@@ -175,14 +175,3 @@ def open_plain(path: Path, *, buffering: int = -1) -> BinaryIO:
 def read_plain(path: Path) -> bytes:
     with open_plain(path, buffering=0) as file:
         return file.read()
-
-
-def check_ending(path: PurePath, kind: str, endings: Sequence[str]) -> None:
-    """Raise InputError where a name that a user gave to an output ends as that of another kind of file.
-
-    Names without an ending are of any kind; so are those whose last point is before a digit.
-    """
-    ending = path.suffix.lower()
-    if re.match(r"\.[a-z]", ending) and ending not in endings:
-        known = f"{', '.join(endings[:-1])} or {endings[-1]}" if len(endings) > 1 else endings[0]
-        raise InputError(f"{path}: {kind} can be {known}, not {ending}; rename it.")

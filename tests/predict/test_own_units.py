@@ -12,6 +12,8 @@ import pytest
 import xarray as xr
 from command_line import INDEPENDENT, call, write_job
 
+from dorff.data import open_dataset
+
 ROWS = 90
 HOURS = np.arange(ROWS, dtype=np.float64)
 PRESSURE = np.linspace(1000, 900, ROWS)  # hPa
@@ -160,7 +162,7 @@ def test_early_times_have_a_report_and_predictions(tmp_path: Path, calendar: str
     "name",
     ["o.nc.gz", "o.csv.gz", "o.CSV.GZ", "o.parquet.gz", "o.feather", "o.tsv", "o.xlsx", "o.json", "o.zip", "o.h5"],
 )
-def test_outputs_of_other_endings_are_refused(place: Path, tmp_path: Path, name: str) -> None:
+def test_outputs_named_as_files_of_other_formats_are_refused(place: Path, tmp_path: Path, name: str) -> None:
     """No folder has the name of a file."""
     wrong = [
         (call("predict", place / "m", place / "a.nc", tmp_path / name), ".zarr, .csv or .nc"),
@@ -171,6 +173,34 @@ def test_outputs_of_other_endings_are_refused(place: Path, tmp_path: Path, name:
     for done, known in wrong:
         assert done.exit_code == 3 and known in done.stderr, done.output
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["run.p1", "f.preds", "sea.store", "v1.2", "2024.a"])
+def test_names_with_a_point_are_names(place: Path, tmp_path: Path, name: str) -> None:
+    ingested, predicted = tmp_path / f"rows_{name}", tmp_path / f"field_{name}"
+    for done in (
+        call("ingest", place / "a.nc", ingested, "--inputs", "time"),
+        call("predict", place / "m", place / "a.nc", predicted),
+        call("report", place / "m", "-o", tmp_path / name),
+    ):
+        assert done.exit_code == 0, done.output
+    assert open_dataset(ingested, inputs=["x"], targets=None).n == ROWS
+    assert open_dataset(predicted, inputs=["y"], targets=None).n == ROWS
+
+
+@pytest.mark.parametrize("name", ["sea.store", "sea.dat", "sea.data", "sea.nc"])
+def test_data_sets_of_any_name_are_appended_to(tmp_path: Path, name: str) -> None:
+    """A schedule goes on where the names of earlier data sets would be refused today."""
+    for number in range(2):
+        pd.DataFrame({"a": [number, 0.5, 1.0], "b": [1.0, 2.0, 3.0]}).to_csv(tmp_path / f"t{number}.csv", index=False)
+    made = call("ingest", tmp_path / "t0.csv", tmp_path / "sea.zarr", "--inputs", "a")
+    assert made.exit_code == 0, made.output
+    store = (tmp_path / "sea.zarr").rename(tmp_path / name)
+    again = call("ingest", tmp_path / "t1.csv", store, "--inputs", "a")
+    assert again.exit_code == 3 and "is there already" in again.stderr
+    done = call("ingest", tmp_path / "t1.csv", store, "--inputs", "a", "--append")
+    assert done.exit_code == 0, done.output
+    assert open_dataset(store, inputs=["x"], targets=None).n == 6
 
 
 def test_endings_in_capitals_are_known(place: Path, tmp_path: Path) -> None:
