@@ -1,4 +1,7 @@
-"""`dorff inspect`: says what is at a path from its metadata alone; of a graph, a state, a model or a data set."""
+"""`dorff inspect`: says what is at a path, a graph, a state, a model or a data set.
+
+Metadata alone are read, but where rows of classes were dropped: those that are left are counted.
+"""
 
 import json
 from collections.abc import Sequence
@@ -236,13 +239,20 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
 
 
 def _labels(attributes: dict[str, Any], group: Path) -> dict[str, Any]:
-    """The labels of a data set, and how many rows that count have each: read if some were dropped."""
+    """The labels of a data set, and how many rows that count have each: read if some were dropped.
+
+    Where they cannot be read the `problem` stands in place of the counts.
+    """
     table = stored_labels(attributes, group)
     if table is None:
         return {}
-    dataset = open_dataset(group, inputs=CLASSES, targets=Classes(CLASSES))
-    counts = list(map(int, class_counts(dataset))) if dataset.dropped else list(table.counts)
-    return {"labels": list(table.labels), "counts": counts}
+    labels = list(table.labels)
+    try:
+        dataset = open_dataset(group, inputs=CLASSES, targets=Classes(CLASSES))
+        counts = list(map(int, class_counts(dataset))) if dataset.dropped else list(table.counts)
+    except InputError as error:
+        return {"labels": labels, "problem": f"its rows cannot be counted: {error}"}
+    return {"labels": labels, "counts": counts}
 
 
 def _units(of_columns: ColumnAttributes, attributes: dict[str, Any], group: Path) -> dict[str, str]:

@@ -601,3 +601,37 @@ def test_likely_oversights_are_questioned(tmp_path: Path, monkeypatch: pytest.Mo
     assert json.loads(result.stdout) == {"rows": 3, "store": "s.zarr"}
     assert "=0" not in result.stderr
     assert "2 of 3 rows hold NaN or infinity" in result.stderr
+
+
+def _flip_byte(shard: Path) -> None:
+    content = bytearray(shard.read_bytes())
+    content[5] ^= 1
+    shard.write_bytes(content)
+
+
+def _cut_in_half(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [_flip_byte, _cut_in_half, Path.unlink])
+def test_labels_are_shown_where_their_rows_cannot_be_counted(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """After a source was dropped, counts are those of the rows that are left."""
+    store = tmp_path / "s.zarr"
+    for name, labels in (("a", ["a", "b", "a"]), ("b", ["a", "b", "b"])):
+        write_csv(tmp_path / f"{name}.csv", labels)
+    sources = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    ingest(sources, store, inputs=["x"], classes="c", shard_rows=3, again=True)
+    assert call("drop", store, "--source", "a.csv").exit_code == 0
+
+    def inspected() -> dict[str, Any]:
+        done = call("inspect", store, "--json")
+        assert done.exit_code == 0, done.output
+        arrays: list[dict[str, Any]] = json.loads(done.stdout)["arrays"]
+        return next(array for array in arrays if array["name"] == "classes")
+
+    whole = inspected()
+    assert whole["counts"] == [1, 2] and "problem" not in whole
+    damage(store / "classes" / "c" / "1" / "0")
+    damaged = inspected()
+    assert "cannot be counted" in damaged.pop("problem") and "counts" not in damaged
+    assert damaged == {name: value for name, value in whole.items() if name != "counts"}
