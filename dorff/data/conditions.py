@@ -48,6 +48,7 @@ MIRRORED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
 }
 MICROSECOND_NS: Final = 1000  # as near as times in text are told apart
 Constant = str | int | float | bool
+LEADING_ZERO: Final = re.compile(r"[+-]?0\d")
 Mask = npt.NDArray[np.bool_]
 
 
@@ -287,11 +288,13 @@ def _pairs(node: ast.Compare) -> Iterator[tuple[ast.expr, ast.cmpop, ast.expr]]:
 def _is_label(label: Label, constant: Constant) -> bool:
     """Whether a label is what a constant says.
 
-    Numbers are compared as such, also where one of both is text that spells one. Text is compared as it is: 1.0 and
-    1.00 may be names.
+    Numbers are compared as such, also where one of both is text that spells one; but '01' is a name beside 1.
+    Text is compared as it is: 1.0 and 1.00 may be names.
     """
     if isinstance(label, str) and isinstance(constant, str):
         return label == constant.strip()
+    if isinstance(constant, str) and LEADING_ZERO.match(constant.strip()):
+        return False
     if isinstance(label, bool) or isinstance(constant, bool):
         spelled = str(label).lower(), str(constant).strip().lower()
         return spelled[0] == spelled[1] or _number_of_label(label) == _number_of_label(constant)

@@ -25,11 +25,14 @@ from dorff.data.labels import Label, Run
 from dorff.data.readers import Digest, Numbers, Reader, SourceBlock, reading, side_by_side
 from dorff.errors import InputError
 
-BOOLEANS: Final = {word: one for one in (False, True) for word in (str(one), str(one).lower(), str(one).upper())}
-WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")  # 007 is text, and so are longer numbers
 BLOCK: Final = 2**20
 COLUMN_BLOCK: Final = 64  # of the first row: a block must hold whole rows, and later ones may be longer
 NAMED_DELIMITERS: Final = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "blanks": BLANKS, "space": BLANKS}
+#: Whole numbers; 007 is text, and so are longer ones.
+WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")
+BOOLEANS: Final = {
+    spelled: value for value in (False, True) for spelled in (str(value), str(value).lower(), str(value).upper())
+}
 LONGEST_WORD: Final = 12  # that may stand for no number: Missing, not sampled
 NAMELESS: Final = "No line before its rows has a name for each column: write one, or name c0, c1, ..."
 LAYOUT_OPTIONS: Final = "where it is written otherwise, give --skip-rows, --comment or --delimiter"
@@ -257,10 +260,13 @@ class CSVReader(Reader):
         return InputError(f"{self.path}: {where}: {what}.")
 
 
-def _label(text: str) -> Label | None:
-    """A field as a label. A number is one only as it is usually written (1, 1.0, 0.5, 1.000000000000000000e+00 by
-    NumPy's savetxt): 007, 1.10 and 1e5 may be names."""
-    text = text.strip()
+def _label(field: str | float) -> Label | None:
+    """Return what a field is as a label: None for none.
+
+    A number is one only as it is usually written (1, 1.0, 0.5, 1.000000000000000000e+00 by
+    NumPy's savetxt): 007, 1.10 and 1e5 may be names. A field that was read as a number is one.
+    """
+    text = repr(field) if isinstance(field, float) else field.strip()
     if text in EMPTY:
         return None
     if text in BOOLEANS:

@@ -8,31 +8,41 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-_MONTH: Final = r"(jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)[a-z]*\.?"
-_CLOCK: Final = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?(\s*[ap]\.?m\.?)?"
+MOST_LENGTH: Final = 40  # of a text that can be a number or a time
+
+_MONTHS: Final = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_MONTH: Final = rf"({'|'.join([*_MONTHS, *(month[:3] for month in _MONTHS), 'sept'])})\.?"
+_CLOCK: Final = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[ap]\.?m\.?)?"
 _TIMES: Final = re.compile(
     rf"{_CLOCK}"
-    rf"|\d{{1,2}}[-/ .]*{_MONTH}[-/ .,]*\d{{2,4}}([ T:,]*{_CLOCK})?"  # 01-Mar-2024 12:00
-    rf"|({_MONTH}[-/ .]*\d{{1,2}}|\d{{4}}[-/ .]*{_MONTH}[-/ .]*\d{{1,2}})([-/ ,]+\d{{4}})?([ T:,]*{_CLOCK})?"
-    r"|[+-]?P(?=.)(\d+[YMWD])*(T(\d+([.,]\d+)?[HMS])+)?",  # durations of ISO 8601
+    rf"|\d{{1,2}}[-/ .]?{_MONTH}[-/ .,]*\d{{2,4}}([ T:,]+{_CLOCK})?"  # 01-Mar-2024 12:00
+    rf"|{_MONTH}[-/ ]\d{{1,2}}[-/ ,]+\d{{4}}([ T:,]+{_CLOCK})?"  # Mar 1, 2024
+    rf"|\d{{4}}[-/ .]{_MONTH}[-/ .]\d{{1,2}}([ T:,]+{_CLOCK})?"  # 2024-Mar-01
+    r"|[+-]?P(\d+[YMWD])*T(\d+([.,]\d+)?[HMS])+",  # durations of ISO 8601; P1D alone may be a name
     re.IGNORECASE,
 )
 
-_NUMBER: Final = r"\d[\d.,'\u2019\s]*"
+# Possessive: what follows a number is never tried at its other places.
+_NUMBER: Final = r"\d[\d.,'\u2019\s]*+"
+_DEGREES: Final = rf"[+-]?{_NUMBER}([°º]|d(?=\s*\d))\s*"
 _ANGLES: Final = re.compile(
-    rf"[+-]?{_NUMBER}\s*[°ºd]\s*({_NUMBER}\s*['′m]\s*)?({_NUMBER}\s*[\"″s]?\s*)?[NSEW]?", re.IGNORECASE
+    rf"{_DEGREES}({_NUMBER}['′m]\s*)?({_NUMBER}[\"″s]?\s*)?[NSEW]?",
+    re.IGNORECASE,
 )
-#: 43.5N, 43 n, N 43.5; but N43 is rather a name.
-_HEMISPHERES: Final = re.compile(rf"{_NUMBER}\s*[NSEW]|[NSEW]\s*\d+[.,]\d+", re.IGNORECASE)
+#: 43.5N, 43 n, N 43.5; but 2N and N43 are rather names.
+_HEMISPHERES: Final = re.compile(r"(\d+[.,]\d+ ?|\d{2,3} ?|\d )[NSEW]|[NSEW] ?\d+[.,]\d+", re.IGNORECASE)
 _COMPOUNDS: Final = (
-    re.compile(rf"[+-]?{_NUMBER}\s*(±|\+/-|\+-)\s*{_NUMBER}"),  # with an uncertainty
-    re.compile(rf"[+-]?{_NUMBER}\s*[x×*·]\s*10\s*(\^|\*\*)?\s*[+-]?\d+"),  # with a power of ten
+    re.compile(rf"[+-]?{_NUMBER}(±|\+/-|\+-)\s*{_NUMBER}"),  # with an uncertainty
+    re.compile(rf"[+-]?{_NUMBER}[x×*·]\s*10\s*(\^|\*\*)?\s*[+-]?\d+"),  # with a power of ten
     re.compile(r"[+-]?\d+\s*/\s*\d+"),  # fractions
     re.compile(r"[+-]?0x[0-9a-f]+", re.IGNORECASE),
 )
 #: A number and what is written before and after it; letters before it make a name of it (station 12).
 _DECORATED: Final = re.compile(
-    rf"(?P<before>[^\w]*)(?P<number>{_NUMBER}([eEdD][+-]?\d+)?)(?P<after>[^\d]{{0,12}}|\s[^\W\d].{{0,20}})"
+    rf"(?P<before>[^\w]*)(?P<number>{_NUMBER}([eEdD][+-]?\d+)?)(?P<after>[^\d]{{0,12}}|(?<=\s)[^\W\d].{{0,20}})"
 )
 
 
@@ -42,7 +52,7 @@ def describe_quantities(texts: Collection[str]) -> str:
     Numbers count as decorated if the same signs, or the same unit, stand beside each of them.
     """
     stripped = [text.strip() for text in texts]
-    if not stripped:
+    if not stripped or max(map(len, stripped)) > MOST_LENGTH:
         return ""
     if all(map(_TIMES.fullmatch, stripped)):
         return "dates or times that are not written as in ISO 8601"
@@ -50,8 +60,11 @@ def describe_quantities(texts: Collection[str]) -> str:
         return "angles with a hemisphere, or in degrees and minutes"
     if any(all(map(pattern.fullmatch, stripped)) for pattern in _COMPOUNDS):
         return "numbers that are not written in decimals"
-    decorated = [_DECORATED.fullmatch(text) for text in stripped]
-    beside = {(match["before"], match["after"].strip()) if match else None for match in decorated}
-    if len(beside) == 1 and None not in beside:
-        return "numbers with something beside them"
-    return ""
+    decorated = [match for match in map(_DECORATED.fullmatch, stripped) if match is not None]
+    signs = {(match["before"], match["after"].strip()) for match in decorated}
+    if len(decorated) < len(stripped) or len(signs) > 1:
+        return ""
+    # 2D is rather a name, as letters follow a whole number at once; 2.5m is a number.
+    has_mark = any(set(".,") & set(match["number"]) for match in decorated)
+    is_at_once = decorated[0]["after"][:1].isalpha() and not decorated[0]["number"][-1].isspace()
+    return "" if is_at_once and not has_mark else "numbers with something beside them"

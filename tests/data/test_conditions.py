@@ -525,3 +525,25 @@ def test_what_is_no_date_is_refused(tmp_path: Path, name: str, where: str, said:
     write_times(tmp_path / name)
     with pytest.raises(InputError, match=said):
         ingest([tmp_path / name], tmp_path / "s.zarr", inputs=["n"], where=where)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_names_with_leading_zeros_are_not_numbers(tmp_path: Path, suffix: str) -> None:
+    stations = ["01", "1", "B", "007", "7"]
+    if suffix == ".csv":
+        source = tmp_path / "a.csv"
+        source.write_text("station,u\n" + "".join(f"{station},1\n" for station in stations))
+    else:
+        source = tmp_path / "a.parquet"
+        pq.write_table(pa.table({"station": stations, "u": np.ones(5)}), source)
+    for where, kept in {"station == '01'": 1, "station in ('007', 'B')": 2, "station != '01'": 4}.items():
+        rows = ingest([source], tmp_path / "s.zarr", inputs=["u"], where=where)
+        assert rows == kept, where
+        shutil.rmtree(tmp_path / "s.zarr")
+
+
+@pytest.mark.parametrize("where", ["u == '10.0'", "u in ('10')", "u in ('10', 'a')", "u != '2'", "u == 10"])
+def test_a_column_of_csv_may_be_an_input_and_be_compared_with_text(tmp_path: Path, where: str) -> None:
+    (tmp_path / "a.csv").write_text("u,v\n10.0,1\n2,2\n,3\n")
+    ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=["u"], targets=["v"], where=where)
+    np.testing.assert_array_equal(open_dataset(tmp_path / "s.zarr").read(0, 1)[0], [[10.0]])

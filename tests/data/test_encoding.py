@@ -14,6 +14,7 @@ import zarr
 from cases import unsourced
 
 from dorff.data import Dataset, ingest, open_dataset
+from dorff.data.text_quantities import describe_quantities
 from dorff.errors import InputError
 
 HEADER = "lon,colour,when,u\n"
@@ -295,7 +296,7 @@ def test_text_with_a_value_for_each_row_is_no_category(tmp_path: Path) -> None:
 #: Numbers and times as people write them, by what a refusal calls them; 1 to 4 stand in the place of {}.
 QUANTITIES = {
     "numbers with something beside them": (
-        "{} m", "{}.5 m", "${}.50", "\N{EURO SIGN} {}", "({}.5)", "{}\N{DEGREE SIGN}C", "~{}", "<{}.5",
+        "{} m", "{}.5m", "{}.5 m", "${}.50", "\N{EURO SIGN} {}", "({}.5)", "{}\N{DEGREE SIGN}C", "~{}", "<{}.5",
         "\N{EN DASH}{}.5", "{}.5-", "{} kg m-2",
     ),
     "numbers that are not written in decimals": (
@@ -313,6 +314,15 @@ QUANTITIES = {
 CATEGORIES = (
     "ST{}",
     "station {}",
+    "Marina {}",
+    "Junction 5/1{}",
+    "MARCH{}",
+    "SEPT{}",
+    "{}D",
+    "{}A",
+    "{}N",
+    "P{}D",
+    "1d{}x",
     "buoy-4100{}",
     "2024Q{}",
     "Jan {}x",
@@ -347,6 +357,14 @@ def test_numbers_and_times_in_other_forms_are_no_categories(
     assert not (tmp_path / "s.zarr").exists()
     made(tmp_path, source, inputs="v", one_hot=["v"])
     assert len(open_dataset(tmp_path / "s.zarr").input_columns) == 4
+
+
+def test_blanks_in_long_text_take_no_time() -> None:
+    """Regular expressions may try such text in cubic time; a minute would be hours."""
+    for beginning in ("1d1", "1", "1.5", "$1", "P1DT1", "1 jan"):
+        for blank in (" ", ".", "'", ","):
+            assert describe_quantities([beginning + blank * 10**6 + "x"]) == ""
+            describe_quantities([beginning + blank * 36 + "x"] * 100)
 
 
 @pytest.mark.parametrize("spelt", CATEGORIES)
