@@ -43,7 +43,13 @@ from dorff.moments import FloatArray
 TIME_ORIGIN: Final = np.datetime64("1970-01-01T00:00:00", "s")
 _UNIT_PICOSECONDS: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9}
 _UNIX: Final = "microseconds since 1970-01-01"
-_UNITS_LOST: Final = ("astropy", "unyt")  # subclasses of ndarray, whose units NumPy would drop
+_REMEDIES: Final = {  # of containers by other packages, by their class or one above it
+    ("astropy", "Quantity"): "a quantity of astropy; give its numbers, or one of pint",
+    ("unyt", "unyt_array"): "a quantity of unyt; give its numbers, or one of pint",
+    ("astropy", "BaseColumn"): "a column of a Table of astropy; give its numbers, its .data",
+    ("astropy", "Table"): "a Table of astropy; give a data frame, its .to_pandas()",
+    ("astropy", "Time"): "a Time of astropy; give its .datetime64",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,7 +119,13 @@ def adapt_targets(y: Any, name: str = "y") -> Adapted:
 
 
 def adapt_weights(weights: Any, n: int) -> FloatArray | None:
-    """Return weights (n,) in memory from any kind; InputError unless finite, not negative, not all zero."""
+    """Return weights (n,) in memory from any kind, a column (n, 1) too.
+
+    Raises
+    ------
+    InputError
+        They are not one for each row, not finite, negative, or all zero.
+    """
     if weights is None:
         return None
     try:
@@ -123,13 +135,14 @@ def adapt_weights(weights: Any, n: int) -> FloatArray | None:
         raise
     except (TypeError, ValueError) as error:
         raise InputError(f"sample_weight must be numbers, one a row ({error})") from None
-    if isinstance(values, StoredRows) and values.ndim == 1:
+    if numbers.ndim == 2 and numbers.shape[1] == 1:
         numbers = numbers[:, 0]
     if numbers.shape != (n,):
         raise InputError(f"sample_weight must have one number for each of the {n} rows; got shape {numbers.shape}")
-    if not (np.isfinite(numbers).all() and np.all(numbers >= 0) and numbers.any()):
-        problem = "sample_weight must be finite and not negative, without masked or null values"
-        raise InputError(f"{problem}, and no fit is left where all weights are zero")
+    if not (np.isfinite(numbers).all() and np.all(numbers >= 0)):
+        raise InputError("sample_weight must be finite and not negative, without masked or null values")
+    if not numbers.any():
+        raise InputError("sample_weight: all weights are zero, so that no row counts; give some row a positive one")
     return numbers
 
 
@@ -166,11 +179,22 @@ def adapt_groups(groups: Any) -> Any:
 
 
 def refuse_null_labels(labels: Any, name: str, remedy: str) -> None:
-    """InputError at the first label in memory (n,) that is None, NaN or pandas' NA."""
-    values = np.asarray(labels, dtype=object)
-    for row, label in enumerate(values.ravel().tolist() if values.ndim else ()):
-        if _is_null(label):
-            raise InputError(f"{name}, row {row} is {label}; {remedy}")
+    """InputError at the first label in memory (n,) that is None, NaN, NaT or pandas' NA."""
+    of_lists = isinstance(labels, list | tuple)  # which would be text as soon as one label is
+    values = np.asarray(labels, dtype=object if of_lists else None)
+    kind = values.dtype.kind
+    if kind in "biuSU" or not values.ndim:
+        return
+    values = values.ravel()
+    if kind in "fc":
+        nulls = np.isnan(values)
+    elif kind in "mM":
+        nulls = np.isnat(values)
+    else:
+        nulls = np.fromiter((_is_null(label) for label in values), bool, len(values))
+    if nulls.any():
+        row = int(np.argmax(nulls))
+        raise InputError(f"{name}, row {row} is {values[row]}; {remedy}")
 
 
 def is_dask_frame(values: Any) -> bool:
@@ -195,8 +219,9 @@ def _open(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> _Open
     if _module(values) == "pint":
         opened = _open(values.magnitude, name, of_store)
         return replace(opened, attributes={"units": str(values.units)})
-    if _module(values) in _UNITS_LOST:
-        raise InputError(f"{name} is a quantity of {_module(values)}; give its numbers, or one of pint")
+    for base in type(values).__mro__:
+        if remedy := _REMEDIES.get((_package(base), base.__name__)):
+            raise InputError(f"{name} is {remedy}")
     if _module(values) == "netCDF4":
         return _Opened(values=values[...], attributes=text_attributes(values.__dict__))
     if _module(values) == "h5py":
@@ -258,7 +283,11 @@ def _masked_to_nan(values: Any) -> FloatArray:
 
 
 def _module(values: Any) -> str:
-    return type(values).__module__.partition(".")[0]
+    return _package(type(values))
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
 
 
 def _is_dataset(values: Any) -> bool:

@@ -6,6 +6,7 @@ which is the same numbers as NumPy's, or refused, by a sentence with the words o
 
 import datetime
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from dorff import (
     StochasticORFFRegressor,
 )
 from dorff.errors import InputError
+from dorff.estimators.adapter import refuse_null_labels
 from dorff.kernels import Gaussian
 
 ROWS = 60
@@ -774,7 +776,33 @@ class Quantity(np.ndarray):
     """An array with units as astropy has it, which NumPy takes for a plain one."""
 
 
-Quantity.__module__ = "astropy.units.quantity"
+class Angle(Quantity):
+    """A quantity of its own kind."""
+
+
+class unyt_array(np.ndarray):
+    """An array with units as unyt has it."""
+
+
+class BaseColumn(np.ndarray):
+    """A column of a table of astropy, which may have a unit."""
+
+
+class Table:
+    """A table of astropy, which is no array."""
+
+
+class QTable(Table):
+    """One whose columns are quantities."""
+
+
+class Time:
+    """Times of astropy, which are no array."""
+
+
+for packaged in (Quantity, Angle, BaseColumn, Table, QTable, Time):
+    packaged.__module__ = "astropy.core"
+unyt_array.__module__ = "unyt.array"
 
 
 def dask_objects(values):
@@ -789,12 +817,21 @@ def dask_objects(values):
         (xr.Variable(("obs", "column"), rows()), "X is an xarray Variable; give a DataArray or a Dataset"),
         (xr.DataTree(xr.Dataset({"a": ("obs", WAVE)})), "X is an xarray DataTree"),
         (np.rec.fromarrays([WAVE, WAVE], names="a,b"), "structured array; give a data frame"),
-        (rows().view(Quantity), "quantity of astropy; give its numbers"),
+        (rows().view(Quantity), "X is a quantity of astropy; give its numbers"),
+        (rows().view(Angle), "X is a quantity of astropy; give its numbers"),
+        (rows().view(unyt_array), "X is a quantity of unyt; give its numbers"),
+        (rows().view(BaseColumn), r"X is a column of a Table of astropy; give its numbers, its \.data"),
+        (Table(), r"X is a Table of astropy; give a data frame, its \.to_pandas\(\)"),
+        (QTable(), r"X is a Table of astropy"),
+        (Time(), r"X is a Time of astropy; give its \.datetime64"),
         (np.array([[pint.Quantity(value, "m")] for value in WAVE], dtype=object), "holds quantities of pint"),
         (dask_objects(HOURS.astype("M8[us]").tolist()), "columns of dtype object hold times"),
         (dd.from_pandas(pd.DataFrame({"a": ["x", "y"] * 30}), npartitions=3), "expected numbers or times"),
     ],
-    ids=["lazy-frame", "variable", "tree", "structured", "astropy", "pint-objects", "dask-objects", "dask-text"],
+    ids=[
+        *("lazy-frame", "variable", "tree", "structured", "astropy", "angle", "unyt", "column", "table", "qtable"),
+        *("time", "pint-objects", "dask-objects", "dask-text"),
+    ],
 )
 def test_containers_that_cannot_be_taken_are_refused(inputs, words):
     with pytest.raises(InputError, match=words):
@@ -849,6 +886,29 @@ def test_labels_and_groups_that_are_null_are_refused_of_every_kind(labels):
             estimator(Gaussian(1.0), 32, cv=2).fit(rows(), targets, groups=labels)
 
 
+@pytest.mark.parametrize("dtype", ["M8[ns]", "M8[us]", "M8[D]", "m8[ns]", "m8[s]"])
+def test_groups_that_are_no_time_are_refused(dtype):
+    groups = np.arange(ROWS).astype(dtype)
+    groups[3] = "NaT"
+    with pytest.raises(InputError, match="groups, row 3 is NaT"):
+        ORFFRegressor(Gaussian(1.0), 32, cv=2).fit(rows(), WAVE, groups=groups)
+
+
+@pytest.mark.parametrize("labels", [np.arange(10**5), np.ones(10**5, bool), np.full(10**5, "up"), np.ones(10**5)])
+def test_labels_are_not_made_objects_to_find_null_ones(labels):
+    """Every object would take dozens of bytes."""
+    tracemalloc.start()
+    refuse_null_labels(labels, "y", "give it a label")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * len(labels)
+
+
+def test_labels_of_lists_are_null_beside_text():
+    with pytest.raises(InputError, match="y, row 1 is nan"):
+        refuse_null_labels(["a", np.nan], "y", "give it a label")
+
+
 def test_labels_that_are_not_decoded_are_refused():
     labels = xr.DataArray(np.where(WAVE > 0, 1, -99), dims="obs", attrs={"_FillValue": -99})
     with pytest.raises(InputError, match="_FillValue is not applied yet"):
@@ -862,6 +922,29 @@ def test_weights_of_a_score_are_checked_as_those_of_a_fit(estimator, targets):
     for kind in (weights, pd.Series(np.ma.filled(weights, np.nan)), -np.ones(ROWS)):
         with pytest.raises(InputError, match="sample_weight must be finite and not negative"):
             model.score(rows(), targets, kind)
+    with pytest.raises(InputError, match="all weights are zero, so that no row counts"):
+        model.score(rows(), targets, np.zeros(ROWS))
+
+
+@pytest.mark.parametrize("estimator", [ORFFRegressor, ORFFClassifier, StochasticORFFRegressor])
+def test_weights_may_be_a_column(estimator):
+    targets = LABELS if estimator is ORFFClassifier else WAVE
+    weights = 1 + np.arange(ROWS) % 3.0
+    kinds = (
+        weights[:, None],
+        pd.DataFrame({"w": weights}),
+        pl.DataFrame({"w": weights}),
+        da.from_array(weights[:, None], chunks=(20, 1)),
+        zarr.array(weights[:, None]),
+    )
+
+    def score_weighted(given):
+        model = estimator(kernel=Gaussian(1.0), n_features=32).fit(rows(), targets, given)
+        return model.score(rows(), targets, given)
+
+    expected = score_weighted(weights)
+    for column in kinds:
+        assert score_weighted(column) == pytest.approx(expected, rel=1e-9)
 
 
 def test_names_of_targets_are_those_of_every_kind_of_table():
