@@ -138,12 +138,13 @@ def rows_to_score(
 
 @contextmanager
 def _naming_sources(store: Path, sources: Sequence[Path]) -> Iterator[None]:
-    """Name the files, not the temporary data set that stands for them, where something is refused."""
+    """Name the files, not the data set that stands for them, where something is refused."""
     try:
         yield
     except InputError as error:
         more = f" and {len(sources) - 1} more files" if len(sources) > 1 else ""
-        raise InputError(str(error).replace(str(store), f"{sources[0]}{more}")) from error
+        error.args = (str(error).replace(str(store), f"{sources[0]}{more}"),)
+        raise
 
 
 def _columns_beside(model: Model, source: Path, targets: Sequence[str], options: TableOptions) -> dict[str, str]:
@@ -317,7 +318,7 @@ class Tables:
             else:
                 dataset = open_dataset(store, inputs=ModelInputs.of(fitted, arrays, views).arrays, targets=None)
                 _check_free_names(fitted, asked, given, dataset.input_columns)
-            with _named_as(given, store):
+            with _naming_sources(store, [given]):
                 yield cls(
                     given=given,
                     wanted=wanted,
@@ -353,15 +354,6 @@ class Tables:
     def _source(self, values: "Values") -> Reader | None:
         """Return the reader of the table whose rows these are; None where some were left out, or of a data set."""
         return self.options.open(self.given, values.named) if self.inputs and not self.options.where else None
-
-
-@contextmanager
-def _named_as(given: Path, store: Path) -> Iterator[None]:
-    """Say of a file what is said of the data set that stands for it."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(str(error).replace(str(store), str(given))) from error
 
 
 Columns = dict[str, npt.NDArray[Any]]

@@ -14,10 +14,12 @@ from command_line import CURL, INDEPENDENT, call, field, write_csv, write_job
 
 from dorff.data import ingest, open_dataset
 from dorff.data.array_readers import VariablesReader
+from dorff.data.nodes import GridError
 from dorff.engine import SerialEngine
-from dorff.errors import InputError
+from dorff.errors import InputError, MissingArrayError, PatternsError
 from dorff.kernels.scalar import FloatArray
-from dorff.predict import predict, score
+from dorff.predict import Uncertainty, predict, score
+from dorff.predict.tables import TableOptions, Tables, rows_to_score
 
 INPUTS = "x,colour,size,when,when:year"
 
@@ -259,3 +261,21 @@ def test_rows_that_cannot_be_scored_are_named_and_can_be_left_out(
     (condition,) = re.findall('--where "([^"]*)"', done.stderr)
     scored = call("score", "a", "b.csv", "--where", condition, "--json")
     assert scored.exit_code == 0 and json.loads(scored.stdout)["rows"] == 197, scored.stderr
+
+
+@pytest.mark.parametrize("kind", [InputError, MissingArrayError, PatternsError, GridError])
+def test_what_is_refused_of_a_file_keeps_its_class(place: Path, tmp_path: Path, kind: type[InputError]) -> None:
+    """A caller may go on after some refusals, and the message names the file."""
+    new, options = place / "new.csv", TableOptions()
+    asked = Uncertainty(False, False, ())
+    with (
+        pytest.raises(InputError, match=re.escape(f"{new}: is wrong")) as predicting,
+        Tables.opened(place / "a", new, tmp_path / "out.csv", asked=asked, options=options) as tables,
+    ):
+        raise kind(f"{tables.store}: is wrong")
+    with (
+        pytest.raises(InputError, match=re.escape(f"{new} and 1 more files: is wrong")) as scoring,
+        rows_to_score(place / "a", [new, new], ["u"], options=options) as rows,
+    ):
+        raise kind(f"{rows.store}: is wrong")
+    assert predicting.type is scoring.type is kind
