@@ -4,7 +4,7 @@ The records show which source is delivered again, which rows `drop` takes away, 
 which sources could hold rows equal to those of a delivery.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +36,8 @@ class SourceRecord:
     box : tuple of tuple of float
         Least and largest value of each input column; empty if unknown.
     modified : str
-        When the file, or the latest of several, was last changed: UTC, in ISO 8601.
+        When the file, or the latest of several or of a folder, was last changed: UTC, in
+        ISO 8601.
     where, left_out : str, int
         The condition on its rows, and how many it left out.
     dropped : bool
@@ -84,12 +85,21 @@ class SourceRecord:
 
 
 def modification_time(source: str) -> str:
-    """Return when a file, or the latest of several side by side, was last changed."""
+    """Return when the latest file of a source was last changed.
+
+    The source is a file, several side by side, or a folder, such as a Zarr group, whose
+    files count at any depth.
+    """
     paths = [source] if Path(source).exists() else source.split("+")
-    seconds = [Path(path).stat().st_mtime for path in paths if Path(path).exists()]
+    seconds = [file.stat().st_mtime for path in paths for file in _files_of(Path(path))]
     if not seconds:
         return ""
     return datetime.fromtimestamp(max(seconds), UTC).isoformat(timespec="seconds")
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    """Return the file at `path`, or those in the folder there."""
+    return filter(Path.is_file, [path] if path.is_file() else path.rglob("*"))
 
 
 def read_sources(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 import xarray as xr
 import yaml
@@ -448,6 +449,27 @@ class TestInspect:
         assert last["rows_left"] == 20 and "duplicates" not in last
         assert (found["source_count"], found["rows"], found["rows_dropped"]) == (4, 205, 120)
         assert [one["content"] for one in found["sources"]] == [one["content"] for one in recorded(store)]
+
+    @pytest.mark.parametrize("kind", ["folder", "partitions", "zarr"])
+    def test_folders_are_as_old_as_their_latest_file(self, tmp_path: Path, kind: str) -> None:
+        source = tmp_path / "source"
+        values = np.arange(40.0)
+        if kind == "zarr":
+            group = zarr.open_group(source)
+            for name in ("x", "u"):
+                group.create_array(name, data=values, chunks=(8,))
+        else:
+            for year in (2024, 2025):
+                folder = source / f"year={year}" if kind == "partitions" else source
+                folder.mkdir(parents=True, exist_ok=True)
+                pd.DataFrame({"x": values + year, "u": values}).to_csv(folder / f"{year}.csv", index=False)
+        for path in sorted(source.rglob("*"), reverse=True):
+            os.utime(path, (0, 86400 * 9) if path.is_dir() else (0, 86400))
+        latest = max(path for path in source.rglob("*") if path.is_file())
+        os.utime(latest, (0, 86400 * 2))
+        store = tmp_path / "s.zarr"
+        ingest([source], store, inputs=["x"], targets=["u"])
+        assert self.inspect(store)["sources"][0]["modified"] == "1970-01-03T00:00:00+00:00"
 
     def test_rows_that_were_trimmed_are_not_left(self, tmp_path: Path) -> None:
         store = tmp_path / "s.zarr"
