@@ -49,6 +49,8 @@ MIRRORED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
 MICROSECOND_NS: Final = 1000  # as near as times in text are told apart
 Constant = str | int | float | bool
 LEADING_ZERO: Final = re.compile(r"[+-]?0\d")
+BARE_DATE: Final = re.compile(r"(?<!['\"\d])\d{4}-\d\d-\d\d")
+BARE_EQUALS: Final = re.compile(r"(?<![=!<>])=(?!=)")
 Mask = npt.NDArray[np.bool_]
 
 
@@ -84,7 +86,7 @@ class Condition:
             self._root = ast.parse(plain, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
-            raise self._refusal(f"cannot be read ({reason})") from None
+            raise self._refusal(f"cannot be read ({reason}); {_describe_slip(plain)}") from None
         self._source = plain.encode()  # places of nodes are bytes of it
         names = (node.id for node in ast.walk(self._root) if isinstance(node, ast.Name))
         self.columns = tuple(dict.fromkeys(self._names.get(name, name) for name in names))
@@ -256,6 +258,9 @@ class Condition:
             equal = [None if label is None else _is_label(label, constant) for label in labels]
             return [None if same is None else same is (sign is ast.Eq) for same in equal]
         if isinstance(constant, str):
+            texts = [None if label is None else text_of(label) for label in labels]
+            if known and _times(texts, place) is not None:
+                raise self._refusal(f"{place} holds times, and {constant!r} is no date such as 2024-05-31T12:00:00")
             raise self._refusal(f"{place} holds text, which has no order; == or in (...) compare it")
         numbers = [None if label is None else self._number(label, place) for label in labels]
         return [None if number is None else bool(compare(number, constant)) for number in numbers]
@@ -278,6 +283,15 @@ class Condition:
     def _refusal(self, problem: str) -> InputError:
         example = "write such as 'PSAL_QC in (1, 2) and depth < 500', odd names between backquotes"
         return InputError(f"--where {self.text[:200]}: {problem}; {example}.")
+
+
+def _describe_slip(text: str) -> str:
+    """Return how the usual slips of a condition that cannot be read are written."""
+    if BARE_DATE.search(text):
+        return "dates are in quotes, such as time >= '2024-05-31'"
+    if BARE_EQUALS.search(text):
+        return "= is written =="
+    return "and, or, not and in are in small letters, text is in quotes"
 
 
 def _pairs(node: ast.Compare) -> Iterator[tuple[ast.expr, ast.cmpop, ast.expr]]:
@@ -389,6 +403,13 @@ def filter_sources(
             problem = f"is compared with {left!r}, but would have to be converted {pair.converted[right]}"
             raise InputError(f"--where: column {right!r}: {problem}; write both columns in the same units.")
     return [FilteredReader(reader, condition, absent, wanted=wanted, stated=stated) for reader in readers]
+
+
+def check_some_left(readers: Sequence[Reader], where: str) -> None:
+    """Raise InputError where a condition holds for no row of sources that were read."""
+    if where:
+        left_out = sum(reader.left_out for reader in readers)
+        raise InputError(f"--where {where}: holds for none of {left_out:,} rows; correct it.")
 
 
 class FilteredReader(Reader):

@@ -18,7 +18,7 @@ from dorff.data.columns import (
     check_further,
     resolve_columns,
 )
-from dorff.data.conditions import Condition, filter_sources
+from dorff.data.conditions import Condition, check_some_left, filter_sources
 from dorff.data.deliveries import Delivery
 from dorff.data.encoding import Encoded, from_attributes, with_encoded_times
 from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, group_codes
@@ -181,7 +181,9 @@ def ingest(
             raise InputError(f"{store}: its inputs are encoded as before; leave --one-hot and --ordered out.")
         if encoding is None:
             encoded = [name for array, of in names.items() if array not in OWN[1:] for name in of]
-            encodings = Learner(one_hot, ordered or {}, absent, stated).learn(opened, list(dict.fromkeys(encoded)))
+            encodings = Learner(one_hot, ordered or {}, absent, stated, where).learn(
+                opened, list(dict.fromkeys(encoded))
+            )
         else:
             encodings = from_attributes(encoding, store)
             encodings |= text_times(opened, names["x"], encodings, column_attributes or {})
@@ -219,8 +221,8 @@ def ingest(
                     again=again or replace_known,
                 )
                 left_out = sum(reader.left_out for reader in readers)
-                if where and not added:
-                    raise InputError(f"--where {where}: holds for none of {left_out:,} rows; correct it.")
+                if not added:
+                    check_some_left(readers, where)
                 pending, known = delivery.settle(pending, again=again, replace_known=replace_known)
             remarks += known
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from dorff.data.conditions import check_some_left
 from dorff.data.encoding import (
     CYCLES,
     Encoding,
@@ -31,12 +32,14 @@ ROWS_TO_JUDGE: Final = 20  # with text; of fewer, values that all differ say lit
 @dataclass(frozen=True)
 class Learner:
     """Finds how inputs are to be encoded: text as one_hot, unless it is a time or in `ordered`; numbers too where
-    they are in `one_hot`. `absent` is what stands for none, `stated` are units of columns in place of the source's."""
+    they are in `one_hot`. `absent` is what stands for none, `stated` are units of columns in place of the source's,
+    `where` is the condition on rows."""
 
     one_hot: Sequence[str]
     ordered: Mapping[str, Sequence[str]]
     absent: FillValues
     stated: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
 
     def learn(self, readers: Sequence[Reader], names: Sequence[str]) -> dict[str, Encoding]:
         """Of those names that need one, from all their rows. InputError at no categories, or an option of no input.
@@ -81,9 +84,11 @@ class Learner:
         """The different values of columns of text; those whose first is a time are put into `times` instead."""
         words: dict[str, set[str]] = {of: set() for of in text}
         rows = dict.fromkeys(text, 0)
+        has_rows = False
         for reader in readers:
             wanted = reader.resolve([of for of in text if of not in times])
             for block in reader.blocks([], wanted) if wanted else ():
+                has_rows |= len(block) > 0
                 for of, run in zip(wanted, block.labels, strict=True):
                     where = f"{reader.path}: column {of!r}"
                     texts = label_texts(self.absent.blank_labels(run), where)
@@ -97,6 +102,8 @@ class Learner:
                         self._check(of, words[of], where)
                 if all(of in times for of in wanted):
                     break
+        if text and not has_rows:
+            check_some_left(readers, self.where)
         for of in text:
             if of not in times and not words[of]:
                 raise InputError(f"{readers[0].path}: column {of!r} holds no value in any row; leave it out.")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dorff.data import ArrayLayout, Dataset, ShardWriter, open_dataset, shard_and_unit_rows, write_metadata
+from dorff.data.labels import MISSING
 from dorff.data.layout import SHARD, commit
 from dorff.engine import Engine, Task
 from dorff.errors import DorffError, InputError
@@ -248,7 +249,8 @@ def _describe(writing: Writing, model: Model, staging: Path) -> int:
         values = written.read(start, stop)[0]
         empty += int(np.isnan(values[:, 0]).sum())
         if labels is not None:
-            counts += np.bincount(values[:, -1].astype(np.int64), minlength=len(labels))
+            codes = values[:, -1].astype(np.int64)
+            counts += np.bincount(codes[codes != MISSING], minlength=len(labels))
     if labels is not None:
         more |= {"labels": {"classes": list(labels)}, "counts": {"classes": counts.tolist()}}
         write_metadata(staging, arrays, first=first, rows=rows, columns=columns, more=more)
@@ -279,7 +281,8 @@ def predict_shard(writing: Writing, staging: str, number: int) -> int:
             values = {"y": outcome(fitted, X, sight.views)}
             values |= writing.asked.arrays(fitted, X, values["y"], sight.views)
             if "classes" in writers:
-                values["classes"] = np.argmax(values["y"], axis=1)[:, None]
+                has_none = np.isnan(values["y"]).any(axis=1)
+                values["classes"] = np.where(has_none, MISSING, np.argmax(values["y"], axis=1))[:, None]
             for array, writer in writers.items():
                 writer.write(values[array])
     return repeating

@@ -518,7 +518,7 @@ def test_columns_of_times_are_compared(tmp_path: Path, name: str, where: str, ke
         ("a.zarr", "t in ('2026', '2026-01')", "holds times"),
         ("numbers.csv", "t > '2026-01-01'", "--units 't=hours since"),
         ("numbers.csv", "t == '2026-01-01'", "--units 't=hours since"),
-        ("texts.csv", "t > 'noon'", "no order"),
+        ("texts.csv", "t > 'noon'", "is no date"),
     ],
 )
 def test_what_is_no_date_is_refused(tmp_path: Path, name: str, where: str, said: str) -> None:
@@ -547,3 +547,28 @@ def test_a_column_of_csv_may_be_an_input_and_be_compared_with_text(tmp_path: Pat
     (tmp_path / "a.csv").write_text("u,v\n10.0,1\n2,2\n,3\n")
     ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=["u"], targets=["v"], where=where)
     np.testing.assert_array_equal(open_dataset(tmp_path / "s.zarr").read(0, 1)[0], [[10.0]])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".h5"])
+@pytest.mark.parametrize("inputs", [["when"], ["n", "when"], ["n"], ["when:day"]])
+def test_a_condition_that_holds_for_no_row_is_what_is_named(tmp_path: Path, suffix: str, inputs: list[str]) -> None:
+    source = write(tmp_path / f"a{suffix}")
+    with pytest.raises(InputError, match=r"--where qc == 7: holds for none of 6 rows"):
+        ingest([source], tmp_path / "s.zarr", inputs=inputs, where="qc == 7")
+    assert not (tmp_path / "s.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "hint"),
+    [
+        ("when >= 2024-05-02", "dates are in quotes"),
+        ("qc = 1", "= is written =="),
+        ("qc == 1 AND n < 3", "and, or, not and in are in small letters"),
+        ("when > '2024-05'", "is no date such as"),
+        ("when <= '02/05/2024'", "is no date such as"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_usual_slips_of_conditions_are_named(tmp_path: Path, suffix: str, where: str, hint: str) -> None:
+    with pytest.raises(InputError, match=hint):
+        ingest([write(tmp_path / f"a{suffix}")], tmp_path / "s.zarr", inputs=["n"], where=where)

@@ -131,6 +131,24 @@ def test_of_classes_too(place: Path, tmp_path: Path) -> None:
     assert (written["class_predicted"] == pd.read_csv(place / "new.csv")["kind"]).mean() > 0.85
 
 
+def test_rows_without_a_prediction_have_no_class(place: Path, tmp_path: Path) -> None:
+    rows = pd.read_csv(place / "new.csv")
+    number = next(name for name in rows.columns if pd.api.types.is_float_dtype(rows[name]))
+    rows.loc[[0, 3], number] = np.nan
+    rows.to_csv(tmp_path / "gaps.csv", index=False)
+    for name in ("o.csv", "o.nc", "o.zarr"):
+        assert call("predict", place / "c", tmp_path / "gaps.csv", tmp_path / name).exit_code == 0
+    written = pd.read_csv(tmp_path / "o.csv")["class_predicted"]
+    without = np.flatnonzero(written.isna())
+    assert without.tolist() == [0, 3]
+    with xr.open_dataset(tmp_path / "o.nc") as opened:
+        assert np.flatnonzero(opened["class_predicted"].values.astype(str) == "").tolist() == [0, 3]
+    group = zarr.open_group(tmp_path / "o.zarr", mode="r")
+    codes = np.asarray(group["classes"][:, 0])
+    assert np.flatnonzero(codes == -1).tolist() == [0, 3]
+    assert group.attrs["dorff"]["counts"]["classes"] == np.bincount(codes[codes >= 0], minlength=2).tolist()
+
+
 @pytest.mark.parametrize(
     ("model", "column", "words"),
     [("a", "u_predicted", []), ("a", "v_low_90", ["--bands", "0.9"]), ("q", "u_q5", []), ("c", "class_predicted", [])],
