@@ -21,7 +21,14 @@ from dorff.data.columns import (
 from dorff.data.conditions import Condition, check_some_left, filter_sources
 from dorff.data.deliveries import Delivery
 from dorff.data.encoding import Encoded, from_attributes, with_encoded_times
-from dorff.data.labels import CLASSES, FILE, GROUPS, NO_GROUP, group_codes
+from dorff.data.labels import (
+    CLASSES,
+    FILE,
+    GROUPS,
+    NO_GROUP,
+    describe_new_labels,
+    group_codes,
+)
 from dorff.data.layout import (
     Attributes,
     ShardWriter,
@@ -201,6 +208,7 @@ def ingest(
                 pending = PendingStore.create(readers, columns, shard_rows)
             kept_missing = tuple(value for value in every if value != "none")
             pending = replace(pending, encodings=encodings, missing=kept_missing)
+            labels_before = pending.labels.labels
             kept_before = kept_of(group_attributes(store), "left_out", Attributes()) if append else {}
             pending = replace(pending, column_attributes=wanted)
             pending = replace(pending, key=tuple(several(key)) or pending.key)
@@ -225,6 +233,8 @@ def ingest(
                     check_some_left(readers, where)
                 pending, known = delivery.settle(pending, again=again, replace_known=replace_known)
             remarks += known
+            if new_labels := describe_new_labels(labels_before, pending.labels.labels):
+                remarks.append(f"column {columns[CLASSES][0]!r} {new_labels}")
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0
             unusable_before = max(0, before - delivery.unusable_replaced)
             pending = replace(pending, unusable=unusable_before + unusable)

@@ -23,6 +23,8 @@ MAX_REAL: Final = 100  # numbers that are not whole: beyond it, they are measure
 MAX_TEXT: Final = 1000
 GROUP_NAME: Final = 60  # letters of a group's name that a data set keeps, for reports
 MOST_GROUP_NAMES: Final = 1000  # groups whose names it keeps: those that come first
+LISTED_LABELS: Final = 10  # new ones, and those before, that a remark lists
+LISTED_TEXT: Final = 40  # and letters of each
 WHOLE: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 LARGEST = 2.0**53  # of the whole numbers that float64 tells apart
 Codes = npt.NDArray[np.intp]
@@ -119,6 +121,25 @@ class LabelTable:
                 remedy = "give numbers to --targets, or another column to --classes"
                 raise InputError(f"{where}: has more than {many}, such as {value!r}; {looks}: {remedy}.")
         return code
+
+
+def describe_new_labels(before: Sequence[Label], after: Sequence[Label]) -> str | None:
+    """Say which labels are new, each of which is a class more; None if none are, or all are.
+
+    A label that is misspelt is one of them.
+    """
+    known = {text_of(label) for label in before}
+    new = [label for label in after if text_of(label) not in known]
+    if not before or not new:
+        return None
+    return f"has the new labels {_list_labels(new)}; those before are {_list_labels(before)}"
+
+
+def _list_labels(labels: Sequence[Label]) -> str:
+    """Return the first labels, cut, and how many there are more."""
+    listed = ", ".join(text_of(label)[:LISTED_TEXT] for label in labels[:LISTED_LABELS])
+    left = len(labels) - LISTED_LABELS
+    return f"{listed} and {left:,} more" if left > 0 else listed
 
 
 def group_codes(run: Run, where: str) -> npt.NDArray[np.int64]:

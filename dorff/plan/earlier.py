@@ -24,6 +24,7 @@ LABELS: Final = {
     "count": "features.count",
     "folds": "solve.select or solve.folds",
     "format": "version of dorff",
+    "labels": "class labels",
     "nan": "data.nan",
     "one_scale": "kernel",
     "precision": "features.precision",
@@ -38,6 +39,8 @@ LABELS: Final = {
 }
 #: Fields that depend on other fields: reported only if nothing else differs.
 _DERIVED: Final = ("block_rows", "read_rows")
+#: Further ones that depend on the labels of classes: there are as many targets.
+_DERIVED_FROM_LABELS: Final = ("rows",)
 #: Fields in which lattice passes may differ and still use the same sums (`lattice.begun`).
 _FREE_ON_LATTICES: Final = ("recipe", "sampler", "count", "words", "tuning", "seed")
 
@@ -58,7 +61,8 @@ class _EarlierPass:
 def label_fields(fields: Iterable[str]) -> list[str]:
     """Return the keys of a job that fields of a pass come from, without duplicates."""
     names = list(fields)
-    independent = [name for name in names if name not in _DERIVED] or names
+    derived = (*_DERIVED, *_DERIVED_FROM_LABELS) if "labels" in names else _DERIVED
+    independent = [name for name in names if name not in derived] or names
     return list(dict.fromkeys(LABELS.get(name, name) for name in independent))
 
 
@@ -124,10 +128,15 @@ def _read_question(file: Path) -> Config | None:
 
 
 def _comparable(question: Mapping[str, Any]) -> Config:
-    """Return a pass as JSON, without what was derived from its first rows."""
+    """Return a pass as JSON, without what was derived from its first rows.
+
+    The labels of classes are a field beside that of the rows.
+    """
     plain = json.loads(json.dumps(question))
     if isinstance(plain.get("folds"), dict):
         plain["folds"].pop("first", None)
+    if isinstance(plain.get("rows"), dict):
+        plain["labels"] = plain["rows"].pop("labels", None)
     return {**plain}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dorff.data import Dataset, RowBlock
 from dorff.data.nodes import group_attributes
+from dorff.data.row_runs import subtract_runs
 from dorff.errors import InputError
 from dorff.features import FeatureMap, Recipe, modes_of, periods_of, sampler_of
 from dorff.features.recipe import period_box
@@ -200,12 +201,15 @@ def begun(
 
 
 def _ends(frozen: Pass, dataset: Dataset, leaves: Sequence[Leaf]) -> FloatArray:
-    """The least and the largest of each input, of rows that the pass has neither summed nor been planned for."""
+    """The least and the largest of each input, of rows that the pass has neither summed nor been planned for.
+
+    If none of them counts, as after `drop` of the last source, the pass's own box.
+    """
     if (ends := told_box(dataset)) is not None:
         return ends
     missing = Tree(PassSums.at(frozen), dataset, leaves).missing()
     start = max(frozen.spec.recipe.get("rows", 0), min((leaf.start for leaf in missing), default=dataset.n))
-    if start >= dataset.n:
+    if not subtract_runs(start, dataset.n, dataset.dropped):
         return box_of(frozen.spec)
     return seen_box(dataset.window(start), dataset.stamp(start, dataset.n))
 
@@ -224,7 +228,9 @@ def _unlike(frozen: Pass, job: Job, dataset: Dataset, wanted: PassSpec, made: Ma
         "scaling of inputs": spec.one_scale != wanted.one_scale and spec.standardize is wanted.standardize,
         "kernel, whose length-scale the rows tell": any(wanted.words) and [[*spec.words], spec.tuning] != words,
     }
-    keys = [_KEYS.get(key, f"solve.{key}") for key in own if was[key] != own[key] and key != "one_scale"]
+    has_other_labels = spec.rows.get("labels") != wanted.rows.get("labels")
+    names = _KEYS | ({"rows": "set of class labels"} if has_other_labels else {})
+    keys = [names.get(key, f"solve.{key}") for key in own if was[key] != own[key] and key != "one_scale"]
     if keys := keys + [key for key in others if others[key]]:
         return f"they are of another {', '.join(keys)}"
     recipe = made(_scaled(box_of(spec), constants.features), constants.drawn if any(wanted.words) else None)

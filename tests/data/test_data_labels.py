@@ -635,3 +635,31 @@ def test_labels_are_shown_where_their_rows_cannot_be_counted(tmp_path: Path, dam
     damaged = inspected()
     assert "cannot be counted" in damaged.pop("problem") and "counts" not in damaged
     assert damaged == {name: value for name, value in whole.items() if name != "counts"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (["bloom", "clear", "turbid"], ["Bloom", "clear"], "has the new labels Bloom; those before are bloom, clear"),
+        ([1, 2], [2, 7, 12], "has the new labels 7, 12; those before are 1, 2"),
+        ([True, False], ["yes"], "has the new labels yes; those before are True, False"),
+        (["bloom"], [f"k{i:02}" for i in range(25)], "k08, k09 and 15 more; those before are bloom"),
+        (["a" * 900], ["b" * 900], f"has the new labels {'b' * 40}; those before are {'a' * 40}"),
+        (["bloom", "clear"], ["clear", None], None),
+        ([None], ["bloom"], None),  # there were no labels before
+    ],
+)
+def test_new_labels_of_an_append_are_said(
+    before: list[Any], after: list[Any], said: str | None, tmp_path: Path
+) -> None:
+    """One that is misspelt would be a class more without a word."""
+    store = tmp_path / "s.zarr"
+    ingest([write_csv(tmp_path / "a.csv", before)], store, inputs=["x"], classes="c")
+    write_csv(tmp_path / "b.csv", after)
+    words = ("ingest", tmp_path / "b.csv", store, "--inputs", "x", "--classes", "c", "--append", "--again")
+    done = call(*words)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stderr.splitlines() if "new labels" in line]
+    assert len(lines) == (said is not None), done.stderr
+    assert said is None or ("column 'c'" in lines[0] and said in lines[0]), lines
+    assert "new labels" not in call(*words).stderr

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dorff.data import ingest, trim
+from dorff.data import drop, ingest, trim
 from dorff.engine import SerialEngine
 from dorff.errors import GateError, InputError, LeaseError
 from dorff.fit import FitReport, fit, state_lease
@@ -412,3 +412,51 @@ def test_of_keys_that_sums_depend_on_the_one_that_changed_is_named(store: Path, 
         assert f"differ in {key}" in planned, planned
     other = write(tmp_path / "other.zarr", *rows(3000, seed=5))
     assert not of_sums(other, solve={"ridge": 1e-4})  # sums of other rows are of no use to anybody
+
+
+@pytest.mark.parametrize("new", [["Bloom"], ["Bloom", "none"], ["9"]])
+def test_new_labels_of_classes_are_named_as_what_sums_differ_in(new: list[str], tmp_path: Path) -> None:
+    store, labels = tmp_path / "lake.zarr", ["bloom", "clear", "turbid"]
+
+    def write_labels(names: list[str], *, append: bool) -> None:
+        X, source = rows(600, seed=int(append))[0], tmp_path / "lake.csv"
+        lines = [f"{x},{y},{names[number % len(names)]}" for number, (x, y) in enumerate(X)]
+        source.write_text("\n".join(["x,y,cls", *lines]))
+        ingest([source], store, inputs=["x", "y"], classes="cls", append=append)
+
+    classes = {"data": {"targets": {"classes": "classes"}}}
+    lattice = {"features": {"count": 32, "sampler": {"type": "lattice"}}, "state": str(tmp_path / "other")}
+    write_labels(labels, append=False)
+    for more in ({}, lattice):
+        again(store, **classes, **more)
+        assert not of_sums(store, **classes, **more)
+    write_labels([*labels, *new], append=True)
+    (planned,) = of_sums(store, **classes)
+    assert "differ in class labels;" in planned, planned
+    (planned,) = of_sums(store, **classes, solve={"class_weight": "balanced"})
+    assert "solve.class_weight" in planned and "class labels" in planned, planned
+    (planned,) = of_sums(store, **classes, **lattice)
+    assert "of another set of class labels" in planned, planned
+
+
+@pytest.mark.parametrize("sampler", ["auto", "lattice", "orthogonal"])
+@pytest.mark.parametrize("nights", [1, 2])
+def test_rows_that_came_and_were_dropped_stop_no_fit(sampler: str, nights: int, tmp_path: Path) -> None:
+    """Between two fits: none of the rows since the first counts."""
+    store, X = tmp_path / "sea.zarr", rows(600)[0]
+
+    def write_night(name: str, X: FloatArray) -> None:
+        np.savez(tmp_path / name, x=X, y=np.sin(X))
+        ingest([tmp_path / name], store, inputs=["x"], targets=["y"], append=store.exists())
+
+    write_night("first.npz", X)
+    how = {"features": {"count": 32, "sampler": sampler if sampler == "auto" else {"type": sampler}}}
+    again(store, **how)
+    expected = coefficients(store)
+    for night in range(nights):
+        write_night(f"n{night}.npz", X + 7.0 + night)
+    for night in range(nights):
+        drop(store, f"n{night}.npz")
+    report = again(store, **how)
+    assert report.rows_used == 600
+    np.testing.assert_allclose(coefficients(store), expected, rtol=1e-6, atol=1e-9)
