@@ -375,25 +375,34 @@ class ComparedColumn:
         return self.units.conversion_to(ISO_SECONDS, self.place).convert(self.values, self.place)
 
 
-def filter_sources(
-    readers: Sequence[Reader],
-    condition: Condition,
-    absent: FillValues,
-    *,
-    kept: ColumnAttributes,
-    stated: Mapping[str, str],
-) -> list["FilteredReader"]:
-    """Return the sources with those of their rows that hold for a condition.
+def compared_attributes(
+    readers: Sequence[Reader], condition: Condition, *, kept: ColumnAttributes, stated: Mapping[str, str]
+) -> ColumnAttributes:
+    """Return the attributes of a condition's columns, in whose units it compares.
 
-    It compares numbers in the units that a data set or model `kept` for a column, else in those of the first source
-    that has some. `stated` are units in place of a source's own.
+    They are those that a data set or model `kept`, else those of the first source that has units. `stated` are units
+    in place of a source's own.
     """
-    wanted = {
+    return {
         column: kept[column]
         if column in kept
         else first_with_units(stated_attributes(reader, column, stated) for reader in readers)
         for column in condition.columns
     }
+
+
+def filter_sources(
+    readers: Sequence[Reader],
+    condition: Condition,
+    absent: FillValues,
+    *,
+    wanted: ColumnAttributes,
+    stated: Mapping[str, str],
+) -> list["FilteredReader"]:
+    """Return the sources with those of their rows that hold for a condition.
+
+    It compares numbers in the units that are `wanted` of its columns. `stated` are units in place of a source's own.
+    """
     for left, right in condition.pairs:
         if any(reader.is_text(name) for reader in readers for name in (left, right)):
             continue  # text, and times that are text, have no units

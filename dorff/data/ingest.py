@@ -18,7 +18,7 @@ from dorff.data.columns import (
     check_further,
     resolve_columns,
 )
-from dorff.data.conditions import Condition, check_some_left, filter_sources
+from dorff.data.conditions import Condition, check_some_left, compared_attributes, filter_sources
 from dorff.data.deliveries import Delivery
 from dorff.data.encoding import Encoded, from_attributes, with_encoded_times
 from dorff.data.labels import (
@@ -74,6 +74,7 @@ def ingest(
     encoding: Attributes | None = None,
     column_attributes: ColumnAttributes | None = None,
     where: str = "",
+    where_attributes: ColumnAttributes | None = None,
     text: Mapping[str, object] | None = None,
     units: Mapping[str, str] | None = None,
     unknown_zero: bool = False,
@@ -130,7 +131,8 @@ def ingest(
 
     `where` keeps the rows that hold for a condition (`Condition`), and the store says how many were left out. `text`
     says how tables of text are written: `skip_rows`, `comment`, `delimiter`, `decimal` (`TextOptions`). To a
-    condition, `missing` values are unknown, and numbers have the units that the store keeps, else the first source's.
+    condition, `missing` values are unknown, and numbers have the units that the store keeps, else the first source's,
+    which it keeps then. `where_attributes` are those of a model, in whose units it compares then.
 
     `missing` are numbers and words that stand for none: NaN takes their place, and no label; words are looked for in
     tables of text, and in columns of labels. Where a column has an extreme value
@@ -174,6 +176,7 @@ def ingest(
         if append:
             encoding = kept_of(group_attributes(store), "encoding", {})
             column_attributes = kept_of(group_attributes(store), "column_attributes", ColumnAttributes())
+            where_attributes = kept_of(group_attributes(store), "where_attributes", ColumnAttributes())
         stated = dict(units or {})
         if unknown := [name for name in stated if not any(name in reader.columns for reader in opened)]:
             raise InputError(f"--units {unknown[0]}: no source has such a column; name one of those that they have.")
@@ -181,8 +184,10 @@ def ingest(
             reader.keep_digits([name for name in dict.fromkeys(asked) if name not in stated])
         filtered = []
         if condition is not None:
-            kept = with_encoded_times(column_attributes or {}, encoding or {}, store)
-            filtered = filter_sources(opened, condition, absent, kept=kept, stated=stated)
+            kept = with_encoded_times(column_attributes or {}, encoding or {}, store) | (where_attributes or {})
+            attributes = compared_attributes(opened, condition, kept=kept, stated=stated)
+            where_attributes = (where_attributes or {}) | attributes
+            filtered = filter_sources(opened, condition, absent, wanted=attributes, stated=stated)
             opened = [*filtered]
         if encoding is not None and (one_hot or ordered):
             raise InputError(f"{store}: its inputs are encoded as before; leave --one-hot and --ordered out.")
@@ -210,7 +215,8 @@ def ingest(
             pending = replace(pending, encodings=encodings, missing=kept_missing)
             labels_before = pending.labels.labels
             kept_before = kept_of(group_attributes(store), "left_out", Attributes()) if append else {}
-            pending = replace(pending, column_attributes=wanted)
+            beside = {name: kept for name, kept in (where_attributes or {}).items() if name not in wanted}
+            pending = replace(pending, column_attributes=wanted, where_attributes=beside)
             pending = replace(pending, key=tuple(several(key)) or pending.key)
             remarks = describe_changed_columns(pending.source_columns, readers)
             pending = replace(pending, source_columns=list(readers[-1].columns))

@@ -71,6 +71,8 @@ class PendingStore:
         How columns of text and times become numbers.
     column_attributes : dict of dict
         CF attributes of columns.
+    where_attributes : dict of dict
+        CF attributes of columns of conditions, in whose units they compare.
     missing : tuple of str
         Values that stand for a missing one.
     unusable : int
@@ -95,6 +97,7 @@ class PendingStore:
     source_columns: list[str] = field(default_factory=list)
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
     column_attributes: ColumnAttributes = field(default_factory=dict)
+    where_attributes: ColumnAttributes = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     unusable: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -212,14 +215,14 @@ class PendingStore:
 
     def attributes(self) -> Attributes:
         """Return what is committed with the rows, without what is empty."""
-        described = self.column_attributes.items()
-        kept_attributes = {column: kept for column, kept in described if kept}
+        kept_attributes = _known(self.column_attributes)
         optional: Attributes = {
             "missing": list(self.missing),
             "unusable": self.unusable,
             "left_out": self.left_out,
             "group_names": self.group_names,
             "column_attributes": kept_attributes,
+            "where_attributes": _known(self.where_attributes),
             "dropped": [list(run) for run in self.dropped],
             "key": list(self.key),
             "source_columns": self.source_columns[:MAX_RECORDED_COLUMNS],
@@ -235,6 +238,11 @@ class PendingStore:
         kept = {name: value for name, value in optional.items() if value}
         sources = [record.to_attribute() for record in self.records]
         return {"sources": [*self.unrecorded, *sources], **kept}
+
+
+def _known(attributes: ColumnAttributes) -> ColumnAttributes:
+    """Return the attributes of columns that have some."""
+    return {column: kept for column, kept in attributes.items() if kept}
 
 
 def _dtype(readers: Sequence[Reader], array: str, columns: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data import Dataset, ingest, open_dataset
-from dorff.data.encoding import Encoding, from_attributes, to_attributes
+from dorff.data.encoding import Encoding, from_attributes, to_attributes, with_encoded_times
 from dorff.data.ingest import NONE
 from dorff.data.labels import CLASSES
 from dorff.data.layout import reported, staging
@@ -206,7 +206,8 @@ def _ingest_like(
 ) -> None:
     """Ingest tables as those of the model were, in its units or in those of the first table.
 
-    `known` are the columns that the model has names for, and further `columns` arguments of `ingest`.
+    Conditions compare in the model's units in both. `known` are the columns that the model has names for, and further
+    `columns` arguments of `ingest`.
     """
     data, renaming = model.info.get("data", {}), options.renaming
     names, kept = _inputs_in_table(model, renaming, sources[0]), data.get("column_attributes")
@@ -216,6 +217,7 @@ def _ingest_like(
     reading["missing"] = [*data.get("missing", ()), *options.missing]
     encoding = renaming.encoding_to_table(data.get("encoding", {}), sources[0])
     attributes = None if kept is None else {renaming.to_table(name): each for name, each in kept.items()}
+    reading["where_attributes"] = with_encoded_times(attributes or {}, encoding, sources[0])
     if own_units:
         own = _own_units(model, sources[0], options)
         encoding, attributes = to_attributes(own.encodings), own.column_attributes

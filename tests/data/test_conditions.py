@@ -572,3 +572,25 @@ def test_a_condition_that_holds_for_no_row_is_what_is_named(tmp_path: Path, suff
 def test_usual_slips_of_conditions_are_named(tmp_path: Path, suffix: str, where: str, hint: str) -> None:
     with pytest.raises(InputError, match=hint):
         ingest([write(tmp_path / f"a{suffix}")], tmp_path / "s.zarr", inputs=["n"], where=where)
+
+
+def test_a_condition_of_each_night_compares_in_the_units_of_the_first(tmp_path: Path) -> None:
+    """Also of columns that the data set does not keep."""
+    places = np.arange(40.0)
+    for night, (shift, unit, hours, since) in enumerate(
+        [(0.0, "degC", 1.0, "hours since 2024-01-01"), (273.15, "K", 60.0, "minutes since 2024-01-01")]
+    ):
+        variables = {
+            "a": ("row", places + 100 * night),
+            "sst": ("row", np.linspace(5.0, 24.5, 40) + shift, {"units": unit}),
+            "t": ("row", places * hours, {"units": since}),
+        }
+        xr.Dataset(variables).to_netcdf(tmp_path / f"{night}.nc", engine="scipy")
+    for name, where, kept in (("sst", "sst > 15", 19), ("t", "t >= 6", 34)):
+        store = tmp_path / f"{name}.zarr"
+        assert ingest([tmp_path / "0.nc"], store, inputs=["a"], where=where) == kept
+        assert ingest([tmp_path / "1.nc"], store, inputs=["a"], where=where, append=True) == 2 * kept
+        rows = open_dataset(store, targets=None).read(0, 2 * kept)[0][:, 0]
+        np.testing.assert_array_equal(rows[kept:], rows[:kept] + 100)
+    ingest([tmp_path / "0.nc"], tmp_path / "plain.zarr", inputs=["a"])
+    assert ingest([tmp_path / "1.nc"], tmp_path / "plain.zarr", inputs=["a"], where="sst > 288.15", append=True) == 59

@@ -1,5 +1,6 @@
 """Predictions beside a table's inputs: these are as the table has them, in its units and times."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,22 @@ def test_data_sets_of_any_name_are_appended_to(tmp_path: Path, name: str) -> Non
 def test_endings_in_capitals_are_known(place: Path, tmp_path: Path) -> None:
     predict(place / "m", place / "a.nc", tmp_path / "out.CSV", [])
     assert len(pd.read_csv(tmp_path / "out.CSV")) == ROWS
+
+
+@pytest.mark.parametrize("where", ["p > 950", "p <= 950 and time >= 80", "sst > 280"])
+def test_conditions_of_score_and_predict_keep_the_same_rows(place: Path, tmp_path: Path, where: str) -> None:
+    """They compare in the model's units."""
+    variables = {
+        "time": ("row", HOURS / 24 + 1, {"units": "days since 2023-12-31"}),
+        "p": ("row", PRESSURE * 100, {"units": "Pa"}),
+        "sst": ("row", SST - 273.15, {"units": "degC"}),
+    }
+    xr.Dataset(variables).to_netcdf(tmp_path / "new.nc", engine="scipy")
+    predict(place / "m", tmp_path / "new.nc", tmp_path / "out.csv", ["--where", where])
+    written = pd.read_csv(tmp_path / "out.csv")
+    scored = call("score", place / "m", tmp_path / "new.nc", "--where", where, "--json")
+    assert scored.exit_code == 0, scored.output
+    wanted = {"p": PRESSURE, "time": HOURS, "sst": SST}
+    expected = pd.DataFrame(wanted).query(where)
+    np.testing.assert_allclose(written["p"], 100 * expected["p"])
+    assert len(written) == len(expected) == json.loads(scored.stdout)["rows"]
