@@ -34,6 +34,8 @@ BOOLEANS: Final = {
     spelled: value for value in (False, True) for spelled in (str(value), str(value).lower(), str(value).upper())
 }
 LONGEST_WORD: Final = 12  # that may stand for no number: Missing, not sampled
+WIDEST: Final = 15  # blanks beside a word for no number
+MOST_PADDED: Final = 150  # words that are looked for with blanks, too
 NAMELESS: Final = "No line before its rows has a name for each column: write one, or name c0, c1, ..."
 LAYOUT_OPTIONS: Final = "where it is written otherwise, give --skip-rows, --comment or --delimiter"
 
@@ -206,7 +208,7 @@ class CSVReader(Reader):
         convert = pacsv.ConvertOptions(
             include_columns=[str(j) for j in (*wanted, *text)],
             column_types={str(j): pa.string() for j in text} | kinds,
-            null_values=[*EMPTY, *NO_NUMBER, *self._dialect.missing],
+            null_values=_with_blanks([*EMPTY, *NO_NUMBER, *self._dialect.missing]),
             strings_can_be_null=False,
             decimal_point=self._decimal,
         )
@@ -243,7 +245,9 @@ class CSVReader(Reader):
         if text := re.search(r"invalid value '(.*)'", reason, re.DOTALL):
             value = text[1] if len(text[1]) < 60 else text[1][:60] + "..."
             what = f"wanted a number, got {value!r}; correct it, empty it, or leave the column out"
-            if not re.search(r"\d", value) and len(value) <= LONGEST_WORD:
+            if value in (*EMPTY, *NO_NUMBER, *self._dialect.missing):
+                what = f"wanted a number, got {value!r} with blanks around it; remove the blanks"
+            elif not re.search(r"\d", value) and len(value) <= LONGEST_WORD:
                 what += f"; --missing {value} takes it for none"
             if is_number(value.strip()):
                 what += "; --decimal . (or ,) takes numbers with marks of thousands"
@@ -258,6 +262,21 @@ class CSVReader(Reader):
         else:
             what = f"cannot be read as CSV ({' '.join(reason.split())[:200]}); check its quotes"
         return InputError(f"{self.path}: {where}: {what}.")
+
+
+def _with_blanks(words: Sequence[str]) -> list[str]:
+    """Return words as they are and with blanks around them, which Arrow takes away of numbers alone.
+
+    The blanks are those of a column of fixed width and of a separator: many on one side,
+    one at most on the other. Very many words stay as they are: Arrow cannot hold them all.
+    """
+    if len(words) > MOST_PADDED:
+        return list(words)
+    padded = []
+    for word in words:
+        for blanks in (" " * count for count in range(WIDEST + 1)):
+            padded += [f"{blanks}{word}", f"{blanks}{word} ", f"{word}{blanks}", f" {word}{blanks}"]
+    return list(dict.fromkeys(padded))
 
 
 def _label(field: str | float) -> Label | None:

@@ -67,7 +67,7 @@ class Encoding:
         """A row of numbers (values + 1, columns) for each value, and NaN, for none, as the last. InputError where one
         is no time or category; but with `zero` it is 0 in all columns of one_hot, and a gap in an order."""
         if self.clock:
-            return self.of_times(np.append(seconds(values, where), np.nan), ISO_SECONDS, where)
+            return self.of_times(np.append(seconds(values, where, self.column), np.nan), ISO_SECONDS, where)
         place = {word: number for number, word in enumerate(self.words)}
         new = [value for value in values if value is not None and value not in place]
         if new and not zero:
@@ -118,10 +118,11 @@ class Encoding:
         return np.column_stack([np.sin(angle), np.cos(angle)])
 
 
-def seconds(values: Sequence[str | None], where: str) -> FloatArray:
+def seconds(values: Sequence[str | None], where: str, column: str = "NAME") -> FloatArray:
     """Return ISO dates and times as seconds since 1970, NaN where there is none.
 
     They are in UTC unless they have an offset of their own. Digits below a microsecond are cut off.
+    InputError, naming `where` and saying how to state the units of the `column`, at other text.
     """
     times = _cast(values)
     if times is None:
@@ -129,11 +130,12 @@ def seconds(values: Sequence[str | None], where: str) -> FloatArray:
     if times is not None:
         return times
     if len(values) > 1:  # some have an offset, others have none
-        return np.concatenate([seconds([value], where) for value in values])
+        return np.concatenate([seconds([value], where, column) for value in values])
     problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
     remedy = "write it so"
     if is_number(values[0] or ""):
-        remedy = "write it so, or state the units of numbers, as by --units 'NAME=hours since 2000-01-01 00:00:00'"
+        stated = f"--units '{column}=hours since 2000-01-01 00:00:00'"
+        remedy = f"write it so, or state the units of numbers, as by {stated}"
     raise InputError(f"{where}: {problem}; {remedy}.")
 
 

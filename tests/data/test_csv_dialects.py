@@ -367,3 +367,31 @@ def test_words_are_found_where_blocks_of_a_file_meet(tmp_path: Path, length: int
         missing = [word, word[1:] or "N"]
         ingest([tmp_path / f"{number}.csv"], tmp_path / f"{number}.zarr", missing=missing, notice=said.append, **arrays)
         assert [one.split()[1] for one in said if "--missing" in one] == [f"{missing[1]}:"]
+
+
+@pytest.mark.parametrize("field", [" M ", " M", "M ", "       M", "M         ", '" M "', " NA ", " -9 ", "   ", " -- "])
+def test_blanks_around_words_for_no_number_do_not_count(tmp_path: Path, field: str) -> None:
+    """Beyond the first rows, too."""
+    rows = ["1,2", f"2,{field}", "3,4"] * 10_000
+    (tmp_path / "t.csv").write_text("\n".join(["x,u", *rows]))
+    ingest([tmp_path / "t.csv"], tmp_path / "s.zarr", inputs=["x"], targets=["u"], missing=["M", "-9"])
+    u = open_dataset(tmp_path / "s.zarr", inputs=["x"], targets=["y"]).read(0, 30_000)[1][:, 0]
+    np.testing.assert_array_equal(u, [2, np.nan, 4] * 10_000)
+
+
+@pytest.mark.parametrize("word", ["M", "NA", ""])
+def test_more_blanks_around_a_word_are_said(tmp_path: Path, word: str) -> None:
+    (tmp_path / "t.csv").write_text(f"x,u\n1,2\n2,{' ' * 30}{word}{' ' * 30}\n3,4\n")
+    with pytest.raises(
+        InputError, match=f"column 'u', row 3: .* got '{word}' with blanks around it; remove"
+    ) as refused:
+        ingest([tmp_path / "t.csv"], tmp_path / "s.zarr", inputs=["x"], targets=["u"], missing=["M"])
+    assert "--missing" not in str(refused.value)
+
+
+def test_very_many_words_for_no_number_are_taken(tmp_path: Path) -> None:
+    words = [f"M{number}" for number in range(1000)]
+    (tmp_path / "t.csv").write_text("x,u\n1,2\n2,M999\n3,M0\n")
+    ingest([tmp_path / "t.csv"], tmp_path / "s.zarr", inputs=["x"], targets=["u"], missing=words)
+    u = open_dataset(tmp_path / "s.zarr", inputs=["x"], targets=["y"]).read(0, 3)[1][:, 0]
+    np.testing.assert_array_equal(u, [2, np.nan, np.nan])
