@@ -133,6 +133,16 @@ def test_what_is_no_category_is_refused(tmp_path: Path, colour: list[str], more:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv"]
 
 
+@pytest.mark.parametrize("cycle", ["", ":day", ":week", ":year"])
+def test_the_remedy_for_times_that_are_numbers_can_be_copied(tmp_path: Path, cycle: str) -> None:
+    for name, time in (("dates", "2024-05-30"), ("numbers", "12.5")):
+        (tmp_path / f"{name}.csv").write_text(f"taken on,u\n{time},1\n2024-05-31,2\n")
+    columns: dict[str, Any] = {"inputs": [f"taken on{cycle}"], "targets": ["u"]}
+    ingest([tmp_path / "dates.csv"], tmp_path / "s.zarr", **columns)
+    with pytest.raises(InputError, match="--units 'taken on=hours since 2000-01-01 00:00:00'"):
+        ingest([tmp_path / "numbers.csv"], tmp_path / "s.zarr", **columns, append=True)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
