@@ -3,7 +3,7 @@
 While the rows of a source are written, a `SourceIntake` takes what is recorded of it.
 Then `Delivery.settle` says how many rows are there already, refuses a source that was
 delivered before, drops earlier rows that it replaces, and says which columns vary far
-more than before, as they do in another unit.
+more than before, or lie elsewhere, as they do in another unit.
 """
 
 import tempfile
@@ -31,7 +31,12 @@ from dorff.data.row_runs import (
 )
 from dorff.data.row_sets import RowNumbers, RowSet
 from dorff.data.source_records import SourceRecord, modification_time
-from dorff.data.spreads import ColumnSample, has_jumped, median_absolute_deviation
+from dorff.data.spreads import (
+    ColumnSample,
+    ColumnSpread,
+    describe_change,
+    spread_of,
+)
 from dorff.data.stores import count_unusable, open_dataset
 from dorff.errors import InputError
 from dorff.storage.location import locate
@@ -276,7 +281,7 @@ class Delivery(AbstractContextManager["Delivery"]):
             yield np.arange(start, stop), rows
 
     def _remark_on_spreads(self) -> list[str]:
-        """Say which columns vary far more than before, or which targets far less."""
+        """Say which columns seem to be in another unit than before."""
         pending = self._pending
         names = [name for array in self._sampled for name in pending.columns[array]]
         targets = pending.columns.get("y", ())
@@ -289,15 +294,14 @@ class Delivery(AbstractContextManager["Delivery"]):
             for name, old, new in zip(names, before, after, strict=True):
                 encoding = pending.encodings.get(name)
                 is_time = encoding is not None and encoding.clock
-                if not is_time and has_jumped(old, new, either=name in targets):
-                    spreads = f"{new:.3g}, but {old:.3g} before"
-                    found = f"its median absolute deviation is {spreads}"
-                    problem = f"column {name!r} may have another unit: {found}"
+                change = describe_change(old, new, is_target=name in targets)
+                if not is_time and change is not None:
+                    problem = f"column {name!r} may have another unit: {change}"
                     remarks.append(f"{record.name}: {problem}; check it")
             sample = sample.merge(intake.sample)
         return remarks
 
-    def _stored_spreads(self, columns: int) -> list[float | None]:
+    def _stored_spreads(self, columns: int) -> list[ColumnSpread | None]:
         """Estimate the spreads of the store's columns from a sample of its rows."""
         opened = self._open_arrays()
         dataset = opened["x"]
@@ -310,7 +314,7 @@ class Delivery(AbstractContextManager["Delivery"]):
             arrays = [opened[name].exact(name, start, stop) for name in self._sampled]
             values = np.hstack(arrays)
             sampled.append(values[~mark_rows(self._pending.dropped, start, stop)])
-        return [median_absolute_deviation(column) for column in np.vstack(sampled).T]
+        return [spread_of(column) for column in np.vstack(sampled).T]
 
     def _open_arrays(self) -> dict[str, Dataset]:
         """Open each array of the store as a data set of its own."""

@@ -1,4 +1,4 @@
-"""The spread of columns, which shows a change of units that no file declares.
+"""The spread and median of columns, which show a change of units that no file declares.
 
 Spreads are median absolute deviations. `ColumnSample` estimates them from a sample of
 rows, so that memory is bounded whatever their number.
@@ -18,8 +18,19 @@ MIN_SPREAD_ROWS: Final = 50
 MAX_SPREAD_RATIO: Final = 10.0
 """Ratio of median absolute deviations that is warned of."""
 
+MAX_MEDIAN_MOVE: Final = 20.0
+"""Move of a median that is warned of, in the median absolute deviations of before."""
+
 SAMPLE_ROWS: Final = 2**15
 """Rows of which a spread is estimated, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSpread:
+    """The median of a column's finite values, and their median absolute deviation."""
+
+    median: float
+    deviation: float
 
 
 @dataclass
@@ -54,23 +65,47 @@ class ColumnSample:
                 merged.add(digests, values)
         return merged
 
-    def spreads(self, columns: int) -> list[float | None]:
-        """Return each column's median absolute deviation; None of too few values."""
+    def spreads(self, columns: int) -> list[ColumnSpread | None]:
+        """Return each column's spread; None of too few values."""
         values = np.vstack([np.empty((0, columns)), *self.values])
-        return [median_absolute_deviation(column) for column in values.T]
+        return [spread_of(column) for column in values.T]
 
 
-def median_absolute_deviation(values: FloatArray) -> float | None:
-    """Return the median absolute deviation of the finite values; None of too few."""
+def spread_of(values: FloatArray) -> ColumnSpread | None:
+    """Return the spread of the finite values; None of too few."""
     finite = values[np.isfinite(values)]
     if len(finite) < MIN_SPREAD_ROWS:
         return None
-    return float(np.median(np.abs(finite - np.median(finite))))
+    median = float(np.median(finite))
+    return ColumnSpread(
+        median=median,
+        deviation=float(np.median(np.abs(finite - median))),
+    )
 
 
-def has_jumped(before: float | None, after: float | None, *, either: bool) -> bool:
-    """Return whether a spread grew by `MAX_SPREAD_RATIO`, or shrank if `either`."""
-    if not before or not after:
-        return False
-    grown = after / before >= MAX_SPREAD_RATIO
-    return grown or (either and before / after >= MAX_SPREAD_RATIO)
+def describe_change(
+    before: ColumnSpread | None,
+    after: ColumnSpread | None,
+    *,
+    is_target: bool,
+) -> str | None:
+    """Say how the values of a column changed, as they do in another unit.
+
+    Their spread grew by `MAX_SPREAD_RATIO`, that of a target grew or shrank so, or the
+    median of a target moved by more than `MAX_MEDIAN_MOVE`. Inputs, such as times, may
+    move on with each delivery, and one may lie at one place. Returns None if nothing
+    changed so far, or a spread is unknown or zero.
+    """
+    if before is None or after is None or not before.deviation or not after.deviation:
+        return None
+    has_grown = after.deviation / before.deviation >= MAX_SPREAD_RATIO
+    has_shrunk = before.deviation / after.deviation >= MAX_SPREAD_RATIO
+    if has_grown or (is_target and has_shrunk):
+        spreads = f"{after.deviation:.3g}, but {before.deviation:.3g} before"
+        return f"its median absolute deviation is {spreads}"
+    moved = abs(after.median - before.median) / before.deviation
+    if is_target and moved > MAX_MEDIAN_MOVE:
+        medians = f"{after.median:.3g}, but {before.median:.3g} before"
+        deviations = f"{moved:,.0f} median absolute deviations away"
+        return f"its median is {medians}, {deviations}"
+    return None

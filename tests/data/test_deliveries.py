@@ -706,6 +706,30 @@ class TestColumns:
             and bool([one for one in notices if "'xtuv'"[1 + column] in one and "unit" in one]) == warned
         )
 
+    @pytest.mark.parametrize(("column", "offset", "rows", "warned"), [
+        (2, 273.15, 60, True), (2, -273.15, 60, True), (3, 10.0, 60, True), (2, 3.0, 60, False),
+        (2, 273.15, 40, False), (0, 273.15, 60, False), (1, 1e6, 60, False),  # inputs move on
+    ])  # fmt: skip
+    def test_a_median_that_moves_far_is_said(
+        self, column: int, offset: float, rows: int, warned: bool, store: Path, tmp_path: Path
+    ) -> None:
+        """Kelvin after degrees Celsius: the spread is what it was."""
+        new = field(points(rows, 7))
+        new[:, column] += offset
+        n, notices = add([write_csv(tmp_path / "c.csv", new)], store)
+        said = [notice for notice in notices if "unit" in notice]
+        assert n == 120 + rows and len(said) == warned, notices
+        name = "xtuv"[column]
+        assert all(f"{name!r} may have another unit: its median is" in notice for notice in said)
+
+    @pytest.mark.parametrize("constant", ["before", "after"])
+    def test_medians_of_constant_columns_are_not_compared(self, constant: str, tmp_path: Path) -> None:
+        first, second = field(points(60)), field(points(60, 7)) + np.array([0, 0, 273.15, 0])
+        changed = first if constant == "before" else second
+        changed[:, 2] = changed[0, 2]
+        _, notices = add([write_csv(tmp_path / "a.csv", first), write_csv(tmp_path / "b.csv", second)], tmp_path / "s")
+        assert not any("unit" in notice for notice in notices), notices
+
     def test_in_one_call_too(self, tmp_path: Path) -> None:
         new = field(points(60, 7)) * [1, 1, 100, 1]
         _, notices = add([night(tmp_path, "a", points(60)), write_csv(tmp_path / "b.csv", new)], tmp_path / "s.zarr")
