@@ -222,7 +222,7 @@ def test_score_refuses_what_the_fit_would_have_refused(place: Path) -> None:
     fit(load_job(place / "job.yaml"))
     assert score(Path("models/sea"), Path("whole.zarr"), engine=SerialEngine()).rows_dropped == 0
     result = call("score", "models/sea", "sea.zarr", "--workers", 1)
-    assert result.exit_code == 3 and "row 10 holds NaN or infinity" in result.stderr
+    assert result.exit_code == 3 and "row 10, column a: expected a finite number" in result.stderr
 
 
 def test_predict_says_how_many_rows_it_cannot_predict(place: Path) -> None:

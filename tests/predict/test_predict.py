@@ -217,7 +217,7 @@ def test_bad_input_is_refused_and_writes_nothing(
         predict(tmp_path / "m", store, tmp_path / "m", engine=SerialEngine())
     np.savez(tmp_path / "b.npz", x=np.ones((3, 2)), y=[[1.0, 2.0], [np.nan, 1.0], [1.0, 1.0]])
     ingest([tmp_path / "b.npz"], tmp_path / "b.zarr", inputs=["x"], targets=["y"])
-    with pytest.raises(InputError, match="row 1 holds NaN"):
+    with pytest.raises(InputError, match=r"row 1, column y0: expected a finite number, got nan"):
         score(tmp_path / "m", tmp_path / "b.zarr", engine=SerialEngine())
 
 
