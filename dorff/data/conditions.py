@@ -19,11 +19,12 @@ import numpy.typing as npt
 from dorff.data.encoding import ISO, label_texts, seconds, stated_attributes, time_number
 from dorff.data.labels import Label, Run, label_of, text_of
 from dorff.data.packing import FillValues
-from dorff.data.readers import Numbers, Reader, SourceBlock
+from dorff.data.readers import Numbers, Reader, SourceBlock, without_given
 from dorff.data.units import (
     ISO_SECONDS,
     ColumnAttributes,
     Conversions,
+    TimeShift,
     TimeUnits,
     first_with_units,
     time_units,
@@ -92,6 +93,7 @@ class Condition:
         self.columns = tuple(dict.fromkeys(self._names.get(name, name) for name in names))
         self.texts: set[str] = set()  # columns that are compared with text by ==, != and in, and so read as text
         self.pairs: list[tuple[str, str]] = []  # columns that are compared with each other
+        self.numbers: dict[str, Constant] = {}  # the first, also as text, that a column is compared with
         self._check(self._root)
 
     def holding(self, columns: Mapping[str, "ComparedColumn"]) -> Mask:
@@ -117,6 +119,7 @@ class Condition:
             if not isinstance(left, ast.Name):
                 raise self._refusal("a column stands before in")
             for element in self._elements(right):
+                self._note_number(left, self._constant(element))
                 self._note_text(left, self._constant(element))
             return
         if type(sign) not in COMPARISONS:
@@ -128,6 +131,7 @@ class Condition:
             self.pairs.append((self._names.get(left.id, left.id), self._names.get(right.id, right.id)))
         for column, side, is_name in zip((right, left), (left, right), named, strict=True):
             constant = None if is_name else self._constant(side)
+            self._note_number(column, constant)
             if isinstance(sign, ast.Eq | ast.NotEq):
                 self._note_text(column, constant)
 
@@ -143,6 +147,24 @@ class Condition:
     def _note_text(self, column: ast.expr, constant: Constant | None) -> None:
         if isinstance(constant, str) and isinstance(column, ast.Name):
             self.texts.add(self._names.get(column.id, column.id))
+
+    def _note_number(self, column: ast.expr, constant: Constant | None) -> None:
+        if constant is None or not isinstance(column, ast.Name):
+            return
+        if not isinstance(constant, str) or not math.isnan(_number(constant)):
+            self.numbers.setdefault(self._names.get(column.id, column.id), constant)
+
+    def check_times(self, reader: Reader) -> None:
+        """Raise InputError where numbers are compared with times whose origin is not the file's."""
+        shifts = reader.time_shifts
+        for name, number in self.numbers.items():
+            if name not in shifts:
+                continue
+            problem = f"column {name!r} holds times that are counted from their first day"
+            date = _date_of(reader, name, number)
+            remedy = f"write the date, such as {date!r}, in place of {number}"
+            where = f"--where {self.text[:200]}: {reader.path}"
+            raise InputError(f"{where}: {problem}; {remedy}.")
 
     def _constant(self, node: ast.expr) -> Constant:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
@@ -403,7 +425,13 @@ def filter_sources(
 
     It compares numbers in the units that are `wanted` of its columns. `stated` are units in place of a source's own.
     """
+    for reader in readers:
+        condition.check_times(reader)
     for left, right in condition.pairs:
+        is_shifted = any(not reader.time_shifts.keys().isdisjoint((left, right)) for reader in readers)
+        sides = [(reader, name) for reader in readers for name in (left, right)]
+        if is_shifted and all(_are_dates(reader, name, wanted[name]) for reader, name in sides):
+            continue  # they may have one origin in the file, and are compared as seconds
         if any(reader.is_text(name) for reader in readers for name in (left, right)):
             continue  # text, and times that are text, have no units
         pair = Conversions()
@@ -472,6 +500,10 @@ class FilteredReader(Reader):
     def attributes(self, column: str) -> Mapping[str, str]:
         return self._reader.attributes(column)
 
+    @property
+    def time_shifts(self) -> Mapping[str, TimeShift]:
+        return self._reader.time_shifts
+
     def content(self) -> str:
         return self._reader.content()
 
@@ -488,7 +520,7 @@ class FilteredReader(Reader):
         for block in self._reader.blocks(every_number, every_label):
             runs = dict(zip(every_label, block.labels, strict=True))
             values: dict[str, Numbers | Run] = {name: self._absent.blank_labels(runs[name]) for name in text}
-            known = self._absent.without_given(block.numbers[:, compared])
+            known = without_given(self._reader, numbers, block.numbers[:, compared], self._absent)
             values |= zip(numbers, self.comparison.convert(known, numbers, self.path).T, strict=True)
             mask = self._condition.holding({name: self._compared(name, values[name]) for name in values})
             rows = np.flatnonzero(mask)
@@ -499,6 +531,22 @@ class FilteredReader(Reader):
                 yield SourceBlock(block.numbers[rows][:, pick], taken)
         self.rows = kept
         self.found_words = self._reader.found_words
+
+
+def _are_dates(reader: Reader, column: str, attributes: Mapping[str, str]) -> bool:
+    """Whether a column holds numbers that are times by the usual calendar."""
+    units = _time_units(reader, column, attributes)
+    return units is not None and units.is_gregorian
+
+
+def _date_of(reader: Reader, column: str, number: Constant) -> str:
+    """Return the date that a number is in the units of a file; an example where it is none."""
+    units = _time_units(reader, column, reader.attributes(column))
+    value = _number(number) if isinstance(number, str) else number
+    date = None
+    if units is not None and math.isfinite(value):
+        date = units.date_of(int(value) - reader.time_shifts[column].count)
+    return "2024-05-31T12:00:00" if date is None else date.replace(" ", "T")
 
 
 def _time_units(reader: Reader, column: str, attributes: Mapping[str, str]) -> TimeUnits | None:

@@ -14,12 +14,13 @@ from dorff.data.csv_numbers import is_number
 from dorff.data.labels import FILE, Run, label_of, text_of
 from dorff.data.layout import Attributes
 from dorff.data.packing import FillValues
-from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock
+from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, without_given
 from dorff.data.units import (
     ISO_SECONDS,
     NO_UNITS,
     ColumnAttributes,
     Conversions,
+    TimeShift,
     TimeUnits,
     text_attributes,
     time_units,
@@ -295,11 +296,18 @@ class Encoded(Reader):
             attributes.pop("calendar", None)
         return attributes | encoding.attributes
 
+    @property
+    def time_shifts(self) -> Mapping[str, TimeShift]:
+        return self._reader.time_shifts
+
     def content(self) -> str:
         return self._reader.content()
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
-        """The source's blocks, cut so that those of many categories are no larger than others."""
+        """The source's blocks, cut so that those of many categories are no larger than others.
+
+        What is missing is NaN before anything is encoded: zeros of categories are none of the source's.
+        """
         constants = {column: value for column in columns if (value := _constant(column)) is not None}
         encodings = dict.fromkeys(self._of[column] for column in columns if column in self._of)
         scales = {one.column: self._time_units(one.column) if one.clock else None for one in encodings}
@@ -309,7 +317,9 @@ class Encoded(Reader):
         texts = [of for of in texts if of != FILE]
         if len(constants) == len(columns):
             raise InputError(f"{self.path}: only constants are asked for; name one of its columns at least.")
-        for whole in self._reader.blocks(numbers, texts):
+        for read in self._reader.blocks(numbers, texts):
+            known = without_given(self._reader, numbers, read.numbers, self._absent)
+            whole = SourceBlock(known, read.labels)
             step = max(1, BLOCK_BYTES // (8 * len(columns))) if encodings else len(whole)
             for block in (whole[start : start + step] for start in range(0, len(whole), step)):
                 runs = dict(zip(texts, block.labels, strict=True))
@@ -319,7 +329,7 @@ class Encoded(Reader):
                 for one in encodings:
                     scale, where = scales[one.column], f"{self.path}: column {one.column!r}"
                     if scale:
-                        rows = one.of_times(self._absent.without_given(raw[one.column]), scale, where)
+                        rows = one.of_times(raw[one.column], scale, where)
                     else:
                         run = self._absent.blank_labels(runs[one.column])
                         rows = one.table(label_texts(run, where), where, zero=self._zero)[run.index]

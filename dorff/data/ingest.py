@@ -167,6 +167,7 @@ def ingest(
         if fill and not any(is_zarr(part) for source in sources for part in os.fspath(source).split("+")):
             raise InputError("--absent-chunks: none of the sources is a Zarr group; leave it out.")
         condition = Condition(where) if where else None
+        kept_columns = list(dict.fromkeys(asked))
         asked += condition.columns if condition else ()
         text = {**(text or {}), "missing": absent.words}
         opened = [open_source(source, asked, fill_absent=fill, text=text) for source in sources]
@@ -180,8 +181,10 @@ def ingest(
         stated = dict(units or {})
         if unknown := [name for name in stated if not any(name in reader.columns for reader in opened)]:
             raise InputError(f"--units {unknown[0]}: no source has such a column; name one of those that they have.")
+        as_stored = {*stated, *one_hot, *(ordered or {}), *_category_columns(encoding or {}, store)}
+        as_stored |= {name for array in CODED for name in names[array]}
         for reader in opened:
-            reader.keep_digits([name for name in dict.fromkeys(asked) if name not in stated])
+            reader.keep_digits([name for name in kept_columns if name not in as_stored], absent)
         filtered = []
         if condition is not None:
             kept = with_encoded_times(column_attributes or {}, encoding or {}, store) | (where_attributes or {})
@@ -285,6 +288,12 @@ def _of_files(store: Path | None, sources: Sequence[str | os.PathLike[str]], cla
     return classes is None and len(set(sources)) >= FILES
 
 
+def _category_columns(encoding: Attributes, store: Path) -> set[str]:
+    """Return the columns of categories, which are labels, also where these are numbers."""
+    encodings = from_attributes(encoding, store).values()
+    return {each.column for each in encodings if each.kind in ("one_hot", "ordered")}
+
+
 def _write(
     staging: Path,
     pending: PendingStore,
@@ -317,8 +326,11 @@ def _write(
             writers[name].write(rows)
         for reader, converted in zip(readers, conversions, strict=True):
             intake = delivery.begin_source(pending.rows + added)
+            shifts = reader.time_shifts
+            shifted = [place[name] for name in names if name in shifts]  # looked at as stored
             for block in reader.blocks(names, labels):
-                numbers = absent.blank(block.numbers)
+                numbers = block.numbers
+                absent.look(numbers, skipped=shifted)
                 if converted.by_column:
                     numbers = converted.convert(numbers, names, reader.path)
                 pending.extend_input_ends(numbers[:, places["x"]])

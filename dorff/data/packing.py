@@ -5,7 +5,7 @@ import math
 import re
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -21,6 +21,7 @@ NUMBER_KINDS: Final = "buif"
 MOST_COLUMNS: Final = 2**20  # each has a name: what claims more is no table
 FAR: Final = 10  # times the range of a column's other values
 LARGE: Final = 1e15  # in size: from here on, few in a column far from its others are no data
+NEAR_END: Final = 2  # NetCDF fills integers of 64 bits with their minimum and 2
 MOST_LARGE: Final = 4  # different ones; more are data
 NUMBER_KEYS: Final = (
     "_FillValue",
@@ -66,6 +67,7 @@ class FillValues:
     and nothing does where the word none is among those given."""
 
     def __init__(self, given: Sequence[float | str]) -> None:
+        self._all_given = tuple(given)
         self._keep, self._counts = "none" in given, defaultdict[int, Counter[float]](Counter)
         self._low, self._high = np.array(np.inf), np.array(-np.inf)
         texts = [str(value).strip() for value in given if value != "none"]
@@ -79,25 +81,59 @@ class FillValues:
         self.unmet = {float(value): value for value in numbers}  # that no value has been
         self._given = {one: value for value in self.unmet for one in _either(value)}
 
-    def blank(self, numbers: Array) -> Array:
-        """Further rows (n, columns) with NaN in the place of those given; they are looked at."""
-        numbers = self.without_given(numbers)
+    def another(self) -> "FillValues":
+        """Return one of the same values given that looks at other columns."""
+        other = FillValues(self._all_given)
+        other.unmet, other.unmet_words = self.unmet, self.unmet_words
+        return other
+
+    def look(self, numbers: Array, skipped: Sequence[int] = ()) -> None:
+        """Look at further rows (n, columns), but not at the columns in the places `skipped`."""
+        if skipped:
+            numbers = numbers.copy()
+            numbers[:, list(skipped)] = np.nan
         low, high = _extreme(np.fmin, numbers), _extreme(np.fmax, numbers)
         for j, ends in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             if any(end in USUAL or abs(end) >= LARGE for end in ends):
                 values = self._set_apart(j, numbers[:, j].astype(np.float64))
                 low[j], high[j] = values.min(initial=np.inf), values.max(initial=-np.inf)
         self._low, self._high = np.fmin(self._low, low), np.fmax(self._high, high)
-        return numbers
 
     def without_given(self, numbers: Array) -> Array:
         """Return numbers of any shape with NaN in the place of those given."""
         for one, value in self._given.items():
-            near = np.isclose(numbers, one, DIGITS, 0) if abs(one) >= LARGE else numbers == one
+            near = _is_near(numbers, one)
             if near.any():
                 self.unmet.pop(value, None)
                 numbers = np.where(near, np.nan, numbers).astype(numbers.dtype)
         return numbers
+
+    def find_given(self, integers: Array) -> npt.NDArray[np.bool_]:
+        """Return which integers of any shape are among those given.
+
+        To the last digit where these are written as integers.
+        """
+        found = np.zeros(integers.shape, bool)
+        for text in filter(_is_float, self._texts):
+            number = float(text)
+            is_whole = WHOLE.fullmatch(text) is not None
+            rough = integers.astype(np.float64)
+            near = integers == int(text) if is_whole else _is_near(rough, number)
+            if near.any():
+                self.unmet.pop(number, None)
+                found |= near
+        return found
+
+    def check_ends(self, integers: Array, where: str) -> None:
+        """Raise InputError, naming `where`, for integers at the ends of their type."""
+        ends = np.iinfo(integers.dtype)
+        at_end = integers >= ends.max - NEAR_END
+        if ends.min < 0:
+            at_end |= integers <= ends.min + NEAR_END
+        if at_end.any() and not self._keep:
+            value = integers[at_end][0]
+            problem = f"has {value}: at the end of its type, it looks like a number that stands for none"
+            raise InputError(f"{where} {problem}; {_missing_remedy([str(value)])}.")
 
     def blank_labels(self, run: Run) -> Run:
         """Further rows of labels without those given."""
@@ -139,9 +175,8 @@ class FillValues:
         ]
         if seen and not self._keep:
             each = "; ".join(f"column {name!r} has {value} in {count:,} rows" for name, value, count in seen[:3])
-            flags = " ".join(f"--missing {value}" for value in dict.fromkeys(value for _, value, _ in seen))
+            remedy = _missing_remedy(value for _, value, _ in seen)
             problem = "far from the other values there, it looks like a number that stands for none"
-            remedy = f"give {flags} to have NaN in its place, or --missing none to keep it"
             raise InputError(f"{where}: {each}: {problem}; {remedy}.")
 
     def _look_so(self, j: int) -> Iterator[float]:
@@ -154,6 +189,17 @@ class FillValues:
                 yield value
             elif large:
                 low, high = min(low, value), max(high, value)
+
+
+def _missing_remedy(values: Iterable[str]) -> str:
+    """Say how to name numbers that stand for none."""
+    flags = " ".join(f"--missing {value}" for value in dict.fromkeys(values))
+    return f"give {flags} to have NaN in its place, or --missing none to keep it"
+
+
+def _is_near(numbers: Array, given: float) -> npt.NDArray[np.bool_]:
+    """Return which numbers are one that was given, but for the digits that a large one may lack."""
+    return np.isclose(numbers, given, DIGITS, 0) if abs(given) >= LARGE else np.asarray(numbers == given)
 
 
 def _is_float(value: float | str) -> bool:

@@ -17,7 +17,8 @@ import numpy as np
 
 from dorff.data.labels import Run
 from dorff.data.layout import METADATA, transient
-from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Array
+from dorff.data.packing import MOST_COLUMNS, NUMBER_KINDS, Array, FillValues
+from dorff.data.units import TimeShift
 from dorff.errors import IncompleteError, InputError
 from dorff.errors.shown import UNPRINTABLE, show
 from dorff.spec.part import Part
@@ -120,12 +121,18 @@ class Reader(ABC):
         """
         return ()
 
-    def keep_digits(self, columns: Collection[str]) -> None:
+    def keep_digits(self, columns: Collection[str], missing: FillValues) -> None:
         """Count those times from a later origin that a float64 cannot hold as they are.
 
-        Sources without units of their own have none such.
+        Their stored integers that are `missing` become NaN, and what looks like a fill value
+        is refused. Sources without units of their own have none such.
         """
         return
+
+    @property
+    def time_shifts(self) -> Mapping[str, TimeShift]:
+        """What is subtracted from the stored times of each column that is counted from a later origin."""
+        return {}
 
     def blocks(self, columns: Sequence[str], labels: Sequence[str] = ()) -> Iterator[SourceBlock]:
         """All rows of the columns, and of those of labels, in order, in blocks of any size and bounded memory.
@@ -195,6 +202,20 @@ def unwanted(path: str, column: str, kind: object, wanted: str) -> InputError:
 def side_by_side(columns: Sequence[Array], rows: int) -> Numbers:
     """Columns (rows,) as one array (rows, columns), of none too."""
     return np.column_stack(columns) if columns else np.empty((rows, 0), np.float32)
+
+
+def without_given(reader: Reader, columns: Sequence[str], numbers: Numbers, missing: FillValues) -> Numbers:
+    """Return a source's numbers (n, columns) with NaN in the place of those `missing`.
+
+    Times that the reader counts from a later origin have it already.
+    """
+    shifts = reader.time_shifts
+    stored = [place for place, column in enumerate(columns) if column not in shifts]
+    if len(stored) == len(columns):
+        return missing.without_given(numbers)
+    known = numbers.copy()
+    known[:, stored] = missing.without_given(numbers[:, stored])
+    return known
 
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
@@ -449,11 +470,17 @@ class SideBySide(Reader):
     def _has(self, reader: Reader, column: str) -> bool:
         return column in self._place and self._place[column][0] is reader
 
-    def keep_digits(self, columns: Collection[str]) -> None:
+    def keep_digits(self, columns: Collection[str], missing: FillValues) -> None:
         for column in columns:
             if column in self._place:
                 reader, name = self._place[column]
-                reader.keep_digits([name])
+                reader.keep_digits([name], missing)
+
+    @property
+    def time_shifts(self) -> Mapping[str, TimeShift]:
+        shifts = {reader: reader.time_shifts for reader in self._readers}
+        places = self._place.items()
+        return {column: shifts[reader][name] for column, (reader, name) in places if name in shifts[reader]}
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         """Read in step the sources that hold these columns; InputError when they differ in length."""

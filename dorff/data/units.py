@@ -175,6 +175,10 @@ class TimeUnits:
         date_ns = _origin(date, self.calendar)
         return None if date_ns is None else (date_ns - self.origin_ns) / self.unit_ns
 
+    def date_of(self, number: int) -> str | None:
+        """Return the date, to the second, of a whole number in these units; None where it is none."""
+        return date_text((number * self.unit_ns + self.origin_ns) // _SECOND, self.calendar)
+
     def shift_to_day(self, time: int, units: str) -> TimeShift | None:
         """Return how times are counted from the start of the day of `time`; None where that is no whole count.
 

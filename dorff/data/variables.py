@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.grids import Grid, Link, Placement, Rows, Variable, plan_rows, plan_table
-from dorff.data.packing import Array, Packing
+from dorff.data.packing import Array, FillValues, Packing
 from dorff.data.readers import ArrayInfo, ArraysReader, Numbers, reading
 from dorff.data.units import TimeShift, text_attributes, time_units
 from dorff.errors import InputError
@@ -25,6 +25,7 @@ SMALL_BYTES: Final = 2**20  # a variable of so few is read once
 TEXT_BYTES: Final = 64  # of a text of any length, about
 FIRST_TIMES: Final = 1024  # that are looked at to find a day near all of them
 MOST_EXACT: Final = 2**53  # of whole numbers, in float64
+SURELY_EXACT: Final = 2.0**62  # differences up to here are those of 64 bits
 STEP: Final = 65536  # neighbours along an instance dimension that are loaded together
 
 
@@ -41,6 +42,7 @@ class GriddedReader(ArraysReader):
         self.path, self.format_name, self.variables = path, format_name, variables
         self._packing = self._packings(asked)
         self._shifts: dict[str, TimeShift] = {}
+        self._missing = FillValues(())  # among the stored integers of times that are shifted
         self.rows_plan = plan_rows(path, variables, asked)
         plans = dict.fromkeys(self.rows_plan.placements, self.rows_plan) if self.rows_plan is not None else {}
         self._plans = plans or {name: plan_table(variables, name) for name, v in variables.items() if v.shape}
@@ -112,22 +114,38 @@ class GriddedReader(ArraysReader):
 
     def decode(self, name: str, stored: Array) -> Array:
         """Unpack stored numbers of a variable."""
-        values = self._packing[name].decode(stored)
-        shift = self._shifts.get(name)
-        if shift is None:
-            return values
-        differences = (stored.astype(np.int64) - shift.count).astype(np.float64)
-        return np.where(np.isnan(values.astype(np.float64)), np.nan, differences)
+        return self._packing[name].decode(stored)
 
-    def keep_digits(self, columns: Collection[str]) -> None:
+    def keep_digits(self, columns: Collection[str], missing: FillValues) -> None:
         """Count from the first day those times that are integers too large for a float64.
 
         The origin is subtracted in integers; `attributes` have the units since that day.
+        Fill values are those of the integers as they are stored.
         """
+        self._missing = missing
         for column in columns:
             name = self._place.get(column, ("", 0))[0]
             if name and name not in self._shifts and (shift := self._find_shift(name)) is not None:
                 self._shifts[name] = shift
+
+    @property
+    def time_shifts(self) -> dict[str, TimeShift]:
+        shifts = self._shifts
+        if not shifts:
+            return {}
+        return {column: shifts[name] for column, (name, _) in self._place.items() if name in shifts}
+
+    def _count_from_day(self, name: str, stored: Array, seen: FillValues) -> Numbers:
+        """Return times (n, columns) since a variable's first day; `seen` looks at them as stored."""
+        values = self._packing[name].decode(stored).astype(np.float64)
+        values[seen.find_given(stored)] = np.nan
+        seen.check_ends(stored[~np.isnan(values)], f"{self.path}: column {name!r}")
+        seen.look(values)
+        count = self._shifts[name].count
+        rough = values - count
+        # Modulo 2^64, which is the difference itself unless it is as large as that.
+        exact = (stored.astype(np.uint64) - np.uint64(count % 2**64)).astype(np.int64)
+        return np.where(np.abs(rough) < SURELY_EXACT, exact, rough)
 
     def _find_shift(self, name: str) -> TimeShift | None:
         """Return what to subtract from times; None of anything else, and where a float64 holds them."""
@@ -142,10 +160,10 @@ class GriddedReader(ArraysReader):
         bounds = tuple(slice(0, min(pair)) for pair in zip(variable.shape, most, strict=True))
         with reading(self.path, self.format_name):
             first = self.load(name, bounds).reshape(-1)
-        known = first[~np.isnan(packing.decode(first).astype(np.float64))]
-        if not len(known) or abs(int(known[0])) <= MOST_EXACT:
-            return None
-        return units.shift_to_day(int(known[0]), attributes["units"])
+        is_gap = np.isnan(packing.decode(first).astype(np.float64)) | self._missing.find_given(first)
+        large = (time for time in first[~is_gap].tolist() if abs(time) > MOST_EXACT)
+        time = next(large, None)
+        return None if time is None else units.shift_to_day(time, attributes["units"])
 
     def _info(self, name: str, plan: Rows) -> ArrayInfo:
         variable, placement = self.variables[name], plan.placements[name]
@@ -160,6 +178,14 @@ class GriddedReader(ArraysReader):
     def stream(self, name: str, columns: Sequence[int], rows: int) -> Iterator[Numbers]:
         plan, window = self._plans[name], Window(self, name)
         placement = plan.placements[name]
+        if name in self._shifts:
+            seen = self._missing.another()
+            for slab in plan.grid.slabs(rows):
+                stored = _broadcast(self._cut(window, plan, placement, slab), plan, placement, slab)
+                yield self._count_from_day(name, stored[:, columns], seen)
+            column_of = {place: column for column, place in self._place.items()}
+            seen.check(self.path, [column_of[name, number] for number in columns])
+            return
         for slab in plan.grid.slabs(rows):
             values = self._cut(window, plan, placement, slab)
             if self.variables[name].is_number:

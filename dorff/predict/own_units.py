@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dorff.data.encoding import Encoding, stated_attributes, time_encoding
+from dorff.data.packing import FillValues
 from dorff.data.readers import Reader
 from dorff.data.units import ColumnAttributes, time_units
 
@@ -31,6 +32,7 @@ def find_own_units(
     encodings: Mapping[str, Encoding],
     attributes: ColumnAttributes,
     stated: Mapping[str, str],
+    missing: FillValues,
 ) -> OwnUnits:
     """Return the units that a table has, and those of a model for columns of which it says none.
 
@@ -42,13 +44,15 @@ def find_own_units(
         Those of the model, by the names that the table has for its inputs.
     stated : mapping
         Units of columns in place of the table's own.
+    missing : FillValues
+        What stands for none in the table.
     """
     own_encodings, own_attributes = dict(encodings), dict(attributes)
     numbers = set()
     times = {name for name, encoding in encodings.items() if encoding.kind == "time"}
     cycles = {encoding.column for encoding in encodings.values() if encoding.kind == "cycle"}
     columns = dict.fromkeys([*attributes, *sorted(times | cycles)])
-    reader.keep_digits([column for column in columns if column not in stated])
+    reader.keep_digits([column for column in columns if column not in stated], missing)
     for column in columns:
         if column not in reader.columns:
             continue

@@ -17,6 +17,7 @@ from dorff.data.labels import CLASSES
 from dorff.data.layout import reported, staging
 from dorff.data.nodes import group_attributes, kept_of, node
 from dorff.data.output_names import check_ending
+from dorff.data.packing import FillValues
 from dorff.data.readers import Reader, is_zarr, open_source
 from dorff.data.units import ISO_SECONDS, Conversion
 from dorff.data.variables import GriddedReader
@@ -191,6 +192,7 @@ def _own_units(model: Model, source: Path, options: TableOptions) -> OwnUnits:
         from_attributes(encoding, source),
         {renaming.to_table(name): each for name, each in data.get("column_attributes", {}).items()},
         options.units,
+        FillValues([*data.get("missing", ()), *options.missing]),
     )
 
 

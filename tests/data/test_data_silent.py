@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 from cases import unsourced
 from command_line import call
 from hypothesis import given, settings
@@ -413,6 +414,18 @@ def test_a_number_given_that_no_value_is_has_a_warning(tmp_path: Path, monkeypat
     assert result.stderr.count("no value") == 2
 
 
+@pytest.mark.parametrize("inputs", ["kind", "time", "time:day", "kind,time,time:week", "=0,kind"])
+def test_missing_is_of_the_source_and_not_of_what_becomes_of_it(tmp_path: Path, inputs: str) -> None:
+    """Categories have columns of 0, and so has a time at the start of its first day."""
+    times = np.datetime64("2026-01-05") + np.arange(60) * np.timedelta64(1, "h")
+    rows = [f"{time},{'ab'[number % 2]},{number - 7}" for number, time in enumerate(times)]
+    (tmp_path / "a.csv").write_text("\n".join(["time,kind,y", *rows]))
+    ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=inputs.split(","), targets=["y"], missing=["0"])
+    with xr.open_zarr(tmp_path / "s.zarr", consolidated=False) as made:
+        assert np.isfinite(made.x.values).all()
+        np.testing.assert_array_equal(np.flatnonzero(np.isnan(made.y.values[:, 0])), [7])
+
+
 @pytest.mark.parametrize("row", [0, 63, 64, 69])
 def test_a_fill_value_is_seen_in_any_row_and_beside_infinities(tmp_path: Path, row: int) -> None:
     values = RNG.standard_normal((70, 2))
@@ -428,7 +441,7 @@ def test_a_fill_value_is_seen_in_any_row_and_beside_infinities(tmp_path: Path, r
     values[row, 1], values[-1, 0] = 0, -20000  # the only other value as far
     watch = FillValues(())
     values[3, 0] = -9999
-    watch.blank(values)
+    watch.look(values)
     watch.check("here", ["a", "b"])
 
 

@@ -12,6 +12,7 @@ from command_line import INDEPENDENT, call, write_job
 
 from dorff.data import ingest
 from dorff.data.nodes import group_attributes
+from dorff.errors import InputError
 
 ROWS = 60
 STEPS = np.arange(ROWS, dtype=np.int64) * 7 + 3  # nanoseconds, or microseconds
@@ -77,7 +78,7 @@ def test_a_second_delivery_keeps_them_too(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nc", "zarr3"])
-def test_gaps_stay_gaps_and_conditions_hold(tmp_path: Path, kind: str) -> None:
+def test_gaps_stay_gaps(tmp_path: Path, kind: str) -> None:
     day, _ = TIMES["nanoseconds since 1970-01-01"]
     time = day + STEPS
     time[[0, 7]] = -(2**63)
@@ -92,6 +93,178 @@ def test_gaps_stay_gaps_and_conditions_hold(tmp_path: Path, kind: str) -> None:
     wanted = STEPS.astype(np.float64)
     wanted[[0, 7]] = np.nan
     np.testing.assert_array_equal(times, wanted)
+
+
+#: Hours in nanoseconds since 1970, from a midnight on, and a date at the 30th of them.
+HOURS = np.datetime64("2026-01-01", "ns").astype("i8") + np.arange(ROWS) * 3600 * 10**9
+SINCE_1970 = "nanoseconds since 1970-01-01"
+MIDDLE = int(HOURS[30])
+ENDS = {"min": -(2**63), "filled": -(2**63) + 2, "max": 2**63 - 1}
+
+
+def write_hours(path: Path, kind: str, stored: np.ndarray[Any, Any], **further: np.ndarray[Any, Any]) -> Path:
+    """Write times without a fill value, a target that is nowhere 0, and further times."""
+    times = {"time": stored, **further}
+    target = 3 + np.sin(np.arange(len(stored)))
+    attributes = {"units": SINCE_1970, "calendar": "standard"}
+    if kind == "nc":
+        with netCDF4.Dataset(path, "w") as file:
+            file.createDimension("row", len(stored))
+            for name, values in times.items():
+                variable = file.createVariable(name, values.dtype, ("row",), fill_value=False)
+                variable.setncatts(attributes)
+                variable[:] = values
+            file.createVariable("u", "f8", ("row",))[:] = target
+        return path
+    variables = {name: ("row", values, attributes) for name, values in times.items()}
+    xr.Dataset({**variables, "u": ("row", target)}).to_zarr(path, zarr_format=int(kind[-1]), consolidated=False)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr2", "zarr3"])
+@pytest.mark.parametrize("place", [0, 5])
+@pytest.mark.parametrize("value", [*ENDS.values(), 0, -999])
+def test_missing_names_stored_integers(tmp_path: Path, kind: str, place: int, value: int) -> None:
+    stored = HOURS.copy()
+    stored[place] = value
+    source = write_hours(tmp_path / f"a.{kind}", kind, stored)
+    said: list[str] = []
+    names = {"inputs": ["time"], "targets": ["u"], "missing": [str(value)], "notice": said.append}
+    assert ingest([source], tmp_path / "s.zarr", **names) == ROWS
+    times, _ = read_times(tmp_path / "s.zarr")
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(times)), [place])
+    np.testing.assert_array_equal(np.diff(times[6:]), np.full(ROWS - 7, 3600e9))
+    assert not [sentence for sentence in said if "no value of the columns" in sentence]
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr3"])
+@pytest.mark.parametrize("value", [*ENDS.values(), -999])
+def test_an_undeclared_fill_value_is_named_as_stored(tmp_path: Path, kind: str, value: int) -> None:
+    stored = HOURS.copy()
+    stored[5] = value
+    source = write_hours(tmp_path / f"a.{kind}", kind, stored)
+    names = {"inputs": ["time"], "targets": ["u"]}
+    with pytest.raises(InputError, match=f"column 'time' has {value}.*--missing {value} .*--missing none"):
+        ingest([source], tmp_path / "s.zarr", **names)
+    assert ingest([source], tmp_path / "s.zarr", **names, missing=["none"]) == ROWS
+    times, _ = read_times(tmp_path / "s.zarr")
+    np.testing.assert_allclose(times[5], float(value - int(HOURS[0])), rtol=1e-12)
+
+
+def test_ends_of_unsigned_integers_are_named_too(tmp_path: Path) -> None:
+    stored = HOURS.astype("u8")
+    stored[5] = 2**64 - 2
+    source = write_hours(tmp_path / "a.nc", "nc", stored)
+    with pytest.raises(InputError, match=f"has {2**64 - 2}"):
+        ingest([source], tmp_path / "s.zarr", inputs=["time"], targets=["u"])
+    ingest([source], tmp_path / "s.zarr", inputs=["time"], targets=["u"], missing=[str(2**64 - 2)])
+    times, _ = read_times(tmp_path / "s.zarr")
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(times)), [5])
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr3"])
+def test_an_undeclared_zero_is_the_origin(tmp_path: Path, kind: str) -> None:
+    """As in other units of time: it may be 1970."""
+    stored = HOURS.copy()
+    stored[5] = 0
+    source = write_hours(tmp_path / f"a.{kind}", kind, stored)
+    ingest([source], tmp_path / "s.zarr", inputs=["time"], targets=["u"])
+    times, _ = read_times(tmp_path / "s.zarr")
+    assert times[5] == -int(HOURS[0])
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr2", "zarr3"])
+@pytest.mark.parametrize("inputs", [["time"], ["time", "time:day"], ["time:day"]])
+def test_midnight_is_not_missing(tmp_path: Path, kind: str, inputs: list[str]) -> None:
+    """It is 0 since the first day, and its sine too, but not in the file."""
+    source = write_hours(tmp_path / f"a.{kind}", kind, HOURS)
+    said: list[str] = []
+    ingest([source], tmp_path / "s.zarr", inputs=inputs, targets=["u"], missing=["0"], notice=said.append)
+    with xr.open_zarr(tmp_path / "s.zarr", consolidated=False) as made:
+        assert np.isfinite(made.x.values).all()
+    assert "--missing 0: no value of the columns named" in " ".join(said)
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr2", "zarr3"])
+def test_missing_is_exact_to_the_last_digit(tmp_path: Path, kind: str) -> None:
+    source = write_hours(tmp_path / f"a.{kind}", kind, HOURS[0] + STEPS)
+    missing = [str(int(HOURS[0] + STEPS[3]))]
+    ingest([source], tmp_path / "s.zarr", inputs=["time"], targets=["u"], missing=missing)
+    times, _ = read_times(tmp_path / "s.zarr")
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(times)), [3])
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr2", "zarr3"])
+@pytest.mark.parametrize(
+    "condition",
+    ["time < {}", "time != {}", "time >= {}", "time in ({}, 5)", "time == '{}'", "{} > time", "{} <= time < 5"],
+)
+def test_numbers_are_not_compared_with_counted_times(tmp_path: Path, kind: str, condition: str) -> None:
+    source = write_hours(tmp_path / f"a.{kind}", kind, HOURS)
+    where = condition.format(MIDDLE)
+    with pytest.raises(InputError, match=r"--where.*column 'time'.*write the date, such as '2026-01-02T06:00:00'"):
+        ingest([source], tmp_path / "s.zarr", inputs=["time"], targets=["u"], where=where)
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_no_number_is_compared_at_append_or_where_one_source_is_counted(tmp_path: Path, append: bool) -> None:
+    source = write_hours(tmp_path / "a.nc", "nc", HOURS)
+    further = write_hours(tmp_path / "b.nc", "nc", HOURS + 10**9)
+    names = {"inputs": ["time"], "targets": ["u"]}
+    if append:
+        ingest([source], tmp_path / "s.zarr", **names)
+    sources = [further] if append else [source, further]
+    with pytest.raises(InputError, match="write the date"):
+        ingest(sources, tmp_path / "s.zarr", **names, where=f"time < {MIDDLE}", append=append)
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr2", "zarr3"])
+@pytest.mark.parametrize("inputs", [["time"], ["u"]])
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("time < {}", 30),
+        ("time != {}", ROWS - 1),
+        ("time >= {}", ROWS - 30),
+        ("time in ({}, '2026-01-01')", 2),
+        ("time not in ({})", ROWS - 1),
+    ],
+)
+def test_conditions_hold(tmp_path: Path, kind: str, inputs: list[str], condition: str, rows: int) -> None:
+    """With dates, and with numbers in the units of the file where the times are in the condition alone."""
+    source = write_hours(tmp_path / f"a.{kind}", kind, HOURS)
+    targets = [] if inputs == ["u"] else ["u"]
+    date = "'2026-01-02T06:00:00'"
+    where = condition.format(date)
+    assert ingest([source], tmp_path / "s.zarr", inputs=inputs, targets=targets, where=where) == rows
+    if inputs == ["u"]:
+        where = condition.format(MIDDLE).replace("'2026-01-01'", str(int(HOURS[0])))
+        assert ingest([source], tmp_path / "t.zarr", inputs=inputs, where=where) == rows
+
+
+@pytest.mark.parametrize("inputs", [["time", "end"], ["time"], ["u"]])
+def test_times_of_one_origin_are_compared_with_each_other(tmp_path: Path, inputs: list[str]) -> None:
+    """Their first days differ."""
+    end = HOURS + 86_400 * 10**9
+    end[:7] -= 2 * 86_400 * 10**9
+    source = write_hours(tmp_path / "a.nc", "nc", HOURS, end=end)
+    assert ingest([source], tmp_path / "s.zarr", inputs=inputs, where="time < end") == ROWS - 7
+    assert ingest([source], tmp_path / "t.zarr", inputs=inputs, where="end < time") == 7
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr2", "zarr3"])
+def test_times_that_are_labels_stay_as_stored(tmp_path: Path, kind: str) -> None:
+    """The same times of two files, whose first days differ, are the same groups and classes."""
+    both = [HOURS, HOURS + 86_400 * 10**9]
+    sources = [write_hours(tmp_path / f"{number}.{kind}", kind, stored) for number, stored in enumerate(both)]
+    ingest(sources, tmp_path / "s.zarr", inputs=["u"], groups="time", again=True)
+    with xr.open_zarr(tmp_path / "s.zarr", consolidated=False) as made:
+        groups = made.groups.values[:, 0]
+    np.testing.assert_array_equal(groups[24:ROWS], groups[ROWS:-24])
+    assert len(np.unique(groups)) == ROWS + 24
+    ingest(sources, tmp_path / "c.zarr", inputs=["u"], classes="time", again=True)
+    kept = group_attributes(tmp_path / "c.zarr")["dorff"]["labels"]["classes"]
+    assert [int(label) for label in kept] == np.unique(both).tolist()
 
 
 def test_stated_units_are_of_the_numbers_in_the_file(tmp_path: Path) -> None:
