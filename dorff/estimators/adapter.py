@@ -186,12 +186,7 @@ def refuse_null_labels(labels: Any, name: str, remedy: str) -> None:
     if kind in "biuSU" or not values.ndim:
         return
     values = values.ravel()
-    if kind in "fc":
-        nulls = np.isnan(values)
-    elif kind in "mM":
-        nulls = np.isnat(values)
-    else:
-        nulls = np.fromiter((_is_null(label) for label in values), bool, len(values))
+    nulls = np.isnan(values) if kind in "fc" else np.fromiter(map(_is_null, values), bool)
     if nulls.any():
         row = int(np.argmax(nulls))
         raise InputError(f"{name}, row {row} is {values[row]}; {remedy}")
