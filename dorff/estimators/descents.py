@@ -283,6 +283,10 @@ class OfNumbers(ORFFRegressor):
     posterior: ClassVar[bool] = False  # type: ignore[misc]
     takes: ClassVar[tuple[str, ...]] = ("numbers", "counts")
 
+    @property
+    def _gaps_remedy(self) -> str:
+        return "leave these rows out"
+
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
         X = self._adapt_inputs(X, reset=self._stream is None)

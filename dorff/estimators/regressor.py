@@ -294,6 +294,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     def _adapt_targets(self, y: Any, *, reset: bool) -> Any:
         """Return targets of any kind as numbers, in the units of the fit; with `reset` those are kept from them."""
         adapted = adapt_targets(y)
+        if not self._with_gaps:
+            _refuse_gaps(adapted.values, self._gaps_remedy)
         if reset:
             self.target_columns_ = adapted.columns
             return adapted.values
@@ -446,6 +448,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         return self.missing == "partial"
 
     @property
+    def _gaps_remedy(self) -> str:
+        return "give missing='partial' to use the targets that are there, or leave these rows out"
+
+    @property
     def _with_gaps(self) -> bool:
         return self._partial or self.manifold is not None
 
@@ -501,6 +507,21 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if not lazy[1]:
             y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", ensure_all_finite=self._finite)
         return self._inputs(X, reset=reset), y
+
+
+def _refuse_gaps(y: Any, remedy: str) -> None:
+    """Raise InputError where adapted targets (n,) or (n, q) in memory have NaN, as masked and null ones are."""
+    if not isinstance(y, np.ndarray) or y.dtype.kind not in "fO":
+        return
+    if y.dtype.kind == "f":
+        gaps = np.isnan(y)
+    else:
+        is_gap = [isinstance(value, float) and np.isnan(value) for value in y.flat]
+        gaps = np.reshape(is_gap, y.shape)
+    if gaps.any():
+        row = int(np.argwhere(gaps)[0][0])
+        problem = f"y contains NaN, which masked and null targets are too, first in row {row}"
+        raise InputError(f"{problem}; {remedy}")
 
 
 def _first_outcome(f: FloatArray, loss: Loss) -> FloatArray:

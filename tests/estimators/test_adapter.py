@@ -448,6 +448,24 @@ def test_masked_targets_are_refused_by_every_regressor(estimator):
         estimator().fit(rows(), masked(WAVE, np.arange(ROWS) == 3))
 
 
+@pytest.mark.parametrize("kind", ["masked", "pandas", "pandas-arrow", "pandas-object", "polars", "pyarrow", "xarray"])
+@pytest.mark.parametrize("method", ["fit", "score"])
+def test_masked_targets_are_refused_by_what_takes_them(kind, method):
+    """The message says that they are missing, where, and how to have them left out."""
+    X = rows()
+    values, _, kinds = targets_with_gaps()
+    model = regressor().fit(X, values)
+    with pytest.raises(InputError, match=r"y contains NaN.*masked.*row 0; .*missing='partial'"):
+        getattr(model, method)(X, kinds[kind])
+
+
+@pytest.mark.parametrize("estimator", [StochasticORFFRegressor, DoublyStochasticRegressor])
+def test_estimators_without_partial_targets_do_not_name_them(estimator):
+    with pytest.raises(InputError, match=r"y contains NaN.*row 3; leave these rows out") as refused:
+        estimator().fit(rows(), masked(WAVE, np.arange(ROWS) == 3))
+    assert "partial" not in str(refused.value)
+
+
 def masked_inputs(tmp_path):
     mask = np.zeros((ROWS, 2), dtype=bool)
     mask[3, 1] = True
