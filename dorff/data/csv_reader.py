@@ -249,6 +249,8 @@ class CSVReader(Reader):
                 what = f"wanted a number, got {value!r} with blanks around it; remove the blanks"
             elif not re.search(r"\d", value) and len(value) <= LONGEST_WORD:
                 what += f"; --missing {value} takes it for none"
+                if column and int(column[1]) == 0 and " " not in value:
+                    what += f", --comment {value} leaves out lines that begin with it"
             if is_number(value.strip()):
                 what += "; --decimal . (or ,) takes numbers with marks of thousands"
         elif "straddling" in reason:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import call
 
 from dorff.data import csv_reader, ingest, open_dataset
 from dorff.data.readers import open_source
@@ -395,3 +396,15 @@ def test_very_many_words_for_no_number_are_taken(tmp_path: Path) -> None:
     ingest([tmp_path / "t.csv"], tmp_path / "s.zarr", inputs=["x"], targets=["u"], missing=words)
     u = open_dataset(tmp_path / "s.zarr", inputs=["x"], targets=["y"]).read(0, 3)[1][:, 0]
     np.testing.assert_array_equal(u, [2, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("word", ["Total", "Sum", "EOF"])
+def test_a_line_of_sums_at_the_end_may_be_left_out_as_a_comment(word: str, tmp_path: Path) -> None:
+    """With `--missing` it would be one more row, with a gap."""
+    source = tmp_path / "a.csv"
+    lines = [f"{row},{row % 7},{row % 5}" for row in range(300)]
+    source.write_text("\n".join(["x,y,u", *lines, f"{word},1,2"]) + "\n")
+    words = ("ingest", source, tmp_path / "s.zarr", "--inputs", "x,y", "--targets", "u")
+    assert f"--comment {word} " in " ".join(call(*words).stderr.split())
+    done = call(*words, "--comment", word)
+    assert done.exit_code == 0 and "300 rows" in done.stdout, done.output
