@@ -34,8 +34,10 @@ BOOLEANS: Final = {
     spelled: value for value in (False, True) for spelled in (str(value), str(value).lower(), str(value).upper())
 }
 LONGEST_WORD: Final = 12  # that may stand for no number: Missing, not sampled
-WIDEST: Final = 15  # blanks beside a word for no number
-MOST_PADDED: Final = 150  # words that are looked for with blanks, too
+WIDEST: Final = 12  # blanks beside a word for no number
+# Arrow keeps these words in a tree of 32,767 nodes of 11 letters at most, and does not check whether it is full.
+MOST_PADDED: Final = 4000  # words, with and without blanks
+MOST_LETTERS: Final = 60_000  # of all these words
 NAMELESS: Final = "No line before its rows has a name for each column: write one, or name c0, c1, ..."
 LAYOUT_OPTIONS: Final = "where it is written otherwise, give --skip-rows, --comment or --delimiter"
 
@@ -270,15 +272,19 @@ def _with_blanks(words: Sequence[str]) -> list[str]:
     """Return words as they are and with blanks around them, which Arrow takes away of numbers alone.
 
     The blanks are those of a column of fixed width and of a separator: many on one side,
-    one at most on the other. Very many words stay as they are: Arrow cannot hold them all.
+    one at most on the other. Many words, or long ones, stay as they are: Arrow cannot hold
+    them all. InputError where it cannot hold even these.
     """
-    if len(words) > MOST_PADDED:
-        return list(words)
+    if len(words) > MOST_PADDED or sum(map(len, words)) > MOST_LETTERS:
+        problem = f"wanted at most {MOST_PADDED:,} values of {MOST_LETTERS:,} letters in all"
+        raise InputError(f"--missing: {problem}, got {len(words):,}; give fewer.")
     padded = []
-    for word in words:
-        for blanks in (" " * count for count in range(WIDEST + 1)):
-            padded += [f"{blanks}{word}", f"{blanks}{word} ", f"{word}{blanks}", f" {word}{blanks}"]
-    return list(dict.fromkeys(padded))
+    if 4 * (WIDEST + 1) * len(words) <= MOST_PADDED:
+        for word in words:
+            for blanks in (" " * count for count in range(WIDEST + 1)):
+                padded += [f"{blanks}{word}", f"{blanks}{word} ", f"{word}{blanks}", f" {word}{blanks}"]
+    padded = list(dict.fromkeys(padded))
+    return padded if padded and sum(map(len, padded)) <= MOST_LETTERS else list(words)
 
 
 def _label(field: str | float) -> Label | None:

@@ -398,6 +398,24 @@ def test_very_many_words_for_no_number_are_taken(tmp_path: Path) -> None:
     np.testing.assert_array_equal(u, [2, np.nan, np.nan])
 
 
+@pytest.mark.parametrize(("count", "length", "taken"), [(200, 200, True), (3000, 18, True), (400, 200, False)])
+def test_long_words_for_no_number_do_not_end_the_process(tmp_path: Path, count: int, length: int, taken: bool) -> None:
+    """Arrow does not check whether its tree of such words is full."""
+    words = [f"{number}{'M' * length}"[:length] for number in range(1000, 1000 + count)]
+    (tmp_path / "t.csv").write_text(f"x,u\n1,2\n2,{words[-1]}\n3,{words[0]}\n")
+
+    def read() -> None:
+        ingest([tmp_path / "t.csv"], tmp_path / "s.zarr", inputs=["x"], targets=["u"], missing=words)
+
+    if not taken:
+        with pytest.raises(InputError, match=r"--missing: wanted at most 4,000 values of 60,000 letters"):
+            read()
+        return
+    read()
+    u = open_dataset(tmp_path / "s.zarr", inputs=["x"], targets=["y"]).read(0, 3)[1][:, 0]
+    np.testing.assert_array_equal(u, [2, np.nan, np.nan])
+
+
 @pytest.mark.parametrize("word", ["Total", "Sum", "EOF"])
 def test_a_line_of_sums_at_the_end_may_be_left_out_as_a_comment(word: str, tmp_path: Path) -> None:
     """With `--missing` it would be one more row, with a gap."""
