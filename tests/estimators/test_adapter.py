@@ -940,7 +940,7 @@ def test_weights_of_a_score_are_checked_as_those_of_a_fit(estimator, targets):
     for kind in (weights, pd.Series(np.ma.filled(weights, np.nan)), -np.ones(ROWS)):
         with pytest.raises(InputError, match="sample_weight must be finite and not negative"):
             model.score(rows(), targets, kind)
-    with pytest.raises(InputError, match="all weights are zero, so that no row counts"):
+    with pytest.raises(InputError, match="so that no row counts"):
         model.score(rows(), targets, np.zeros(ROWS))
 
 

@@ -482,7 +482,7 @@ def test_refusals_of_classes_and_of_predictions() -> None:
     with pytest.raises(InputError, match="only a MultiView kernel"):
         lazy.predict(X, views=["plane"])
     weights = np.where(some < 0, 1.0, 0.0)
-    with pytest.raises(InputError, match="no fit is left"):
+    with pytest.raises(InputError, match="so that no row counts"):
         ORFFRegressor(GAUSSIAN, 16, manifold=0.1).fit(X, np.where(some < 0, np.nan, some), weights)
 
 

@@ -168,7 +168,7 @@ def test_weights_go_with_their_rows_where_targets_are_missing():
         (np.ones((20, 2)), r"got shape \(20, 2\)"),
         (-np.ones(20), "finite and not negative"),
         (np.full(20, np.nan), "finite and not negative"),
-        (np.zeros(20), "all weights are zero, so that no row counts"),
+        (np.zeros(20), "so that no row counts"),
         (["a"] * 20, "sample_weight must be numbers"),
     ],
 )
