@@ -142,7 +142,8 @@ def adapt_weights(weights: Any, n: int) -> FloatArray | None:
     if not (np.isfinite(numbers).all() and np.all(numbers >= 0)):
         raise InputError("sample_weight must be finite and not negative, without masked or null values")
     if not numbers.any():
-        raise InputError("sample_weight: all weights of rows that have a target are zero, so that no row counts; give some a positive one")
+        problem = "all weights of rows that have a target are zero, so that no row counts"
+        raise InputError(f"sample_weight: {problem}; give some a positive one")
     return numbers
 
 
