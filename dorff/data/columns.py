@@ -52,12 +52,12 @@ def check_dimensions(readers: Sequence[Reader], names: Columns, compared: Sequen
     would repeat them along a further dimension. `compared` are the columns of a condition.
     """
     describing = [(f"--{array}", names.get(array, ())) for array in (WEIGHTS, GROUPS)]
-    defining = [of for array, of in names.items() if array not in (WEIGHTS, GROUPS)]
+    defining = [name for array, listed in names.items() if array not in (WEIGHTS, GROUPS) for name in listed]
     for reader in readers:
-        sources = [source_column([reader], name) for of in defining for name in of]
+        sources = [source_column([reader], name) for name in defining]
         columns = [column for name in sources for column in reader.expand(name)]
-        for option, of in (*describing, ("--where", compared)):
-            for name in of:
+        for option, listed in (*describing, ("--where", compared)):
+            for name in listed:
                 further = reader.further_dimensions(name, columns)
                 if not further:
                     continue

@@ -273,7 +273,7 @@ class Condition:
             texts = [None if label is None else text_of(label) for label in labels]
             times = _times(texts, place)
             if times is not None:
-                return [None if np.isnan(each) else bool(compare(each, time[0])) for each in times]
+                return [None if np.isnan(value) else bool(compare(value, time[0])) for value in times]
             if known and not any(isinstance(label, str) for label in known):
                 raise self._number_wanted(column, constant)
         if sign in (ast.Eq, ast.NotEq):

@@ -20,7 +20,7 @@ from dorff.data.columns import (
 )
 from dorff.data.conditions import Condition, check_some_left, compared_attributes, filter_sources
 from dorff.data.deliveries import Delivery
-from dorff.data.encoding import Encoded, from_attributes, with_encoded_times
+from dorff.data.encoding import Encoded, Encoding, from_attributes, with_encoded_times
 from dorff.data.labels import (
     CLASSES,
     FILE,
@@ -181,7 +181,7 @@ def ingest(
         stated = dict(units or {})
         if unknown := [name for name in stated if not any(name in reader.columns for reader in opened)]:
             raise InputError(f"--units {unknown[0]}: no source has such a column; name one of those that they have.")
-        as_stored = {*stated, *one_hot, *(ordered or {}), *_category_columns(encoding or {}, store)}
+        as_stored = {*stated, *one_hot, *(ordered or {}), *_category_columns(from_attributes(encoding or {}, store))}
         as_stored |= {name for array in CODED for name in names[array]}
         for reader in opened:
             reader.keep_digits([name for name in kept_columns if name not in as_stored], absent)
@@ -207,7 +207,7 @@ def ingest(
         check_columns(columns, names)
         wanted = attributes_to_keep(readers, columns, encodings, column_attributes)
         labels = {column for array in CODED for column in columns.get(array, ())}
-        labels |= {each.column for each in encodings.values() if each.kind in ("one_hot", "ordered")}
+        labels |= _category_columns(encodings)
         conversions = [reader.conversions(wanted, labels) for reader in readers]
         with staging(store) as (folder, check):
             if append:
@@ -288,10 +288,9 @@ def _of_files(store: Path | None, sources: Sequence[str | os.PathLike[str]], cla
     return classes is None and len(set(sources)) >= FILES
 
 
-def _category_columns(encoding: Attributes, store: Path) -> set[str]:
+def _category_columns(encodings: Mapping[str, Encoding]) -> set[str]:
     """Return the columns of categories, which are labels, also where these are numbers."""
-    encodings = from_attributes(encoding, store).values()
-    return {each.column for each in encodings if each.kind in ("one_hot", "ordered")}
+    return {encoding.column for encoding in encodings.values() if encoding.kind in ("one_hot", "ordered")}
 
 
 def _write(

@@ -374,8 +374,8 @@ def _left_out_without(
     """Return how many rows each condition left out, without one of the sources."""
     if record.where not in left_out:
         return left_out
-    others = [one for one in records if one != record and not one.dropped]
-    if any(one.where == record.where for one in others):
+    remaining = [source for source in records if source != record and not source.dropped]
+    if any(source.where == record.where for source in remaining):
         return {**left_out, record.where: max(0, left_out[record.where] - record.left_out)}
     return {where: rows for where, rows in left_out.items() if where != record.where}
 

@@ -121,5 +121,7 @@ def _check() -> None:
 def processor_kind() -> str:
     """Return the kinds of processor that the loops and the BLAS were compiled for, by which results round otherwise."""
     libraries = [library.info() for library in _controller().lib_controllers]
-    kernels = {f"{one['internal_api']} {one['architecture']}" for one in libraries if one.get("architecture")}
+    kernels = {
+        f"{library['internal_api']} {library['architecture']}" for library in libraries if library.get("architecture")
+    }
     return ", ".join([f"numba {loops_processor()}", *sorted(kernels)])

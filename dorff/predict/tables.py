@@ -190,7 +190,7 @@ def _own_units(model: Model, source: Path, options: TableOptions) -> OwnUnits:
     return find_own_units(
         options.open(source, _inputs_in_table(model, renaming, source)),
         from_attributes(encoding, source),
-        {renaming.to_table(name): each for name, each in data.get("column_attributes", {}).items()},
+        {renaming.to_table(name): kept for name, kept in data.get("column_attributes", {}).items()},
         options.units,
         FillValues([*data.get("missing", ()), *options.missing]),
     )
@@ -218,7 +218,7 @@ def _ingest_like(
     reading = options.reading()
     reading["missing"] = [*data.get("missing", ()), *options.missing]
     encoding = renaming.encoding_to_table(data.get("encoding", {}), sources[0])
-    attributes = None if kept is None else {renaming.to_table(name): each for name, each in kept.items()}
+    attributes = None if kept is None else {renaming.to_table(name): described for name, described in kept.items()}
     reading["where_attributes"] = with_encoded_times(attributes or {}, encoding, sources[0])
     if own_units:
         own = _own_units(model, sources[0], options)
