@@ -220,7 +220,9 @@ class Condition:
         if isinstance(left.values, Run) and isinstance(right.values, Run) and sign in (ast.Eq, ast.NotEq):
             texts, other_texts = _row_texts(left.values, left.place), _row_texts(right.values, right.place)
             known = (texts != "") & (other_texts != "")
-            result = compare(texts, other_texts)
+            # Times that are written differently are equal, whatever text other rows have.
+            is_same = (texts == other_texts) | (_row_times(left) == _row_times(right))
+            result = is_same if sign is ast.Eq else ~is_same
             return _Truth(known & result, known & ~result)
         numbers, other_numbers = self._numbers(left), self._numbers(right)
         return _of_numbers(numbers, compare(numbers, other_numbers), ~np.isnan(other_numbers))
@@ -269,8 +271,8 @@ class Condition:
         labels = [label_of(value, place) for value in run.values]
         known = [label for label in labels if label is not None]
         time = _times([constant], place) if isinstance(constant, str) else None
+        texts = [None if label is None else text_of(label) for label in labels]
         if isinstance(constant, str) and time is not None:
-            texts = [None if label is None else text_of(label) for label in labels]
             times = _times(texts, place)
             if times is not None:
                 return [None if np.isnan(value) else bool(compare(value, time[0])) for value in times]
@@ -278,9 +280,12 @@ class Condition:
                 raise self._number_wanted(column, constant)
         if sign in (ast.Eq, ast.NotEq):
             equal = [None if label is None else _is_label(label, constant) for label in labels]
+            if time is not None:  # what is a time is compared as such, whatever text other rows have
+                is_same_time = _known_times(texts, place) == time[0]
+                pairs = zip(equal, is_same_time.tolist(), strict=True)
+                equal = [None if same is None else same or same_time for same, same_time in pairs]
             return [None if same is None else same is (sign is ast.Eq) for same in equal]
         if isinstance(constant, str):
-            texts = [None if label is None else text_of(label) for label in labels]
             if known and _times(texts, place) is not None:
                 raise self._refusal(f"{place} holds times, and {constant!r} is no date such as 2024-05-31T12:00:00")
             raise self._refusal(f"{place} holds text, which has no order; == or in (...) compare it")
@@ -369,6 +374,27 @@ def _times(texts: Sequence[Any], place: str) -> npt.NDArray[np.float64] | None:
         return None
 
 
+def _known_times(texts: Sequence[str | None], place: str) -> npt.NDArray[np.float64]:
+    """Return seconds of ISO times, NaN of any other text."""
+    times = _times(texts, place)
+    if times is not None:
+        return times
+    written = [text if text is not None and ISO.fullmatch(text) else None for text in texts]
+    times = _times(written, place)
+    if times is not None:
+        return times
+    # One is written as a time, but is none: 2024-02-30.
+    single = [_times([text], place) for text in written]
+    return np.array([math.nan if time is None else time[0] for time in single])
+
+
+def _row_times(column: "ComparedColumn") -> npt.NDArray[np.float64]:
+    """Return the seconds of each row (n,) of text, NaN where it is no time."""
+    assert isinstance(column.values, Run)
+    times = _known_times(label_texts(column.values, column.place), column.place)
+    return np.append(times, np.nan)[column.values.index]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparedColumn:
     """What a condition sees of a column of the file `path`: numbers (n,) or labels of some rows.
@@ -387,13 +413,13 @@ class ComparedColumn:
         return f"{self.path}: column {self.name!r}"
 
     def seconds(self) -> npt.NDArray[np.float64] | None:
-        """Return times as seconds since 1970 (n,), NaN where there is none; None where they are no ISO times."""
+        """Return times as seconds since 1970 (n,), NaN where there is none; None where a value is no ISO time."""
         if isinstance(self.values, Run):
             texts = label_texts(self.values, self.place)
-            times = _times(texts, self.place) if any(texts) else None
+            times = _times(texts, self.place)
             return None if times is None else np.append(times, np.nan)[self.values.index]
         if self.units is None or not self.units.is_gregorian:
-            return None
+            return self.values if np.isnan(self.values).all() else None
         return self.units.conversion_to(ISO_SECONDS, self.place).convert(self.values, self.place)
 
 

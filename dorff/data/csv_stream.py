@@ -78,7 +78,7 @@ class CleanedText:
             piece = self._take(size)
             text = self._rest + piece
             stop = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-            if not piece or len(text) > MOST_LINE:
+            if not piece:
                 stop = len(text)
             self._rest = text[stop:]
             self._ready = self._clean(text[:stop])

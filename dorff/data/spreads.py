@@ -61,8 +61,8 @@ class ColumnSample:
         """Return the sample of the rows of both."""
         merged = ColumnSample(limit=min(self.limit, other.limit))
         for sample in (self, other):
-            for digests, values in zip(sample.digests, sample.values, strict=True):
-                merged.add(digests, values)
+            if sample.digests:
+                merged.add(np.concatenate(sample.digests), np.concatenate(sample.values))
         return merged
 
     def spreads(self, columns: int) -> list[ColumnSpread | None]:

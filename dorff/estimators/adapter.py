@@ -219,6 +219,8 @@ def _open(values: Any, name: str, of_store: Callable[[Path, str], Any]) -> _Open
         if remedy := _REMEDIES.get((_package(base), base.__name__)):
             raise InputError(f"{name} is {remedy}")
     if _module(values) == "netCDF4":
+        if not (values.mask and values.scale):
+            _refuse_packed(values.__dict__, name, "set_auto_maskandscale(True)")
         return _Opened(values=values[...], attributes=text_attributes(values.__dict__))
     if _module(values) == "h5py":
         attributes = dict(values.attrs)
@@ -532,11 +534,11 @@ def _dataset_variables(dataset: Any, name: str) -> list[Any]:
     return variables
 
 
-def _refuse_packed(attributes: Any, where: str) -> None:
-    """InputError where xarray has not applied the attributes that say how numbers are packed."""
+def _refuse_packed(attributes: Any, where: str, remedy: str = "xarray.decode_cf") -> None:
+    """InputError where attributes that say how numbers are packed are not applied by the library that read them."""
     packed = [key for key in NUMBER_KEYS if key in attributes and not key.startswith("valid")]
     if packed:
-        raise InputError(f"{where}: its attribute {packed[0]} is not applied yet; decode it first (xarray.decode_cf)")
+        raise InputError(f"{where}: its attribute {packed[0]} is not applied yet; decode it first ({remedy})")
 
 
 def _series_column(series: "nw.Series[Any]", where: str, *, refuse_null: bool = False) -> _Column:
@@ -583,6 +585,8 @@ def _column(values: npt.NDArray[Any], where: str, *, refuse_null: bool = False) 
         kind = TIME if values.dtype.kind == "M" else DURATION
         seconds = _seconds(values, where=where, refuse_null=refuse_null)
         return _Column(values=seconds, kind=kind, attributes=seconds_attributes(kind, DATETIME_CALENDAR))
+    if values.dtype.kind == "c":
+        raise InputError(f"{where}: holds complex numbers; give their real and imaginary parts a column each")
     if values.dtype.kind != "O":
         return _Column(values=values)
     return _object_column(values, where, refuse_null=refuse_null)

@@ -59,8 +59,11 @@ class Columns:
                 problem = f"column {place} is {name!r}, but was {fitted_name!r} in the fit"
                 raise InputError(f"{values}: {problem}; give the columns in the order {list(fitted_names)}")
 
-    def conversions_to(self, fitted: "Columns", values: str) -> Conversions:
+    def conversions_to(self, fitted: "Columns", values: str, *, any_names: bool = False) -> Conversions:
         """Return the conversions to the units of the fit that change numbers, or must check them.
+
+        There are none of columns with other names, which scikit-learn refuses, unless `any_names`:
+        then columns are those of the fit by their places.
 
         Raises
         ------
@@ -73,8 +76,8 @@ class Columns:
         fitted_kinds, fitted_attributes = fitted._filled(width)
         if not len(kinds) == len(fitted_kinds) == width:
             return {}  # another number of columns, which scikit-learn refuses
-        if self.names and fitted.names and self.names != fitted.names:
-            return {}  # other names, which scikit-learn or `check_order` refuses
+        if not any_names and self.names and fitted.names and self.names != fitted.names:
+            return {}
 
         conversions = {}
         for place in range(width):
@@ -110,7 +113,7 @@ class Adapted:
     values: Any
     columns: Columns = Columns()
 
-    def converted_to(self, fitted: Columns, name: str) -> Any:
+    def converted_to(self, fitted: Columns, name: str, *, any_names: bool = False) -> Any:
         """Return the values in the units of the fit; lazily, where they are.
 
         Raises
@@ -118,7 +121,7 @@ class Adapted:
         InputError
             The columns are not those of the fit: see `Columns.conversions_to`.
         """
-        return convert_columns(self.values, self.columns.conversions_to(fitted, name), name)
+        return convert_columns(self.values, self.columns.conversions_to(fitted, name, any_names=any_names), name)
 
 
 def unique_names(names: Sequence[Any], values: str) -> tuple[str, ...] | None:

@@ -300,7 +300,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             self.target_columns_ = adapted.columns
             return adapted.values
         adapted.columns.check_order(self.target_columns_, "y")
-        return adapted.converted_to(self.target_columns_, "y")
+        return adapted.converted_to(self.target_columns_, "y", any_names=True)
 
     def _keep_loss(self, stream: Stream) -> None:
         """What is kept of a fit by another loss than the square."""

@@ -35,6 +35,8 @@ from dorff.store import load_model
 
 TABLES: Final = (".csv", ".nc")
 ROWS: Final = 65536  # written at a time
+#: Seconds since 1970 at which the years 0 and 10000 begin: years of ISO 8601 have four digits.
+ISO_YEARS: Final = (-62_167_219_200.0, 253_402_300_800.0)
 CLOCKS: Final = "clocks"  # an array of times of which the model knows the cycles alone
 KEYS: Final = ("weights", "labelled")  # columns beside inputs and targets that a score uses
 
@@ -404,15 +406,26 @@ class Values:
             if encoding.kind != "time" or name in self.numbers:
                 continue
             units = encoding.units(self.dataset.path)
-            if units.is_gregorian:
-                found[name] = units.conversion_to(ISO_SECONDS, name)
-        return {name: seconds for name, seconds in found.items() if self._smallest(name) >= seconds.earliest}
+            if not units.is_gregorian:
+                continue
+            to_seconds = units.conversion_to(ISO_SECONDS, name)
+            if self._are_iso_dates(name, to_seconds):
+                found[name] = to_seconds
+        return found
 
-    def _smallest(self, name: str) -> float:
-        """Return the smallest value of an input."""
+    def _are_iso_dates(self, name: str, to_seconds: Conversion) -> bool:
+        """Whether ISO 8601 has dates of all values of an input that are finite."""
         place = self.dataset.input_columns.index(name)
-        blocks = (self.dataset.read(start, stop)[0][:, place] for start, stop in self.dataset.cuts(ROWS))
-        return min(float(np.min(block, initial=np.inf, where=np.isfinite(block))) for block in blocks)
+        begin, end = ISO_YEARS
+        for start, stop in self.dataset.cuts(ROWS):
+            times = self.dataset.read(start, stop)[0][:, place]
+            times = times[np.isfinite(times)]
+            if (times < to_seconds.earliest).any():
+                return False
+            seconds = to_seconds.convert(times, name)
+            if (seconds < begin).any() or (seconds >= end).any():
+                return False
+        return True
 
     def describe_numbers(self) -> str:
         """Return a sentence on times that CSV has as numbers though other times are dates there; "" without any."""
@@ -424,7 +437,7 @@ class Values:
         ]
         if not shown:
             return ""
-        return f"times are written as numbers, as their calendar has other dates than ISO 8601: {', '.join(shown)}"
+        return f"times are written as numbers, as ISO 8601 has no such dates: {', '.join(shown)}"
 
     def attributes(self, name: str) -> dict[str, str]:
         """The CF attributes of an input or a prediction."""

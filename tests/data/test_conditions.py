@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
@@ -594,3 +595,53 @@ def test_a_condition_of_each_night_compares_in_the_units_of_the_first(tmp_path: 
         np.testing.assert_array_equal(rows[kept:], rows[:kept] + 100)
     ingest([tmp_path / "0.nc"], tmp_path / "plain.zarr", inputs=["a"])
     assert ingest([tmp_path / "1.nc"], tmp_path / "plain.zarr", inputs=["a"], where="sst > 288.15", append=True) == 59
+
+
+TIMES_AND_TEXT = ["2024-05-31 00:00:00", "2024-05-31T00:00", "2024-06-01", "unknown", "2024-02-30", None]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("when == '2024-05-31'", [0, 1]),
+        ("when != '2024-05-31'", [2, 3, 4]),
+        ("when in ('2024-06-01T00:00:00Z', 'unknown')", [2, 3]),
+        ("when not in ('2024-05-31', '2024-02-30')", [2, 3]),
+        ("when == day", [0, 1, 3]),
+        ("day != when", [2, 4]),
+    ],
+)
+def test_times_beside_other_text_are_compared_as_times(
+    tmp_path: Path, suffix: str, where: str, kept: list[int]
+) -> None:
+    """Else it depended on the rows that are read together which of them hold."""
+    day = ["2024-05-31", "20240531T0000", "2024-05-30", "unknown", "2024-02-29", "2024-05-31"]
+    table = pa.table({"n": np.arange(6.0), "when": TIMES_AND_TEXT, "day": day})
+    if suffix == ".csv":
+        csv.write_csv(table, tmp_path / "a.csv")
+    else:
+        pq.write_table(table, tmp_path / "a.parquet")
+    ingest([tmp_path / f"a{suffix}"], tmp_path / "a.zarr", inputs=["n"], where=where)
+    assert open_dataset(tmp_path / "a.zarr", targets=None).read(0, len(kept))[0][:, 0].tolist() == kept
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", "text and numbers"])
+@pytest.mark.parametrize("where", ["begin < end", "not (end <= begin)", "begin != end"])
+def test_columns_of_times_may_have_no_value(tmp_path: Path, suffix: str, where: str) -> None:
+    begin = pa.array(["2024-05-31", "2024-06-01"])
+    numbers = xr.Dataset({"end": ("row", [np.nan, np.nan])})
+    numbers.to_netcdf(tmp_path / "end.nc", engine="netcdf4")
+    parts = []
+    for place, end in enumerate([["2024-06-02", None], [None, None]]):
+        table = pa.table({"n": np.arange(2.0) + 2 * place, "begin": begin, "end": pa.array(end, pa.string())})
+        if suffix == ".parquet":
+            pq.write_table(table, tmp_path / f"{place}.parquet")
+            parts.append(f"{tmp_path / str(place)}.parquet")
+        elif suffix == ".csv" or not place:
+            csv.write_csv(table, tmp_path / f"{place}.csv")
+            parts.append(f"{tmp_path / str(place)}.csv")
+        else:
+            csv.write_csv(table.drop_columns("end"), tmp_path / f"{place}.csv")
+            parts.append(f"{tmp_path / str(place)}.csv+{tmp_path}/end.nc")
+    assert ingest(parts, tmp_path / "a.zarr", inputs=["n"], where=where) == 1

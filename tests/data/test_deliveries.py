@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from dorff.data import Classes, class_counts, drop, ingest, open_dataset, trim, verify
 from dorff.data.known_rows import EarlierRows, KnownRows, digest_rows
 from dorff.data.row_sets import RowSet
+from dorff.data.spreads import ColumnSample
 from dorff.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -839,3 +840,15 @@ def test_counts_are_those_of_sets(data: st.DataObject) -> None:
         begin = stop
     assert runs is not None
     assert {i for first, stop in runs for i in range(first, stop)} == expected
+
+
+def test_samples_of_many_sources_take_time_in_proportion() -> None:
+    """A list of pieces that grows with the sources would be gone through for each of them."""
+    values = np.arange(30.0).reshape(10, 3)
+    sample = ColumnSample()
+    for number in range(300):
+        other = ColumnSample()
+        other.add(np.arange(10, dtype=np.uint64) + np.uint64(10 * number), values + number)
+        sample = sample.merge(other)
+    assert len(sample.digests) == len(sample.values) <= 2
+    assert np.concatenate(sample.values)[:, 0].tolist() == [3.0 * row + n for n in range(300) for row in range(10)]

@@ -84,3 +84,22 @@ def test_a_table_of_a_hundred_thousand_columns_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\n".join([names, *[row] * 6]) + "\n")
     assert ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=["c5", "c99999"]) == 6
     assert open_dataset(tmp_path / "s.zarr", targets=None).read(0, 6)[0].tolist() == [[1.5, 1.5]] * 6
+
+
+@pytest.mark.parametrize("kind", ["blanks", "tabs and blanks", "comments"])
+def test_blocks_of_wide_tables_end_where_lines_do(tmp_path: Path, kind: str) -> None:
+    """Blocks are larger than the longest line there; separators, and comments, may be where one ends."""
+    separator = {"blanks": " " * 16, "tabs and blanks": "\t  \t" * 4, "comments": ","}[kind]
+    width, rows = 4000, 160
+    names = [f"v{place:0>20}" for place in range(width)]
+    line = separator.join(["0.5"] * (width - 1)) + "\n"
+    comment = "# " + "about, " * 10_000 + "\n" if kind == "comments" else ""
+    with open(tmp_path / "a.dat", "w") as file:
+        file.write(comment + separator.join(names) + "\n")
+        for row in range(rows):
+            file.write(f"{row}{separator}{line}{comment}")
+    text = {"delimiter": "blanks"} if kind == "tabs and blanks" else {}
+    ingest([tmp_path / "a.dat"], tmp_path / "a.zarr", inputs=[names[0], names[-1]], text=text)
+    X = open_dataset(tmp_path / "a.zarr", targets=None).read(0, rows)[0]
+    assert X[:, 0].tolist() == list(range(rows))
+    assert set(X[:, 1]) == {0.5}

@@ -994,3 +994,61 @@ def test_pickles_of_an_earlier_version_take_numbers_and_refuse_times(estimator):
         answer(np.column_stack([HOURS, HOURS]))
     restored = pickle.loads(pickle.dumps(model))
     assert restored.input_kinds_ == model.input_kinds_
+
+
+NAMED_TARGETS = {
+    "dataset": lambda name, values, units: xr.Dataset({name: ("row", values, {"units": units})}),
+    "lazy dataset": lambda name, values, units: xr.Dataset({name: ("row", values, {"units": units})}).chunk(row=40),
+    "data array": lambda name, values, units: xr.DataArray(
+        values[:, None], dims=("row", "variable"), coords={"variable": [name]}, attrs={"units": units}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED_TARGETS)
+def test_targets_of_another_name_are_converted_too(kind):
+    X = np.random.default_rng(0).uniform(-1, 1, (200, 2))
+    t = 280 + 5 * np.sin(X[:, 0])
+    make = NAMED_TARGETS[kind]
+    model = ORFFRegressor(n_features=32, ridge=1e-6, random_state=0).fit(X, make("sst", t, "K"))
+    assert model.score(X, make("analysed_sst", t - 273.15, "degC")) > 0.99
+    model.partial_fit(X, make("sst_skin", t - 273.15, "degC"))
+    assert model.score(X, t) > 0.99
+    with pytest.raises(InputError, match="'m s-1'"):
+        model.score(X, make("speed", t, "m s-1"))
+
+
+COMPLEX = {
+    "pandas": lambda X: pd.DataFrame({"a": X[:, 0] + 1j, "b": X[:, 1]}),
+    "dataset": lambda X: xr.Dataset({"a": ("row", X[:, 0] + 1j), "b": ("row", X[:, 1])}),
+    "dask frame": lambda X: dd.from_pandas(pd.DataFrame({"a": X[:, 0] + 1j, "b": X[:, 1]}), npartitions=2),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", COMPLEX)
+def test_complex_numbers_lose_no_part(kind):
+    X = np.random.default_rng(0).uniform(-1, 1, (50, 2))
+    model = ORFFRegressor(n_features=8, ridge=1e-3)
+    with pytest.raises(InputError, match="complex"):
+        model.fit(COMPLEX[kind](X), X[:, 0])
+    with pytest.raises(InputError, match="complex"):
+        model.fit(X, COMPLEX[kind](X))
+
+
+@pytest.mark.parametrize("method", ["set_auto_mask", "set_auto_scale", "set_auto_maskandscale"])
+def test_packed_numbers_that_netcdf4_leaves_so_are_refused(method, tmp_path: Path):
+    X = np.random.default_rng(0).uniform(-1, 1, (50, 2))
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("row", 50)
+        for name, attributes in (("t", {"scale_factor": 0.01, "add_offset": 280.0}), ("plain", {})):
+            variable = file.createVariable(name, "i2", ("row",), fill_value=-999 if attributes else None)
+            variable.setncatts(attributes)
+            variable[:] = 280.0 + X[:, 0]
+    model = ORFFRegressor(n_features=8, ridge=1e-3, missing="partial")
+    with netCDF4.Dataset(tmp_path / "a.nc") as file:
+        model.fit(X, file["t"])
+        getattr(file, method)(False)
+        with pytest.raises(InputError, match="set_auto_maskandscale"):
+            model.fit(X, file["t"])
+        model.fit(X, file["plain"])

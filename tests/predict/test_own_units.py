@@ -228,3 +228,16 @@ def test_conditions_of_score_and_predict_keep_the_same_rows(place: Path, tmp_pat
     expected = pd.DataFrame(wanted).query(where)
     np.testing.assert_allclose(written["p"], 100 * expected["p"])
     assert len(written) == len(expected) == json.loads(scored.stdout)["rows"]
+
+
+@pytest.mark.parametrize("hours", [1e14, 8e7, -2.2e7], ids=["in no calendar", "year 11150", "year -485"])
+def test_times_beyond_the_years_of_iso_dates_are_numbers(place: Path, tmp_path: Path, hours: float) -> None:
+    variables = {
+        "time": ("row", [0.0, hours], {"units": "hours since 2024-01-01"}),
+        "p": ("row", [1000.0, 990.0], {"units": "hPa"}),
+    }
+    xr.Dataset(variables).to_netcdf(tmp_path / "in.nc", engine="scipy")
+    done = call("predict", place / "m", tmp_path / "in.nc", tmp_path / "out.csv")
+    assert done.exit_code == 0, done.output
+    assert "times are written as numbers" in " ".join(done.output.split())
+    assert pacsv.read_csv(tmp_path / "out.csv")["time"].to_pylist() == [0.0, hours]
