@@ -9,6 +9,7 @@ import ast
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,7 @@ from dorff.data.units import (
 from dorff.errors import InputError
 
 LONGEST: Final = 4000  # characters of a condition
+DEEPEST: Final = 200  # of not, and, or and parentheses within each other
 QUOTED: Final = re.compile(r"`([^`]+)`")
 COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
     ast.Eq: operator.eq,
@@ -50,6 +52,7 @@ MIRRORED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
 MICROSECOND_NS: Final = 1000  # as near as times in text are told apart
 Constant = str | int | float | bool
 LEADING_ZERO: Final = re.compile(r"[+-]?0\d")
+COMPACT_DATE: Final = re.compile(r"(\d{4})(\d\d)(\d\d)")
 BARE_DATE: Final = re.compile(r"(?<!['\"\d])\d{4}-\d\d-\d\d")
 BARE_EQUALS: Final = re.compile(r"(?<![=!<>])=(?!=)")
 Mask = npt.NDArray[np.bool_]
@@ -78,7 +81,7 @@ class Condition:
     def __init__(self, text: str) -> None:
         self.text = text
         quoted = list(dict.fromkeys(QUOTED.findall(text)))
-        self._names = {f"_column_{number}": name for number, name in enumerate(quoted)}
+        self._names: dict[str, str] = {f"_column_{number}": name for number, name in enumerate(quoted)}
         places = {name: place for place, name in self._names.items()}
         plain = QUOTED.sub(lambda match: places[match[1]], re.sub(r"[\r\n]+", " ", text)).strip()
         try:
@@ -89,24 +92,31 @@ class Condition:
             reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
             raise self._refusal(f"cannot be read ({reason}); {_describe_slip(plain)}") from None
         self._source = plain.encode()  # places of nodes are bytes of it
-        names = (node.id for node in ast.walk(self._root) if isinstance(node, ast.Name))
-        self.columns = tuple(dict.fromkeys(self._names.get(name, name) for name in names))
+        names = (self._name(node) for node in ast.walk(self._root) if isinstance(node, ast.Name))
+        self.columns = tuple(dict.fromkeys(names))
         self.texts: set[str] = set()  # columns that are compared with text by ==, != and in, and so read as text
         self.pairs: list[tuple[str, str]] = []  # columns that are compared with each other
         self.numbers: dict[str, Constant] = {}  # the first, also as text, that a column is compared with
-        self._check(self._root)
+        self._check(self._root, 0)
 
     def holding(self, columns: Mapping[str, "ComparedColumn"]) -> Mask:
         """Return which rows (n,) hold for it, by its columns."""
         return self._truth(self._root, columns).yes
 
-    def _check(self, node: ast.expr) -> None:
-        """Raise InputError where a node is none of the grammar's."""
+    def _name(self, node: ast.Name) -> str:
+        """Return the column that a name is of, as it is written: Python has one Greek letter for both forms of µ."""
+        written = self._source[node.col_offset : node.end_col_offset].decode()
+        return self._names.get(written, written)
+
+    def _check(self, node: ast.expr, depth: int) -> None:
+        """Raise InputError where a node, `depth` below the root, is none of the grammar's."""
+        if depth > DEEPEST:
+            raise self._refusal(f"has more than {DEEPEST} conditions within each other")
         if isinstance(node, ast.BoolOp):
             for part in node.values:
-                self._check(part)
+                self._check(part, depth + 1)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            self._check(node.operand)
+            self._check(node.operand, depth + 1)
         elif isinstance(node, ast.Compare):
             for left, sign, right in _pairs(node):
                 self._check_pair(left, sign, right)
@@ -128,7 +138,7 @@ class Condition:
         if not any(named):
             raise self._refusal("a comparison needs a column")
         if isinstance(left, ast.Name) and isinstance(right, ast.Name):
-            self.pairs.append((self._names.get(left.id, left.id), self._names.get(right.id, right.id)))
+            self.pairs.append((self._name(left), self._name(right)))
         for column, side, is_name in zip((right, left), (left, right), named, strict=True):
             constant = None if is_name else self._constant(side)
             self._note_number(column, constant)
@@ -146,13 +156,13 @@ class Condition:
 
     def _note_text(self, column: ast.expr, constant: Constant | None) -> None:
         if isinstance(constant, str) and isinstance(column, ast.Name):
-            self.texts.add(self._names.get(column.id, column.id))
+            self.texts.add(self._name(column))
 
     def _note_number(self, column: ast.expr, constant: Constant | None) -> None:
         if constant is None or not isinstance(column, ast.Name):
             return
         if not isinstance(constant, str) or not math.isnan(_number(constant)):
-            self.numbers.setdefault(self._names.get(column.id, column.id), constant)
+            self.numbers.setdefault(self._name(column), constant)
 
     def check_times(self, reader: Reader) -> None:
         """Raise InputError where numbers are compared with times whose origin is not the file's."""
@@ -172,6 +182,8 @@ class Condition:
             if isinstance(value, int | float):
                 return -value if isinstance(node.op, ast.USub) else value
         if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
+            if isinstance(node.value, int) and abs(node.value) > sys.float_info.max:
+                raise self._refusal(f"{str(node.value)[:20]}... is too large a number")
             return node.value
         raise self._refusal(f"{ast.unparse(node)[:60]!r} is no column, number or text in quotes")
 
@@ -199,9 +211,9 @@ class Condition:
         if not isinstance(left, ast.Name):
             left, right, sign = right, left, MIRRORED.get(type(sign), type(sign))()
         assert isinstance(left, ast.Name)
-        column = columns[self._names.get(left.id, left.id)]
+        column = columns[self._name(left)]
         if isinstance(right, ast.Name):
-            other = columns[self._names.get(right.id, right.id)]
+            other = columns[self._name(right)]
             return self._compare_columns(column, type(sign), other)
         if isinstance(sign, ast.In | ast.NotIn):
             none = np.zeros(len(column.values), bool)
@@ -247,6 +259,10 @@ class Condition:
             return float(constant)
         number = _number(constant)
         if column.units is not None:
+            if match := COMPACT_DATE.fullmatch(constant.strip()):
+                remedy = f"write '{'-'.join(match.groups())}', or a number without quotes"
+                problem = f"{column.place} holds times, and {constant!r} may be a date or a number"
+                raise self._refusal(f"{problem}; {remedy}")
             date = time_number(constant, column.units)
             number = number if date is None else date
         if not math.isnan(number):

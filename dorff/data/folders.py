@@ -33,7 +33,7 @@ def part_files(folder: Path) -> list[Path]:
 def _numeric(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     """Return a sorting key in which part-2 comes before part-10."""
     pieces = [re.split(r"(\d+)", name) for name in path.parts]
-    return tuple(tuple((1, int(one), one) if one.isdigit() else (0, 0, one) for one in piece) for piece in pieces)
+    return tuple(tuple((1, int(one), one) if one.isdecimal() else (0, 0, one) for one in piece) for piece in pieces)
 
 
 class FolderReader(Reader):
@@ -51,7 +51,7 @@ class FolderReader(Reader):
                 raise InputError(f"{folder}: {file} has the keys {list(found)}, others {list(keys[0])}; name one kind.")
         self._keys = {name: [found[name] for found in keys] for name in keys[0] if name not in self._parts[0].columns}
         known = {name: [value for value in values if value is not None] for name, values in self._keys.items()}
-        self._numeric = {name for name, values in known.items() if all(map(NUMBER.fullmatch, values))}
+        self._numeric = {name for name, values in known.items() if _are_numbers(values)}
         self._attributes: dict[str, Mapping[str, str]] = {}
         super().__init__(str(folder), [*self._parts[0].columns, *self._keys], numbered=self._parts[0].numbered)
 
@@ -139,6 +139,12 @@ class FolderReader(Reader):
         every = "+".join(part.content() for part in self._parts)
         every += "".join(f"{name}={values}" for name, values in self._keys.items())
         return hashlib.blake2b(every.encode(), digest_size=12).hexdigest()
+
+
+def _are_numbers(values: Sequence[str]) -> bool:
+    """Whether the values of a key are numbers: not 7 and 007, which are names."""
+    different = set(values)
+    return all(map(NUMBER.fullmatch, different)) and len({float(value) for value in different}) == len(different)
 
 
 def _keys_above(folder: Path) -> dict[str, str | None]:

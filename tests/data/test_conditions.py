@@ -645,3 +645,29 @@ def test_columns_of_times_may_have_no_value(tmp_path: Path, suffix: str, where: 
             csv.write_csv(table.drop_columns("end"), tmp_path / f"{place}.csv")
             parts.append(f"{tmp_path / str(place)}.csv+{tmp_path}/end.nc")
     assert ingest(parts, tmp_path / "a.zarr", inputs=["n"], where=where) == 1
+
+
+@pytest.mark.parametrize("name", ["µ", "Ω", "ﬁlter", "_column_0", "`ª b`"])
+def test_names_are_those_that_are_written(tmp_path: Path, name: str) -> None:
+    """Python takes the micro sign, the sign of the ohm and ligatures for other letters."""
+    np.savez(tmp_path / "a.npz", **{"n": np.arange(4.0), name.strip("`"): np.arange(4.0)})
+    where = f"{name} >= 2 and n != {name} or {name} == 3"
+    assert ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["n"], where=where) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("not " * 990 + "n > 1", "within each other"),
+        ("not (n > 1 or " * 150 + "n > 2" + ")" * 150, "within each other"),
+        ("n < " + "9" * 400, "too large a number"),
+        ("n in (1, -" + "9" * 400 + ")", "too large a number"),
+        ("t < '20240531'", "write '2024-05-31'"),
+        ("t in ('20240531', '20240601')", "write '2024-05-31'"),
+        ("t != ' 20240531 '", "write '2024-05-31'"),
+    ],
+)
+def test_what_may_mean_something_else_is_refused(tmp_path: Path, where: str, problem: str) -> None:
+    write_series(tmp_path / "a.nc", t=(np.arange(5.0), "days since 2024-05-29"))
+    with pytest.raises(InputError, match=problem):
+        ingest([tmp_path / "a.nc"], tmp_path / "a.zarr", inputs=["n"], where=where)

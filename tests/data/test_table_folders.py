@@ -12,6 +12,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
+import zarr
 
 from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
@@ -251,3 +252,23 @@ def test_a_percent_sign_in_one_part_alone_is_refused(tmp_path: Path) -> None:
     (tmp_path / "parts" / "1.csv").write_text("x,c\n3,0.015\n4,0.025\n")
     with pytest.raises(InputError, match=r"1\.csv: column 'c'"):
         ingest([tmp_path / "parts"], tmp_path / "out.zarr", inputs=["x"], targets=["c"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "count"), [(["007", "7"], 2), (["1.0", "1"], 2), (["+5", "5", "6"], 3), (["05", "06", "07"], 3)]
+)
+def test_keys_that_are_written_differently_are_different_groups(tmp_path: Path, keys: list[str], count: int) -> None:
+    for key in keys:
+        folder = tmp_path / "table" / f"station={key}"
+        folder.mkdir(parents=True)
+        (folder / "a.csv").write_text("n\n1\n2\n")
+    ingest([tmp_path / "table"], tmp_path / "a.zarr", inputs=["n"], groups="station")
+    assert len(set(zarr.open_group(tmp_path / "a.zarr")["groups"][:, 0].tolist())) == count
+
+
+@pytest.mark.parametrize("name", ["²", "①", "x=1/³"])
+def test_folders_may_be_called_by_digits_that_are_no_decimals(tmp_path: Path, name: str) -> None:
+    for folder in (tmp_path / "table" / name, tmp_path / "table" / name / "2"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "a.csv").write_text("n\n1\n2\n")
+    assert ingest([tmp_path / "table"], tmp_path / "a.zarr", inputs=["n"]) == 4
