@@ -48,6 +48,7 @@ from dorff.data.readers import Reader, is_zarr, open_source
 from dorff.data.source_records import describe_changed_columns
 from dorff.data.stores import several
 from dorff.data.units import ColumnAttributes, Conversions, conversion_notices
+from dorff.data.written_dates import describe_written_dates
 from dorff.errors import InputError
 from dorff.storage.files import sync_directory
 from dorff.storage.location import locate
@@ -242,6 +243,8 @@ def ingest(
                     check_some_left(readers, where)
                 pending, known = delivery.settle(pending, again=again, replace_known=replace_known)
             remarks += known
+            if not append:
+                remarks += describe_written_dates(pending.unitless_input_ends())
             if new_labels := describe_new_labels(labels_before, pending.labels.labels):
                 remarks.append(f"column {columns[CLASSES][0]!r} {new_labels}")
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0

@@ -199,6 +199,15 @@ class PendingStore:
                 for end, known in zip((np.fmin, np.fmax), self.input_ends, strict=True)
             ]
 
+    def unitless_input_ends(self) -> dict[str, tuple[float, float]]:
+        """Return the least and largest value of inputs that are plain numbers, of a new store."""
+        least, largest = (end.tolist() for end in self.input_ends)
+        return {
+            name: (low, high)
+            for name, low, high in zip(self.columns["x"], least, largest, strict=True)
+            if name not in self.encodings and not self.column_attributes.get(name)
+        }
+
     def add_source(self, record: SourceRecord, *, again: bool) -> None:
         """Record a source; InputError if it was ingested before, unless `again`."""
         present = [known for known in self.records if not known.dropped]

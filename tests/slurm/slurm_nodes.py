@@ -98,6 +98,20 @@ class Slurm:
     def idle(self, state: str = "idle") -> bool:
         return self.call("sinfo", "-h", "-N", "-p", "batch", "-o", "%T").split() == [state] * len(NODES)
 
+    def resume_nodes(self) -> None:
+        """All nodes take jobs: one may be drained by Slurm itself, for how a job of an earlier test ended."""
+        until(lambda: not self.jobs())
+        for node in self.call("sinfo", "--noheader", "--list-reasons", "--format=%n").split():
+            self.call("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+        until(self.idle)
+
+    def describe(self) -> str:
+        """What a failed test is read with: nodes and why they take no jobs, the queue, the controller's last words."""
+        nodes = self.call("sinfo", "--Node", "--long", check=False)
+        queue = self.call("squeue", "--long", check=False)
+        log = (self.folder / "slurmctld.log").read_text(errors="replace").splitlines()[-30:]
+        return "\n".join([nodes, queue, *log])
+
 
 def until(true: Callable[[], object], seconds: float = 600.0) -> None:
     end = time.monotonic() + seconds

@@ -76,9 +76,20 @@ class Place:
     def fit(self, **environment: str) -> subprocess.CompletedProcess[str]:
         return run("fit", "job.yaml", "--json", cwd=self.folder, env=self.environment | environment)
 
+    def until(self, true: Callable[[], object]) -> None:
+        """Wait for what a fit does, while it does anything: why it ended is printed in the end."""
+
+        def true_in_time() -> object:
+            ended = any(fitted.poll() is not None for fitted in self.started)
+            there = true()
+            assert there or not ended, "the fit has ended"
+            return there
+
+        until(true_in_time)
+
     def checkpoint(self) -> dict[str, Any]:
         """What a leaf left that was ended at a block, as soon as it is there."""
-        until(lambda: list(self.folder.glob("runs/sea/*/checkpoints/*.json")))
+        self.until(lambda: list(self.folder.glob("runs/sea/*/checkpoints/*.json")))
         return record(next(self.folder.glob("runs/sea/*/checkpoints/*.json")))
 
     def taken_up(self, checkpoint: dict[str, Any]) -> str:
@@ -151,11 +162,13 @@ def record(file: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def place(tmp_path: Path, data: Path, slurm: Slurm, trial: Trial) -> Iterator[Place]:
+    slurm.resume_nodes()
     made = Place(tmp_path, data, slurm, trial)
     yield made
-    for one in made.started:
-        one.kill()
-        one.communicate()
+    print(slurm.describe())  # which pytest shows of a test that failed
+    for fitted in made.started:
+        fitted.kill()
+        print(*fitted.communicate(), sep="\n")
     slurm.call("scancel", *slurm.jobs()) if slurm.jobs() else None
     until(lambda: not slurm.jobs())
 
@@ -163,7 +176,7 @@ def place(tmp_path: Path, data: Path, slurm: Slurm, trial: Trial) -> Iterator[Pl
 def test_the_model_is_that_of_a_fit_here_to_the_last_bit(place: Place) -> None:
     place.job()
     fitted = place.start()
-    until(place.slurm.jobs)
+    place.until(place.slurm.jobs)
     keys = list(place.folder.glob("slurm/*/key.pem"))
     assert [key.stat().st_mode & 0o777 for key in keys] == [0o600]
     assert [key.parent.stat().st_mode & 0o777 for key in keys] == [0o700]
@@ -176,7 +189,7 @@ def test_a_job_asks_slurm_for_what_it_says(place: Place) -> None:
     asked = {"workers": 3, "memory": "3GiB", "walltime": "1-02:30:00", "account": "sea", "directives": ["--nice=7"]}
     place.job(**asked, folder="shared", queue="closed", wait=4.0)
     fitted = place.start()
-    until(lambda: len(place.slurm.jobs()) == 3)
+    place.until(lambda: len(place.slurm.jobs()) == 3)
     shown = place.slurm.call("scontrol", "show", "job", place.slurm.jobs()[0])
     assert "TimeLimit=1-02:30:00" in shown and "Account=sea" in shown and "mem=3G" in shown, shown
     for word in ("NumCPUs=1", "Nice=7", "Partition=closed", "Requeue=0"):
@@ -191,7 +204,7 @@ def test_a_job_asks_slurm_for_what_it_says(place: Place) -> None:
 
 def computing(place: Place) -> str:
     """The id of a job that computes a leaf."""
-    until(place.receipts)
+    place.until(place.receipts)
     time.sleep(0.5)
     return place.slurm.jobs("--states=RUNNING")[0]
 
@@ -203,7 +216,7 @@ def test_a_job_that_is_cancelled_is_replaced_and_its_leaf_goes_on(place: Place) 
     lost = computing(place)
     place.slurm.call("scancel", lost)
     checkpoint = place.checkpoint()
-    until(lambda: place.slurm.jobs("--states=RUNNING") not in ([], [lost]))
+    place.until(lambda: place.slurm.jobs("--states=RUNNING") not in ([], [lost]))
     place.check(fitted, "job cancelled (scancel)", lambda _: place.taken_up(checkpoint))
 
 
@@ -214,13 +227,13 @@ def test_a_worker_ends_before_its_walltime_and_its_leaf_goes_on(place: Place) ->
     fitted = place.start()
     job = computing(place)
     began = place.processes(job)[0].create_time()
-    until(lambda: place.processes(job, "spawn_main"))
+    place.until(lambda: place.processes(job, "spawn_main"))
     worker = place.processes(job, "spawn_main")[0]  # not a child that is soon gone
     worker.suspend()
     until(lambda: time.time() - began > 157)
     worker.resume()
     checkpoint = place.checkpoint()
-    until(lambda: place.slurm.jobs("--states=RUNNING") not in ([], [job]))
+    place.until(lambda: place.slurm.jobs("--states=RUNNING") not in ([], [job]))
     assert time.time() - began < 180, "Slurm would have killed it"
     place.check(fitted, "walltime near its end", lambda _: place.taken_up(checkpoint))
 
@@ -240,7 +253,7 @@ def test_a_job_that_slurm_kills_for_its_memory_is_replaced(place: Place) -> None
     place.environment["BASH_ENV"] = str(place.folder / "eater")  # what the job's shell does first
     fitted = place.start()
     logs = list(place.slurm.folder.glob("slurmd.*.log"))
-    until(lambda: any("exceeded memory limit" in log.read_text() for log in logs))
+    place.until(lambda: any("exceeded memory limit" in log.read_text() for log in logs))
     place.check(fitted, "job killed for its memory")
 
 
@@ -344,7 +357,7 @@ def test_jobs_go_whatever_the_environment_says(place: Place) -> None:
         place.slurm.call("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
     try:
         fitted = place.start()
-        until(lambda: len(place.slurm.jobs()) == 8)
+        place.until(lambda: len(place.slurm.jobs()) == 8)
         time.sleep(5)  # it looks at the queue, twice
         assert len(place.slurm.jobs()) == 8, "jobs that wait are seen"
         shown = place.slurm.call("scontrol", "show", "job", place.slurm.jobs()[0])
@@ -365,7 +378,7 @@ def test_a_signal_while_jobs_are_asked_for_leaves_none(place: Place) -> None:
     place.job(workers=40)
     sbatch = f'sleep 1; exec {shutil.which("sbatch")} "$@"'
     fitted = place.start("env", f"PATH={commands(place, sbatch=sbatch)}", DORFF, "fit", "job.yaml")
-    until(lambda: len(place.slurm.jobs()) >= 2)
+    place.until(lambda: len(place.slurm.jobs()) >= 2)
     fitted.send_signal(signal.SIGTERM)
     began = time.monotonic()
     _, err = fitted.communicate(timeout=600)
@@ -384,7 +397,7 @@ def test_a_signal_that_comes_twice_leaves_no_job(place: Place) -> None:
     place.slurm.call("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test")
     try:
         fitted.send_signal(signal.SIGTERM)
-        until((place.folder / "called").exists)
+        place.until((place.folder / "called").exists)
         fitted.send_signal(signal.SIGTERM)
         _, err = fitted.communicate(timeout=600)
         assert fitted.returncode == 5, err
