@@ -6,7 +6,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final, final
@@ -17,7 +17,7 @@ import pytest
 MARK: Final = "DORFF_TEST_TRIAL"
 #: What tests stop and start again, or keep for the next test: no orphan of a fit.
 DAEMONS: Final = ("slurmctld", "slurmd", "slurmstepd", "radosgw", "network_fs.py")
-GRACE: Final = 30.0  # seconds that whatever ends may take
+GRACE: Final = 600.0  # seconds that whatever ends may take
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,17 @@ class Trial:
     def __init__(self, mark: str) -> None:
         self._mark = mark
 
+    def has_started(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process of this environment is one of this trial; other tests run beside it."""
+        return environment.get(MARK) == self._mark
+
     def processes(self) -> list[str]:
         """The commands of its processes that still run."""
         there = []
-        for one in psutil.process_iter():
+        for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if one.environ().get(MARK) == self._mark:
-                    there.append(" ".join(one.cmdline()))
+                if self.has_started(process.environ()):
+                    there.append(" ".join(process.cmdline()))
         return [command for command in there if not any(daemon in command for daemon in DAEMONS)]
 
     def settle(

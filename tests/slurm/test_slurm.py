@@ -101,12 +101,17 @@ class Place:
         return f"{receipt['rows_read'] - (checkpoint['stop'] - checkpoint['start'])} rows read"
 
     def processes(self, job: str, word: str = "dask_worker") -> list[psutil.Process]:
-        """Those of a job, but not Slurm's own: of a worker's the nanny, and then the worker."""
+        """Those of a job, but not Slurm's own: of a worker's the nanny, and then the worker.
+
+        Another Slurm, of a test that runs at the same time, gives the same numbers to its jobs.
+        """
         there = []
-        for one in psutil.process_iter():
+        for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if one.environ().get("SLURM_JOB_ID") == job and word in " ".join(one.cmdline()):
-                    there += [one, *one.children(recursive=True)]
+                environment = process.environ()
+                is_of_job = environment.get("SLURM_JOB_ID") == job and self.trial.has_started(environment)
+                if is_of_job and word in " ".join(process.cmdline()):
+                    there += [process, *process.children(recursive=True)]
         return there
 
     def receipts(self) -> list[Path]:
