@@ -1,21 +1,21 @@
 """The command line: what is typed after `dorff`. Its streams and signals come before what is slow to import."""
 
-import atexit
-import gc
 import os
 import sys
 
-from dorff.errors.stopping import take_signals
+from dorff.errors.stopping import skip_cleaning_at_exit, take_signals
 
 
 def main() -> None:
     _open_streams()
     take_signals()
-    atexit.register(gc.freeze)  # the system takes back all memory at once, and Python looks through it for long
     from dorff.cli.commands import app
     from dorff.cli.guard import run_app
 
-    run_app(app)
+    try:
+        run_app(app)
+    finally:
+        skip_cleaning_at_exit()
 
 
 def _open_streams() -> None:

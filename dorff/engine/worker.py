@@ -1,8 +1,6 @@
 """What runs on a worker: a task, with the driver's versions, and its orderly end; whether it hangs, silent and idle."""
 
 import asyncio
-import atexit
-import gc
 import os
 import signal
 import threading
@@ -19,7 +17,7 @@ from distributed import LocalCluster, Status, Worker, WorkerPlugin, get_worker
 from distributed.versions import get_package_info
 
 from dorff.errors import InputError, StoppedError
-from dorff.errors.stopping import clear_stop, request_stop
+from dorff.errors.stopping import clear_stop, request_stop, skip_cleaning_at_exit
 from dorff.moments.blas import pin
 from dorff.storage.bucket import take_counts
 
@@ -112,7 +110,6 @@ class Leaving(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         if threading.current_thread() is not threading.main_thread():
             return  # a worker inside another process, whose signals are not ours
-        atexit.register(gc.freeze)  # as at a command's end
         loop = asyncio.get_running_loop()
 
         def end(linger: float, nanny: bool) -> None:
@@ -134,6 +131,8 @@ class Leaving(WorkerPlugin):
     async def teardown(self, worker: Worker) -> None:
         if worker.status == Status.running:
             return  # the plugin is replaced
+        if threading.current_thread() is threading.main_thread():  # this process is the worker's own
+            skip_cleaning_at_exit()
         _leave()
         await _saved()
         if worker.state.tasks:  # "expected" is what keeps them from being suspected

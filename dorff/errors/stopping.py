@@ -1,9 +1,11 @@
 """Whether this process has been asked to stop its leaf at the end of a block; and how a command ends on a signal."""
 
 import atexit
+import gc
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -61,6 +63,17 @@ def working() -> Iterator[None]:
 def signalled() -> bool:
     """Whether a signal came while a command ran: what is raised then may be a library's, in the exception's place."""
     return bool(_caught)
+
+
+def skip_cleaning_at_exit() -> None:
+    """Leave memory and Zarr's thread to the system when this process ends; called when its work is done.
+
+    Python would look through all memory, which takes long. Zarr gives its thread 0.2 s to stop, and where a busy
+    machine needs longer its handler ends with a traceback.
+    """
+    atexit.register(gc.freeze)
+    if (zarr := sys.modules.get("zarr.core.sync")) is not None:
+        atexit.unregister(zarr.cleanup_resources)
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:

@@ -432,3 +432,27 @@ def test_a_job_that_is_a_pipe_is_refused(place: Path) -> None:
     os.mkfifo("pipe.yaml")
     done = call("plan", "pipe.yaml")
     assert done.exit_code == 3 and "pipe.yaml: is no plain file" in done.stderr
+
+
+# --- The end ---------------------------------------------------------------------------------------------------------
+
+#: A command whose process has a thread of Zarr's that is busy at the end, as on a machine that is.
+BUSY_AT_EXIT = """\
+import atexit, sys, time
+from zarr.core import sync
+atexit.register(lambda: sync._get_loop().call_soon_threadsafe(time.sleep, 3))
+from dorff.cli import main
+sys.argv[0] = "dorff"
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["inspect", "sea.zarr"], 0), (["verify", "sea.zarr", "--json"], 0), (["inspect", "nowhere.zarr"], 3)],
+)
+def test_a_busy_machine_adds_nothing_to_what_a_command_says(words: list[str], code: int, place: Path) -> None:
+    usual = run(*words, cwd=place)
+    busy = subprocess.run([sys.executable, "-c", BUSY_AT_EXIT, *words], capture_output=True, text=True, cwd=place)
+    assert usual.returncode == busy.returncode == code
+    assert busy.stderr == usual.stderr
