@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ctypes
 import errno
 import os
@@ -17,6 +18,7 @@ from typing import Any, cast
 import pytest
 from dask import config as dask_config
 from distributed import Client, Worker
+from processes import until
 
 from dorff.engine import Engine, SerialEngine, Task, dask, stopping_on_signals
 from dorff.engine.base import Stop
@@ -334,6 +336,24 @@ def test_a_local_worker_stays_for_a_while_after_it_was_told_to_end(monkeypatch: 
             signal.signal(number, handler)
         clear_stop()
     assert lingered[1:] == [0.0] and 3 <= lingered[0] < 8  # a nanny that was told to end waits for 8 s
+
+
+@pytest.mark.process
+def test_a_busy_machine_adds_nothing_to_what_a_worker_says(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Its thread of Zarr's does not stop at once when the worker ends."""
+    ended = tmp_path / "ended"
+
+    def keep_busy_at_exit() -> None:
+        from zarr.core import sync
+
+        atexit.register(ended.touch)
+        atexit.register(lambda: sync._get_loop().call_soon_threadsafe(time.sleep, 3))
+
+    with local_cluster(1) as cluster, Client(cluster) as client:
+        client.run(keep_busy_at_exit)
+    until(ended.exists)
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and "Thread" not in said, said
 
 
 @pytest.mark.slow
