@@ -135,7 +135,8 @@ def plan_table(variables: Mapping[str, Variable], name: str) -> Rows:
 def plan_rows(path: str, variables: Mapping[str, Variable], asked: Collection[str]) -> Rows | None:
     """Find what a row is, where the columns `asked` for have named dimensions.
 
-    Rows are the cells of all dimensions of these variables, which broadcast. A
+    Rows are the cells of all dimensions of these variables, which broadcast, in the
+    order of one that has all dimensions, else of another variable of the file. A
     two-dimensional variable is several columns instead where it is asked for so
     ("wind0"), or where neither another variable that is asked for nor another
     quantity of the file lies along its second dimension.
@@ -149,8 +150,9 @@ def plan_rows(path: str, variables: Mapping[str, Variable], asked: Collection[st
     Raises
     ------
     InputError
-        No variable spans all dimensions, and not all are coordinates; all are
-        scalars; a variable has a dimension twice.
+        No variable of the file has all these dimensions and no others, and not all
+        that are asked for are coordinates; all are scalars; a variable has a
+        dimension twice.
     """
     return _Planner(path, variables, asked).plan()
 
@@ -244,14 +246,23 @@ class _Planner:
             )
         dims = max(mapped.values(), key=len)
         if set(dims) != set(every):
-            if any(dims not in ((), (name,)) for name, dims in along.items()):
+            order = self._order_in_file(every)
+            are_coordinates = all(own in ((), (name,)) for name, own in along.items())
+            if order is None and not are_coordinates:
                 problem = f"{_shown(along)}: no variable spans the dimensions {', '.join(every)}"
                 raise InputError(
                     f"{self.path}: {problem}; name variables of one grid, or add one that has all these dimensions."
                 )
-            # Coordinates alone: in the order of a variable that has them all, if there is one.
-            dims = next((v.dims for v in self.variables.values() if set(v.dims) == set(every)), tuple(every))
+            dims = tuple(every) if order is None else order
         return Grid(dims, tuple(self.lengths[dim] for dim in dims))
+
+    def _order_in_file(self, dims: Collection[str]) -> tuple[str, ...] | None:
+        """Return these dimensions in the order of the first variable that has them all, and no others."""
+        for name in self.variables:
+            own = self._dims(name)
+            if len(own) == len(dims) and set(own) == set(dims):
+                return own
+        return None
 
     def _placements(self, grid: Grid, links: Mapping[str, Link], columns: Collection[str]) -> dict[str, Placement]:
         """All variables of the file that have a value in each cell."""

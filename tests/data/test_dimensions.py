@@ -184,6 +184,45 @@ def test_fields_of_fewer_dimensions_are_repeated_along_the_others(tmp_path: Path
     np.testing.assert_array_equal(rows, flattened(data, ["u", *names])[:, 1:])
 
 
+def curved(order: Sequence[str]) -> xr.Dataset:
+    """A field of time on a curved grid."""
+    rng = np.random.default_rng(0)
+    data = xr.Dataset(
+        {"sst": (("time", "y", "x"), rng.standard_normal((5, 3, 4)))},
+        {"time": np.arange(5.0)} | {name: (("y", "x"), rng.standard_normal((3, 4))) for name in ("lat", "lon")},
+    )
+    data["sst"] = data.sst.transpose(*order)
+    return data
+
+
+@pytest.mark.parametrize("kind", ["scipy", "netcdf4", "h5", "zarr2", "zarr3"])
+@pytest.mark.parametrize("order", [("time", "y", "x"), ("x", "time", "y")])
+@pytest.mark.parametrize("names", [["time", "lat", "lon"], ["lon", "time"], ["x", "lat", "time"]])
+def test_a_variable_that_is_not_asked_for_says_what_cells_there_are(
+    tmp_path: Path, kind: str, order: Sequence[str], names: list[str]
+) -> None:
+    data = curved(order).assign_coords(x=np.arange(4.0) * 7)
+    if kind.startswith("zarr"):
+        path = tmp_path / "data.zarr"
+        data.to_zarr(path, zarr_format=int(kind[-1]), consolidated=False)
+    else:
+        path = tmp_path / ("data.h5" if kind == "h5" else "data.nc")
+        data.to_netcdf(path, engine="scipy" if kind == "scipy" else "netcdf4")
+    rows, columns = rows_of(path, names)
+    assert columns == names
+    np.testing.assert_array_equal(rows, flattened(data, ["sst", *names])[:, 1:])
+
+
+@pytest.mark.parametrize("field", [("time", "y"), ("time", "y", "x", "band"), ("time", "y", "x", "x")])
+def test_variables_of_other_dimensions_do_not_say_it(tmp_path: Path, field: tuple[str, ...]) -> None:
+    path = write(curved(("time", "y", "x")).drop_vars("sst"), tmp_path, "netcdf4")
+    with netCDF4.Dataset(path, "a") as file:
+        file.createDimension("band", 2)
+        file.createVariable("sst", "f8", field)[:] = 1.0
+    with pytest.raises(InputError, match="no variable spans the dimensions time, y, x"):
+        ingest([path], tmp_path / "s.zarr", inputs=["time", "lat", "lon"])
+
+
 @settings(LAW, max_examples=30)
 @given(data=st.data())
 def test_any_variables_broadcast_as_in_xarray(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -273,6 +273,32 @@ def test_cells_that_are_left_out_leave_no_grid(place: Path, tmp_path: Path) -> N
     assert answer("score", place / "sea", place / "sea.nc", *words)["rows"] == 96
 
 
+@pytest.mark.parametrize("source", ["curved.nc", "curved.h5", "curved.zarr"])
+def test_a_curved_grid_is_predicted_on_its_cells(place: Path, tmp_path: Path, source: str) -> None:
+    """Its inputs have fewer dimensions than the field, which is not asked for."""
+    rng = np.random.default_rng(0)
+    places = {"lat": ("y", 50 + rng.random(5)), "lon": (("x", "time"), rng.random((6, 2)))}
+    field = xr.Dataset({"t": (("x", "time", "y"), np.zeros((6, 2, 5)))}, places)
+    if source.endswith(".zarr"):
+        field.to_zarr(tmp_path / source, zarr_format=3, consolidated=False)
+    else:
+        field.to_netcdf(tmp_path / source, engine="netcdf4")
+    cells = field.to_dataframe().reset_index()[["lon", "lat"]]
+    cells.to_csv(tmp_path / "cells.csv", index=False)
+
+    for given, out in [("cells.csv", "wanted.csv"), (source, "o.csv"), (source, "o.nc"), (source, "o.zarr")]:
+        done = call("predict", place / "sea", tmp_path / given, tmp_path / out)
+        assert done.exit_code == 0, done.output
+
+    wanted = pd.read_csv(tmp_path / "wanted.csv").t_predicted
+    predicted = xr.load_dataset(tmp_path / "o.nc").t_predicted
+    assert predicted.dims == ("x", "time", "y")
+    np.testing.assert_allclose(predicted.values.ravel(), wanted, atol=1e-9)
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "o.csv").t_predicted, wanted, atol=1e-9)
+    with xr.open_zarr(tmp_path / "o.zarr", consolidated=False) as stored:
+        np.testing.assert_allclose(stored.y.values[:, 0], wanted, atol=1e-9)
+
+
 @pytest.mark.parametrize("command", ["predict", "score"])
 def test_options_of_files_are_refused_of_data_sets(place: Path, tmp_path: Path, command: str) -> None:
     out = [tmp_path / "o.zarr"] if command == "predict" else []
