@@ -10,8 +10,9 @@ from urllib.parse import unquote
 import numpy as np
 
 from dorff.data.labels import Run
+from dorff.data.packing import FillValues
 from dorff.data.readers import Reader, SourceBlock, common_dtype, ending, side_by_side, unwanted
-from dorff.data.units import Conversions
+from dorff.data.units import Conversions, TimeShift
 from dorff.errors import InputError
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -96,6 +97,23 @@ class FolderReader(Reader):
                 problem = f"column {column!r} is in {other}, but in {units} in {self._parts[0].path}"
                 raise InputError(f"{part.path}: {problem}; name the files, not their folder, to have them converted.")
         return first
+
+    def keep_digits(self, columns: Collection[str], missing: FillValues) -> None:
+        """Count the times of all parts from the first day of the first part that has such times."""
+        own = [column for column in columns if column in self.columns and column not in self._keys]
+        for column in own:
+            self.attributes(column)  # which refuses parts of other units, as these are stored
+        shifts: dict[str, TimeShift] = {}
+        for part in self._parts:
+            part.keep_digits(own, missing)
+            shifts = {**part.time_shifts, **shifts}
+        for part in self._parts:
+            part.count_times(shifts)
+        self._attributes.clear()
+
+    @property
+    def time_shifts(self) -> Mapping[str, TimeShift]:
+        return self._parts[0].time_shifts
 
     def further_dimensions(self, column: str, columns: Collection[str]) -> tuple[str, ...]:
         return self._parts[0].further_dimensions(column, columns)

@@ -129,6 +129,13 @@ class Reader(ABC):
         """
         return
 
+    def count_times(self, shifts: Mapping[str, TimeShift]) -> None:
+        """Count the times of these columns from a later origin, that of another source of the same units.
+
+        To be called after `keep_digits`, whose origins these replace.
+        """
+        return
+
     @property
     def time_shifts(self) -> Mapping[str, TimeShift]:
         """What is subtracted from the stored times of each column that is counted from a later origin."""

@@ -23,10 +23,10 @@ Places = npt.NDArray[np.int64]
 KEPT_BYTES: Final = 16 * 2**20  # of a variable; more where one chunk has more
 SMALL_BYTES: Final = 2**20  # a variable of so few is read once
 TEXT_BYTES: Final = 64  # of a text of any length, about
-FIRST_TIMES: Final = 1024  # that are looked at to find a day near all of them
+MICROSECOND: Final = 1_000  # in nanoseconds; in longer units a float64 holds all times of the years 1 to 9999
 MOST_EXACT: Final = 2**53  # of whole numbers, in float64
 SURELY_EXACT: Final = 2.0**62  # differences up to here are those of 64 bits
-STEP: Final = 65536  # neighbours along an instance dimension that are loaded together
+STEP: Final = 65536  # neighbours along an instance dimension, or times, that are loaded together
 
 
 class GriddedReader(ArraysReader):
@@ -128,6 +128,9 @@ class GriddedReader(ArraysReader):
             if name and name not in self._shifts and (shift := self._find_shift(name)) is not None:
                 self._shifts[name] = shift
 
+    def count_times(self, shifts: Mapping[str, TimeShift]) -> None:
+        self._shifts |= {self._place[column][0]: shift for column, shift in shifts.items() if column in self._place}
+
     @property
     def time_shifts(self) -> dict[str, TimeShift]:
         shifts = self._shifts
@@ -137,12 +140,17 @@ class GriddedReader(ArraysReader):
 
     def _count_from_day(self, name: str, stored: Array, seen: FillValues) -> Numbers:
         """Return times (n, columns) since a variable's first day; `seen` looks at them as stored."""
-        values = self._packing[name].decode(stored).astype(np.float64)
-        values[seen.find_given(stored)] = np.nan
-        seen.check_ends(stored[~np.isnan(values)], f"{self.path}: column {name!r}")
+        packing = self._packing[name]
+        values = packing.decode(stored).astype(np.float64)
+        is_whole = packing.keeps_integers(stored.dtype)
+        values[seen.find_given(stored if is_whole else values)] = np.nan
+        if is_whole:
+            seen.check_ends(stored[~np.isnan(values)], f"{self.path}: column {name!r}")
         seen.look(values)
         count = self._shifts[name].count
         rough = values - count
+        if not is_whole:
+            return rough
         # Modulo 2^64, which is the difference itself unless it is as large as that.
         exact = (stored.astype(np.uint64) - np.uint64(count % 2**64)).astype(np.int64)
         return np.where(np.abs(rough) < SURELY_EXACT, exact, rough)
@@ -154,16 +162,23 @@ class GriddedReader(ArraysReader):
         if packing is None or not packing.keeps_integers(variable.stored) or "units" not in attributes:
             return None
         units = time_units(attributes["units"], attributes.get("calendar", ""), f"{self.path}: column {name!r}")
-        if units is None or not all(variable.shape):
+        if units is None or units.unit_ns > MICROSECOND:
             return None
-        most = (FIRST_TIMES, *[1] * (len(variable.shape) - 1))
-        bounds = tuple(slice(0, min(pair)) for pair in zip(variable.shape, most, strict=True))
-        with reading(self.path, self.format_name):
-            first = self.load(name, bounds).reshape(-1)
-        is_gap = np.isnan(packing.decode(first).astype(np.float64)) | self._missing.find_given(first)
-        large = (time for time in first[~is_gap].tolist() if abs(time) > MOST_EXACT)
-        time = next(large, None)
+        time = self._find_large_time(name)
         return None if time is None else units.shift_to_day(time, attributes["units"])
+
+    def _find_large_time(self, name: str) -> int | None:
+        """Return the first integer of a variable that a float64 may not hold; None where there is none."""
+        variable, window = self.variables[name], Window(self, name)
+        slabs = Grid(variable.dims, variable.shape).slabs(STEP) if variable.shape else [()]
+        for slab in slabs:
+            with reading(self.path, self.format_name):
+                stored = window.cut(slab).reshape(-1)
+            is_large = np.abs(self._packing[name].decode(stored).astype(np.float64)) >= MOST_EXACT
+            is_large &= ~self._missing.find_given(stored)
+            if is_large.any():
+                return int(stored[is_large][0])
+        return None
 
     def _info(self, name: str, plan: Rows) -> ArrayInfo:
         variable, placement = self.variables[name], plan.placements[name]

@@ -77,6 +77,94 @@ def test_a_second_delivery_keeps_them_too(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(times, [*STEPS, *(STEPS + 86_400 * 10**9)])
 
 
+@pytest.mark.parametrize("kind", ["nc", "h5"])
+@pytest.mark.parametrize("later", [1, -1])
+@pytest.mark.parametrize("units", TIMES)
+def test_parts_of_a_folder_are_counted_from_one_day(tmp_path: Path, kind: str, later: int, units: str) -> None:
+    """That of the first part, as where its files are named one by one."""
+    day, kept = TIMES[units]
+    length = later * 86_400 * (10**6 if units.startswith("micro") else 10**9)
+    (tmp_path / "parts").mkdir()
+    files = [tmp_path / "parts" / f"p{number}.{kind}" for number in range(3)]
+    for number, file in enumerate(files):
+        write(file, kind, day + number * length + STEPS, units, "standard")
+    ingest([tmp_path / "parts"], tmp_path / "s.zarr", inputs=["time"], targets=["u"])
+    times, words = read_times(tmp_path / "s.zarr")
+    assert words[0].split(" since ")[0] == kept.split(" since ")[0]
+    wanted = np.concatenate([STEPS, STEPS + length, STEPS + 2 * length])
+    np.testing.assert_array_equal(times - times[0], wanted - wanted[0])
+    ingest(files, tmp_path / "t.zarr", inputs=["time"], targets=["u"])
+    one_by_one, their_words = read_times(tmp_path / "t.zarr")
+    assert their_words == words
+    np.testing.assert_array_equal(times, one_by_one)
+
+
+@pytest.mark.parametrize("first", ["f8", "i4", "i8"])
+def test_parts_that_hold_small_times_or_floats_are_counted_from_that_day_too(tmp_path: Path, first: str) -> None:
+    (tmp_path / "parts").mkdir()
+    day, kept = TIMES["nanoseconds since 1970-01-01"]
+    small = (np.arange(ROWS) * 1000).astype(first)
+    write(tmp_path / "parts" / "p0.h5", "h5", small, "nanoseconds since 1970-01-01", "standard")
+    write(tmp_path / "parts" / "p1.h5", "h5", day + STEPS, "nanoseconds since 1970-01-01", "standard")
+    ingest([tmp_path / "parts"], tmp_path / "s.zarr", inputs=["time"], targets=["u"])
+    times, words = read_times(tmp_path / "s.zarr")
+    assert words[0] == kept
+    np.testing.assert_array_equal(times[ROWS:], STEPS)
+    np.testing.assert_allclose(times[:ROWS], small.astype("f8") - day, rtol=1e-15)
+
+
+@pytest.mark.parametrize("first", ["f8", "i4", "i8"])
+def test_missing_numbers_of_any_part_stay_gaps(tmp_path: Path, first: str) -> None:
+    (tmp_path / "parts").mkdir()
+    small, large = (np.arange(ROWS) * 1000).astype(first), TIMES["nanoseconds since 1970-01-01"][0] + STEPS
+    small[3] = large[5] = -999
+    write(tmp_path / "parts" / "p0.h5", "h5", small, "nanoseconds since 1970-01-01", "standard")
+    write(tmp_path / "parts" / "p1.h5", "h5", large, "nanoseconds since 1970-01-01", "standard")
+    names = {"inputs": ["time"], "targets": ["u"]}
+    with pytest.raises(InputError, match="--missing -999"):
+        ingest([tmp_path / "parts"], tmp_path / "s.zarr", **names)
+    ingest([tmp_path / "parts"], tmp_path / "s.zarr", **names, missing=["-999"])
+    times, _ = read_times(tmp_path / "s.zarr")
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(times)), [3, ROWS + 5])
+
+
+@pytest.mark.parametrize("units", ["hours since 1970-01-01", "nanoseconds since 1970-01-02", "m"])
+def test_parts_of_other_units_are_refused(tmp_path: Path, units: str) -> None:
+    (tmp_path / "parts").mkdir()
+    day, _ = TIMES["nanoseconds since 1970-01-01"]
+    write(tmp_path / "parts" / "p0.h5", "h5", day + STEPS, "nanoseconds since 1970-01-01", "standard")
+    write(tmp_path / "parts" / "p1.h5", "h5", day + STEPS, units, "standard")
+    with pytest.raises(InputError):
+        ingest([tmp_path / "parts"], tmp_path / "s.zarr", inputs=["time"], targets=["u"])
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr2", "zarr3"])
+@pytest.mark.parametrize("first", [0, 1_500, 70_000])
+def test_times_that_become_large_late_keep_their_digits(tmp_path: Path, kind: str, first: int) -> None:
+    """After those of the first 104 days since the origin, which a float64 holds."""
+    early = np.linspace(0, 2**53 - 10, first).astype(np.int64)
+    late = 105 * 86_400 * 10**9 + STEPS
+    time = np.concatenate([early, late])
+    source = write(tmp_path / f"a.{kind}", kind, time, "nanoseconds since 2024-01-01", "standard")
+    ingest([source], tmp_path / "s.zarr", inputs=["time"], targets=["u"])
+    times, words = read_times(tmp_path / "s.zarr")
+    assert words[0] == "nanoseconds since 2024-04-15"
+    np.testing.assert_array_equal(times[first:], STEPS)
+
+
+def test_a_grid_of_one_time_keeps_its_digits(tmp_path: Path) -> None:
+    """It has no dimension."""
+    day, kept = TIMES["nanoseconds since 1970-01-01"]
+    attributes = {"units": "nanoseconds since 1970-01-01"}
+    for number in range(2):
+        fields = {"time": ((), np.int64(day + 7 * number), attributes), "u": ("x", np.arange(5.0) + number)}
+        xr.Dataset(fields).to_netcdf(tmp_path / f"{number}.nc", engine="netcdf4")
+    ingest([tmp_path / "0.nc", tmp_path / "1.nc"], tmp_path / "s.zarr", inputs=["time"], targets=["u"])
+    times, words = read_times(tmp_path / "s.zarr")
+    assert words[0] == kept
+    np.testing.assert_array_equal(times, [0] * 5 + [7] * 5)
+
+
 @pytest.mark.parametrize("kind", ["nc", "zarr3"])
 def test_gaps_stay_gaps(tmp_path: Path, kind: str) -> None:
     day, _ = TIMES["nanoseconds since 1970-01-01"]
