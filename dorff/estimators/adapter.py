@@ -179,6 +179,39 @@ def adapt_groups(groups: Any) -> Any:
     return values
 
 
+def check_alignment(**arrays: Any) -> None:
+    """Check that rows of xarray's objects are the same ones, in the same order, by their index coordinates.
+
+    `arrays` are inputs, targets, weights and groups by their names, of any kind. Rows along
+    dimensions of other names, without a coordinate, and of other kinds of arrays go by position.
+
+    Raises
+    ------
+    InputError
+        Two have different coordinates along the dimension of their rows.
+    """
+    first_by_dimension: dict[Any, tuple[str, Any]] = {}
+    for name, values in arrays.items():
+        dimension = _row_dimension(values)
+        if dimension is None or dimension not in values.indexes:
+            continue
+        index = values.indexes[dimension]
+        first_name, first = first_by_dimension.setdefault(dimension, (name, index))
+        if len(index) != len(first) or index.equals(first):
+            continue  # scikit-learn refuses other lengths
+        problem = f"the values of its coordinate {str(dimension)!r} are not those of {first_name}, in the same order"
+        remedy = f"align them with xarray.align, or leave it out to go by position, .drop_vars({str(dimension)!r})"
+        raise InputError(f"{name}: {problem}; {remedy}")
+
+
+def _row_dimension(values: Any) -> Any:
+    """Return the dimension of the rows of a DataArray, or of a Dataset along one; None of anything else."""
+    if _is_dataset(values):
+        return next(iter(values.dims)) if len(values.dims) == 1 else None
+    is_array = _module(values) == "xarray" and type(values).__name__ == "DataArray"
+    return values.dims[0] if is_array and values.dims else None
+
+
 def refuse_null_labels(labels: Any, name: str, remedy: str) -> None:
     """InputError at the first label in memory (n,) that is None, NaN, NaT or pandas' NA."""
     of_lists = isinstance(labels, list | tuple)  # which would be text as soon as one label is
@@ -528,9 +561,13 @@ def _dataset_targets(dataset: Any, name: str) -> Adapted:
 
 def _dataset_variables(dataset: Any, name: str) -> list[Any]:
     variables = list(dataset.data_vars.values())
-    dims = {str(variable.name): variable.dims for variable in variables}
-    if len(set(dims.values())) != 1 or variables[0].ndim != 1:
-        raise InputError(f"{name} is a Dataset whose variables are not all along one dimension ({dims}); stack() it")
+    if not variables:
+        held = ", ".join(map(str, dataset.coords)) or "nothing"
+        remedy = "make them variables along one dimension, such as .to_dataframe().reset_index()"
+        raise InputError(f"{name} is a Dataset without variables, it has {held} as coordinates alone; {remedy}")
+    if len({variable.dims for variable in variables}) != 1 or variables[0].ndim != 1:
+        dims = ", ".join(f"{variable.name} ({', '.join(map(str, variable.dims))})" for variable in variables)
+        raise InputError(f"{name} is a Dataset whose variables are not all along one dimension: {dims}; stack() it")
     return variables
 
 

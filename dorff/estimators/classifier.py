@@ -22,7 +22,7 @@ import dorff.estimators.array_sums as array_sums
 import dorff.estimators.arrays as arrays
 import dorff.estimators.class_labels as class_labels
 from dorff.errors import InputError
-from dorff.estimators.adapter import adapt_groups, adapt_weights
+from dorff.estimators.adapter import adapt_groups, adapt_weights, check_alignment
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, with_rows
 from dorff.estimators.base import ORFFEstimator, reads_once
 from dorff.estimators.descended import loss_fitted
@@ -163,6 +163,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, classes: class_labels.Labels | None) -> None:
         self._check_arguments()
+        check_alignment(X=X, y=y, sample_weight=sample_weight, groups=groups)
         terms = self._manifold_terms()
         X = self._adapt_inputs(X, reset=self._stream is None)
         X, y = in_memory_where(terms, X, class_labels.unwrap_labels(y))
@@ -271,6 +272,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         InputError
             As of `predict`; a label is missing, or a weight is not finite or negative.
         """
+        check_alignment(X=X, y=y, sample_weight=sample_weight)
         y = class_labels.unwrap_labels(y)
         y = np.asarray(y[:]) if isinstance(y, class_labels.StoredLabels | da.Array) else y
         class_labels.refuse_gaps(y, semi=False)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dorff import __version__
 from dorff.errors import InputError
-from dorff.estimators.adapter import adapt_weights
+from dorff.estimators.adapter import adapt_weights, check_alignment
 from dorff.estimators.array_sums import Drawing, RowsRead, Targets, one_thread, runs, sample, sampled_runs, weights_of
 from dorff.estimators.arrays import Rows, StoredRows, enough_memory, together, with_rows
 from dorff.estimators.base import ORFFEstimator
@@ -289,6 +289,7 @@ class OfNumbers(ORFFRegressor):
 
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
+        check_alignment(X=X, y=y, sample_weight=sample_weight, groups=groups)
         X = self._adapt_inputs(X, reset=self._stream is None)
         y = self._adapt_targets(y, reset=self._stream is None)
         X, y = self._validated(X, y, reset=self._stream is None)

@@ -14,7 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError
-from dorff.estimators.adapter import adapt_groups, adapt_targets, adapt_weights
+from dorff.estimators.adapter import adapt_groups, adapt_targets, adapt_weights, check_alignment
 from dorff.estimators.array_sums import Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, reads_once
@@ -249,6 +249,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         self._check_arguments()
+        check_alignment(X=X, y=y, sample_weight=sample_weight, groups=groups)
         terms, stream, jobs = self._manifold_terms(), self._stream, self._jobs()
         X = self._adapt_inputs(X, reset=stream is None)
         y = self._adapt_targets(y, reset=stream is None)
@@ -419,6 +420,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             observed in two rows.
         """
         check_is_fitted(self)
+        check_alignment(X=X, y=y, sample_weight=sample_weight)
         y = self._adapt_targets(y, reset=False)
         if isinstance(y, Deferred):
             rows = finite(np.asarray(with_rows(y, "y")[:], dtype=np.float64), "y", 0, partial=self._with_gaps)

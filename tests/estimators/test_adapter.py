@@ -833,6 +833,9 @@ def dask_objects(values):
     [
         (pl.LazyFrame({"a": WAVE}), r"give its .collect\(\)"),
         (xr.Variable(("obs", "column"), rows()), "X is an xarray Variable; give a DataArray or a Dataset"),
+        (xr.Dataset(coords={"time": WAVE, "lat": WAVE}), "without variables, it has time, lat as coordinates alone"),
+        (xr.Dataset({"a": ("t", WAVE), "b": ("z", WAVE)}), r"not all along one dimension: a \(t\), b \(z\); stack"),
+        (xr.Dataset({"a": (("t", "z"), rows())}), r"not all along one dimension: a \(t, z\); stack"),
         (xr.DataTree(xr.Dataset({"a": ("obs", WAVE)})), "X is an xarray DataTree"),
         (np.rec.fromarrays([WAVE, WAVE], names="a,b"), "structured array; give a data frame"),
         (rows().view(Quantity), "X is a quantity of astropy; give its numbers"),
@@ -847,7 +850,21 @@ def dask_objects(values):
         (dd.from_pandas(pd.DataFrame({"a": ["x", "y"] * 30}), npartitions=3), "expected numbers or times"),
     ],
     ids=[
-        *("lazy-frame", "variable", "tree", "structured", "astropy", "angle", "unyt", "column", "table", "qtable"),
+        *(
+            "lazy-frame",
+            "variable",
+            "coordinates",
+            "two-dimensions",
+            "grid",
+            "tree",
+            "structured",
+            "astropy",
+            "angle",
+            "unyt",
+            "column",
+            "table",
+            "qtable",
+        ),
         *("time", "pint-objects", "dask-objects", "dask-text"),
     ],
 )
@@ -857,6 +874,88 @@ def test_containers_that_cannot_be_taken_are_refused(inputs, words):
 
 
 LABELS = np.where(WAVE > 0, "up", "down")
+
+
+# --- rows of xarray that are named by a coordinate -------------------------------------------------------------------
+
+COORDINATES = {
+    "numbers": np.arange(ROWS),
+    "times": HOURS.astype("M8[ns]"),
+    "text": np.array([f"p{place}" for place in range(ROWS)]),
+    "two levels": pd.MultiIndex.from_product([range(ROWS // 6), list("abcdef")], names=["day", "place"]),
+}
+
+
+def along(values, kind, *, shift=0, dimension="obs"):
+    """Values along a coordinate, which begins at another of its rows with `shift`, or turned round with -1."""
+    index = pd.Index(COORDINATES[kind])
+    index = index[::-1] if shift == -1 else index.take(np.roll(np.arange(ROWS), shift))
+    if isinstance(index, pd.MultiIndex):
+        coordinates = xr.Coordinates.from_pandas_multiindex(index, dimension)
+    else:
+        coordinates = {dimension: index}
+    dimensions = (dimension, "column")[: np.ndim(values)]
+    return xr.DataArray(values, dims=dimensions, coords=coordinates)
+
+
+def inputs_along(kind, *, dataset):
+    """Inputs along a coordinate, as a Dataset or a DataArray."""
+    array = along(rows(), kind)
+    return xr.Dataset({name: array[:, place] for place, name in enumerate(NAMES)}) if dataset else array
+
+
+@pytest.mark.parametrize("dataset", [False, True], ids=["array", "dataset"])
+@pytest.mark.parametrize("kind", COORDINATES)
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_rows_of_other_coordinates_are_refused(kind, dataset, shift):
+    X = inputs_along(kind, dataset=dataset)
+    words = r"'obs' are not those of X, in the same order; align them with xarray.align, or .*drop_vars\('obs'\)"
+    with pytest.raises(InputError, match=r"y: .*" + words):
+        regressor().fit(X, along(WAVE, kind, shift=shift))
+    with pytest.raises(InputError, match=r"sample_weight: .*" + words):
+        regressor().fit(X, WAVE, sample_weight=along(np.ones(ROWS), kind, shift=shift))
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names", "ignore:X does not have valid feature names")
+@pytest.mark.parametrize("dataset", [False, True], ids=["array", "dataset"])
+@pytest.mark.parametrize("kind", COORDINATES)
+def test_rows_of_the_same_coordinates_or_none_go_by_position(kind, dataset):
+    X, wanted = inputs_along(kind, dataset=dataset), regressor().fit(rows(), WAVE).predict(rows())
+    dropped = along(WAVE, "numbers", shift=-1).drop_vars("obs")
+    others = [along(WAVE, kind), dropped, along(WAVE, kind, shift=1, dimension="row"), WAVE, pd.Series(WAVE)[::-1]]
+    for y in others[:-1]:
+        np.testing.assert_allclose(regressor().fit(X, y).predict(rows()), wanted, atol=1e-9)
+    assert np.isfinite(regressor().fit(X, others[-1]).predict(rows())).all()
+
+
+@pytest.mark.parametrize("estimator", [ORFFRegressor, StochasticORFFRegressor, DoublyStochasticRegressor])
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_every_regressor_refuses_rows_of_other_coordinates(estimator, method):
+    X, model = inputs_along("times", dataset=False), estimator(kernel=Gaussian(2.0))
+    with pytest.raises(InputError, match=r"y: .*align"):
+        getattr(model, method)(X, along(WAVE, "times", shift=1))
+    model.fit(X, along(WAVE, "times"))
+    with pytest.raises(InputError, match=r"y: .*align"):
+        model.score(X, along(WAVE, "times", shift=1))
+
+
+@pytest.mark.parametrize("estimator", [ORFFClassifier, StochasticORFFClassifier])
+def test_every_classifier_refuses_rows_of_other_coordinates(estimator):
+    X, weights = inputs_along("numbers", dataset=True), along(np.ones(ROWS), "numbers", shift=-1)
+    model = estimator(Gaussian(2.0), 32)
+    with pytest.raises(InputError, match=r"y: .*align"):
+        model.fit(X, along(LABELS, "numbers", shift=1))
+    with pytest.raises(InputError, match=r"sample_weight: .*align"):
+        model.fit(X, LABELS, sample_weight=weights)
+    model.fit(X, along(LABELS, "numbers"))
+    with pytest.raises(InputError, match=r"sample_weight: .*align"):
+        model.score(X, LABELS, sample_weight=weights)
+
+
+def test_groups_of_other_coordinates_are_refused():
+    X, groups = inputs_along("numbers", dataset=False), along(np.arange(ROWS) // 6, "numbers", shift=1)
+    with pytest.raises(InputError, match=r"groups: .*align"):
+        ORFFRegressor(Gaussian(2.0), 32, ridge=1e-6, cv=3).fit(X, WAVE, groups=groups)
 
 
 @pytest.mark.parametrize(
