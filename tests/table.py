@@ -6,7 +6,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final, final
@@ -60,16 +60,12 @@ class Trial:
     def __init__(self, mark: str) -> None:
         self._mark = mark
 
-    def has_started(self, environment: Mapping[str, str]) -> bool:
-        """Whether a process of this environment is one of this trial; other tests run beside it."""
-        return environment.get(MARK) == self._mark
-
     def processes(self) -> list[str]:
         """The commands of its processes that still run."""
         there = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if self.has_started(process.environ()):
+                if process.environ().get(MARK) == self._mark:
                     there.append(" ".join(process.cmdline()))
         return [command for command in there if not any(daemon in command for daemon in DAEMONS)]
 

@@ -20,6 +20,7 @@ from dorff.data.dataset import Dataset
 from dorff.data.known_rows import Comparison, KeyColumns, KnownRows
 from dorff.data.labels import FILE, GROUPS
 from dorff.data.pending_store import PendingStore
+from dorff.data.resolutions import CYCLE_RESOLUTION
 from dorff.data.row_runs import (
     MAX_RUNS,
     Runs,
@@ -339,9 +340,11 @@ def find_key_columns(pending: PendingStore) -> KeyColumns:
         columns = [(array, place) for place in range(len(names))]
         row += columns
         places |= zip(names, columns, strict=True)
+    cycles = [encoding for encoding in pending.encodings.values() if encoding.kind == "cycle"]
+    rounded = pending.resolutions | {column: CYCLE_RESOLUTION for encoding in cycles for column in encoding.columns}
+    resolutions = {places[name]: rounded[name] for name in rounded if name in places}
     if not pending.key:
-        encodings = pending.encodings.values()
-        times = [encoding.column for encoding in encodings if encoding.kind == "cycle"]
+        times = [encoding.column for encoding in cycles]
         key = [column for column in row if column[0] in ("x", GROUPS)]
         key += [places[time] for time in times if time in places]
         absent = [time for time in times if time not in places]
@@ -349,6 +352,7 @@ def find_key_columns(pending: PendingStore) -> KeyColumns:
             key=tuple(dict.fromkeys(key)),
             row=tuple(row),
             absent=tuple(dict.fromkeys(absent)),
+            resolutions=resolutions,
         )
     named: list[str] = []
     for name in pending.key:
@@ -359,7 +363,11 @@ def find_key_columns(pending: PendingStore) -> KeyColumns:
         expected = f"wanted columns that are ingested, got {unknown[0]!r}"
         remedy = "name it in --also too, or leave it out"
         raise InputError(f"--key: {expected}; the columns are: {held}; {remedy}.")
-    return KeyColumns(key=tuple(places[name] for name in named), row=tuple(row))
+    return KeyColumns(
+        key=tuple(places[name] for name in named),
+        row=tuple(row),
+        resolutions=resolutions,
+    )
 
 
 def remark_on_known_rows(

@@ -15,10 +15,12 @@ from dorff.data.labels import FILE, Run, label_of, text_of
 from dorff.data.layout import Attributes
 from dorff.data.packing import FillValues
 from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, without_given
+from dorff.data.resolutions import DIGITS, SHORT_DIGITS, TIME_DIGITS, Resolution
 from dorff.data.units import (
-    ISO_SECONDS,
+    ISO_MICROSECONDS,
     NO_UNITS,
     ColumnAttributes,
+    Conversion,
     Conversions,
     TimeShift,
     TimeUnits,
@@ -68,7 +70,8 @@ class Encoding:
         """A row of numbers (values + 1, columns) for each value, and NaN, for none, as the last. InputError where one
         is no time or category; but with `zero` it is 0 in all columns of one_hot, and a gap in an order."""
         if self.clock:
-            return self.of_times(np.append(seconds(values, where, self.column), np.nan), ISO_SECONDS, where)
+            times = microseconds(values, where, self.column)
+            return self.of_times(np.append(times, np.nan), ISO_MICROSECONDS, where)
         place = {word: number for number, word in enumerate(self.words)}
         new = [value for value in values if value is not None and value not in place]
         if new and not zero:
@@ -120,9 +123,15 @@ class Encoding:
 
 
 def seconds(values: Sequence[str | None], where: str, column: str = "NAME") -> FloatArray:
-    """Return ISO dates and times as seconds since 1970, NaN where there is none.
+    """Return ISO dates and times as seconds since 1970, as `microseconds` reads them."""
+    return microseconds(values, where, column) / 1e6
 
-    They are in UTC unless they have an offset of their own. Digits below a microsecond are cut off.
+
+def microseconds(values: Sequence[str | None], where: str, column: str = "NAME") -> FloatArray:
+    """Return ISO dates and times as microseconds since 1970, NaN where there is none.
+
+    They are in UTC unless they have an offset of their own. Digits below a microsecond are cut off. Until the year 2255
+    these are whole numbers below 2^53, so that a later origin can be subtracted without rounding.
     InputError, naming `where` and saying how to state the units of the `column`, at other text.
     """
     times = _cast(values)
@@ -131,7 +140,7 @@ def seconds(values: Sequence[str | None], where: str, column: str = "NAME") -> F
     if times is not None:
         return times
     if len(values) > 1:  # some have an offset, others have none
-        return np.concatenate([seconds([value], where, column) for value in values])
+        return np.concatenate([microseconds([value], where, column) for value in values])
     problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
     remedy = "write it so"
     if is_number(values[0] or ""):
@@ -141,7 +150,7 @@ def seconds(values: Sequence[str | None], where: str, column: str = "NAME") -> F
 
 
 def _cast(values: Sequence[str | None]) -> FloatArray | None:
-    """Return seconds since 1970 of texts as Arrow reads them; None where one is written in another way."""
+    """Return microseconds since 1970 of texts as Arrow reads them; None where one is written in another way."""
     import pyarrow as pa  # large, and only files that are read need it
 
     for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
@@ -149,8 +158,7 @@ def _cast(values: Sequence[str | None]) -> FloatArray | None:
             times = pa.array(values, pa.string()).cast(kind).cast(pa.int64())
         except pa.ArrowInvalid:
             continue
-        # Beyond 2^53 microseconds, after the year 2255, the last digits are rounded.
-        return np.asarray(times.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 1e6)
+        return np.asarray(times.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     return None
 
 
@@ -351,13 +359,27 @@ class Encoded(Reader):
             if encoding is None or encoding.kind != "time":
                 given = stated_attributes(self._reader, column, self._stated)
                 conversions.add(column, given, attributes, self.path)
+                if column in conversions.converted:
+                    conversion = conversions.by_column[column]
+                    conversions.resolutions[column] = self._resolution(column, conversion, attributes)
             elif given := time_attributes(self._reader, encoding.column, self._stated):
                 conversions.add(column, given, encoding.attributes, self.path)
-                conversions.by_column.pop(column, None)
+                conversion = conversions.by_column.pop(column, Conversion())
+                if column in conversions.converted:
+                    conversions.resolutions[column] = self._resolution(column, conversion, encoding.attributes)
             if column in labels and column in conversions.converted:
                 problem = f"its values are labels, whose units differ ({conversions.converted[column]})"
                 raise InputError(f"{self.path}: column {column!r}: {problem}; convert them, or state units by --units.")
         return conversions
+
+    def _resolution(self, column: str, conversion: Conversion, wanted: Mapping[str, str]) -> Resolution:
+        """Return how closely values of a column are compared that were converted to the `wanted` units."""
+        where = f"{self.path}: column {column!r}"
+        units = time_units(wanted["units"], wanted.get("calendar", ""), where)
+        if units is not None:
+            return Resolution(digits=TIME_DIGITS, zero=conversion.zero, unit=units.unit_seconds)
+        is_short = self._reader.dtype(column) == np.float32
+        return Resolution(digits=SHORT_DIGITS if is_short else DIGITS, zero=conversion.zero)
 
     def _time_units(self, column: str) -> TimeUnits | None:
         """Return the units of a column of numbers that are times; None of text."""

@@ -45,6 +45,7 @@ from dorff.data.nodes import group_attributes, kept_of
 from dorff.data.packing import FillValues
 from dorff.data.pending_store import PendingStore
 from dorff.data.readers import Reader, is_zarr, open_source
+from dorff.data.resolutions import join_resolutions
 from dorff.data.source_records import describe_changed_columns
 from dorff.data.stores import several
 from dorff.data.units import ColumnAttributes, Conversions, conversion_notices
@@ -222,6 +223,9 @@ def ingest(
             beside = {name: kept for name, kept in (where_attributes or {}).items() if name not in wanted}
             pending = replace(pending, column_attributes=wanted, where_attributes=beside)
             pending = replace(pending, key=tuple(several(key)) or pending.key)
+            for converted in conversions:
+                resolutions = join_resolutions(pending.resolutions, converted.resolutions)
+                pending = replace(pending, resolutions=resolutions)
             remarks = describe_changed_columns(pending.source_columns, readers)
             pending = replace(pending, source_columns=list(readers[-1].columns))
             shown = progress or (lambda _: None)

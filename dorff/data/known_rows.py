@@ -9,7 +9,7 @@ digest once for each source, and earlier rows are matched with it block by block
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.entry_files import Entries, EntryFiles
+from dorff.data.resolutions import Resolution
 from dorff.data.row_sets import RowNumbers, RowSet
 
 Digests = npt.NDArray[np.uint64]
@@ -85,17 +86,22 @@ class KeyColumns:
     """The columns, as (array, place) pairs, that identify a row, and all columns.
 
     `absent` are times that the columns lack: inputs have only their places in a cycle,
-    when:day say, so that rows of different days may be equal.
+    when:day say, so that rows of different days may be equal. Columns are compared
+    exactly, unless `resolutions` say how closely.
     """
 
     key: tuple[tuple[str, int], ...]
     row: tuple[tuple[str, int], ...]
     absent: tuple[str, ...] = ()
+    resolutions: Mapping[tuple[str, int], Resolution] = field(default_factory=dict)
 
     def digests(self, rows: Mapping[str, npt.NDArray[Any]]) -> tuple[Digests, Digests]:
         """Return digests of the keys and of the whole rows; arrays are (n, columns)."""
-        key = digest_rows([rows[array][:, place] for array, place in self.key])
-        row = digest_rows([rows[array][:, place] for array, place in self.row])
+        values = {column: rows[column[0]][:, column[1]] for column in self.row}
+        for column, resolution in self.resolutions.items():
+            values[column] = resolution.round(values[column].astype(np.float64))
+        key = digest_rows([values[column] for column in self.key])
+        row = digest_rows([values[column] for column in self.row])
         return key, row
 
 

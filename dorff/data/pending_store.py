@@ -30,6 +30,7 @@ from dorff.data.layout import (
 )
 from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.readers import Numbers, Reader, common_dtype
+from dorff.data.resolutions import Resolution
 from dorff.data.row_runs import Runs, merge_runs
 from dorff.data.source_records import (
     MAX_RECORDED_COLUMNS,
@@ -73,6 +74,8 @@ class PendingStore:
         CF attributes of columns.
     where_attributes : dict of dict
         CF attributes of columns of conditions, in whose units they compare.
+    resolutions : dict of Resolution
+        How closely columns are compared of which some rows were converted.
     missing : tuple of str
         Values that stand for a missing one.
     unusable : int
@@ -98,6 +101,7 @@ class PendingStore:
     encodings: Mapping[str, Encoding] = field(default_factory=dict)
     column_attributes: ColumnAttributes = field(default_factory=dict)
     where_attributes: ColumnAttributes = field(default_factory=dict)
+    resolutions: dict[str, Resolution] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     unusable: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -178,6 +182,10 @@ class PendingStore:
             dropped=merge_runs(kept_of(attributes, "dropped", [])),
             key=tuple(kept_of(attributes, "key", [])),
             source_columns=kept_of(attributes, "source_columns", []),
+            resolutions={
+                column: Resolution.from_attribute(kept, store)
+                for column, kept in kept_of(attributes, "resolutions", Attributes()).items()
+            },
             input_ends=[np.array(end, dtype=np.float64) for end in ends],
             group_names=dict(names),
         )
@@ -232,6 +240,7 @@ class PendingStore:
             "group_names": self.group_names,
             "column_attributes": kept_attributes,
             "where_attributes": _known(self.where_attributes),
+            "resolutions": {column: resolution.to_attribute() for column, resolution in self.resolutions.items()},
             "dropped": [list(run) for run in self.dropped],
             "key": list(self.key),
             "source_columns": self.source_columns[:MAX_RECORDED_COLUMNS],

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.calendars import date_text
+from dorff.data.resolutions import Resolution
 from dorff.errors import InputError
 from dorff.errors.shown import UNPRINTABLE
 
@@ -125,6 +126,11 @@ class Conversion:
         """Whether values stay as they are."""
         return (self.factor, self.shift, self.divisor) == (1.0, 0.0, 1.0)
 
+    @property
+    def zero(self) -> float:
+        """The number in the other unit that 0 becomes."""
+        return self.shift / self.divisor
+
     def convert(self, values: npt.NDArray[Any], where: str) -> FloatArray:
         """Return values of any shape in the other unit; InputError, naming `where`, at one that is too early."""
         numbers = values.astype(np.float64)
@@ -198,12 +204,18 @@ class TimeUnits:
         return TimeUnits(unit_ns=_SECOND, origin_ns=0, calendar=self.calendar)
 
     @property
+    def unit_seconds(self) -> float:
+        """The length of the unit in seconds."""
+        return self.unit_ns / _SECOND
+
+    @property
     def is_gregorian(self) -> bool:
         return self.calendar in _GREGORIAN
 
 
 #: How dates and times that are text count: ISO 8601 has the proleptic Gregorian calendar.
 ISO_SECONDS: Final = TimeUnits(unit_ns=_SECOND, origin_ns=0, calendar="proleptic_gregorian")
+ISO_MICROSECONDS: Final = TimeUnits(unit_ns=1000, origin_ns=0, calendar="proleptic_gregorian")
 
 
 def time_units(units: str, calendar: str, where: str) -> TimeUnits | None:
@@ -363,11 +375,13 @@ class Conversions:
     """How the columns of some rows become those of a data set or model, and what a user should know of it.
 
     `converted` and `assumed` say of columns which units were converted, and which are known on one side alone.
+    `resolutions` say of those converted how closely their values are compared with others.
     """
 
     by_column: dict[str, Conversion] = field(default_factory=dict)
     converted: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)
+    resolutions: dict[str, Resolution] = field(default_factory=dict)
 
     def add(self, column: str, source: Mapping[str, str], target: Mapping[str, str], where: str) -> None:
         """Compare the units of a column with those wanted; InputError, naming `where`, if they cannot be converted."""

@@ -48,6 +48,7 @@ SlurmdLogFile={folder}/slurmd.%n.log
 ReturnToService=2
 KillWait=60
 MinJobAge=300
+FirstJobId={first_job}
 SlurmctldTimeout=30
 SlurmdTimeout=30
 PropagateResourceLimits=NONE
@@ -144,7 +145,10 @@ def slurm_nodes() -> Iterator[Slurm]:
         options = [f"--{name}={folder / file}" for name, file in {**files, "seed-file": "munged.seed"}.items()]
         slurm.call("/usr/sbin/munged", *options, "--num-threads=2", "--force")
         host = socket.gethostname().partition(".")[0]
-        conf = CONF.format(host=host, user=getpass.getuser(), folder=folder, ports=free_ports(4))
+        ports = free_ports(4)
+        # Several Slurms run at a time, and MPI's shared memory, for one, is called by a job's number.
+        first_job = 1000 * ports[0]
+        conf = CONF.format(host=host, user=getpass.getuser(), folder=folder, ports=ports, first_job=first_job)
         (folder / "slurm.conf").write_text(conf)
         (folder / "state").mkdir()
         for node in NODES:

@@ -101,16 +101,11 @@ class Place:
         return f"{receipt['rows_read'] - (checkpoint['stop'] - checkpoint['start'])} rows read"
 
     def processes(self, job: str, word: str = "dask_worker") -> list[psutil.Process]:
-        """Those of a job, but not Slurm's own: of a worker's the nanny, and then the worker.
-
-        Another Slurm, of a test that runs at the same time, gives the same numbers to its jobs.
-        """
+        """Those of a job, but not Slurm's own: of a worker's the nanny, and then the worker."""
         there = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                environment = process.environ()
-                is_of_job = environment.get("SLURM_JOB_ID") == job and self.trial.has_started(environment)
-                if is_of_job and word in " ".join(process.cmdline()):
+                if process.environ().get("SLURM_JOB_ID") == job and word in " ".join(process.cmdline()):
                     there += [process, *process.children(recursive=True)]
         return there
 

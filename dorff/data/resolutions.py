@@ -1,0 +1,103 @@
+"""How closely values of a column are compared once some of them were converted from another unit.
+
+A value that was converted differs from the same value in the column's own unit by the
+rounding of both. Such values are rounded, to many more digits than anybody measures,
+before rows are compared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+
+from dorff.data.array_files import FloatArray
+from dorff.errors import InputError
+
+DIGITS: Final = 10
+"""Significant digits of converted numbers."""
+
+SHORT_DIGITS: Final = 6
+"""Significant digits of numbers that were float32 before they were converted."""
+
+TIME_DIGITS: Final = 13
+"""Significant digits of times, by the longer of their spans since the two origins."""
+
+SMALLEST_SPAN: Final = 1e-280
+"""Smaller numbers count as 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """The digits that count of a column's values.
+
+    Parameters
+    ----------
+    digits : int
+        Significant digits.
+    zero : float
+        Where the other unit has its zero; digits are counted from the value's distance
+        to zero, here or there, whichever is longer.
+    unit : float
+        What values are multiplied by before: the seconds of a unit of time, so that
+        whole seconds remain whole.
+    """
+
+    digits: int
+    zero: float = 0.0
+    unit: float = 1.0
+
+    def round(self, values: FloatArray) -> FloatArray:
+        """Return values in multiples of `unit`, rounded; NaN and infinities stay."""
+        scaled = values * self.unit
+        span = np.maximum(np.abs(scaled), np.abs(scaled - self.zero * self.unit))
+        is_rounded = np.isfinite(span) & (span > SMALLEST_SPAN)
+        exponents = np.zeros(values.shape)
+        exponents[is_rounded] = np.floor(np.log10(span[is_rounded])) - self.digits + 1
+        powers = 10.0 ** np.abs(exponents)
+        # A whole number over or times a power of ten: the same one for values on both sides of such a power.
+        fine = np.rint(scaled * powers) / powers
+        coarse = np.rint(scaled / powers) * powers
+        rounded = np.where(exponents < 0, fine, coarse)
+        return np.where(is_rounded, rounded, np.where(np.isfinite(scaled), 0.0, scaled))
+
+    def union(self, other: "Resolution") -> "Resolution":
+        """Return the resolution of a column that was converted from two other units."""
+        return Resolution(
+            digits=min(self.digits, other.digits),
+            zero=max(self.zero, other.zero, key=abs),
+            unit=self.unit,
+        )
+
+    def to_attribute(self) -> dict[str, float]:
+        """Return what a store keeps of it."""
+        return asdict(self)
+
+    @classmethod
+    def from_attribute(cls, attribute: Mapping[str, Any], where: object) -> Self:
+        """Return what `to_attribute` gave; InputError where it is damaged."""
+        try:
+            return cls(
+                digits=int(attribute["digits"]),
+                zero=float(attribute["zero"]),
+                unit=float(attribute["unit"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            problem = "what it says of converted columns is damaged"
+            remedy = "restore its metadata from a copy"
+            raise InputError(f"{where}: {problem}; {remedy}.") from None
+
+
+CYCLE_RESOLUTION: Final = Resolution(digits=7, zero=1.0)
+"""Of sines and cosines of times, which may have been converted."""
+
+
+def join_resolutions(
+    first: Mapping[str, Resolution],
+    second: Mapping[str, Resolution],
+) -> dict[str, Resolution]:
+    """Return the resolutions of the columns of both."""
+    joined = {**first, **second}
+    for column in first.keys() & second.keys():
+        joined[column] = first[column].union(second[column])
+    return joined

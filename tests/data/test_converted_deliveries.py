@@ -1,0 +1,197 @@
+"""Rows that are delivered again in other units are found among those that are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dorff.data import ingest
+from dorff.data.resolutions import Resolution
+from dorff.data.stores import open_dataset
+from dorff.errors import InputError
+
+ROWS = 500
+
+
+def times(step: str, start: str = "2024-06-02") -> pd.DatetimeIndex:
+    return pd.date_range(start, periods=ROWS, freq=step)
+
+
+def write_csv(path: Path, when: pd.DatetimeIndex, values: npt.ArrayLike) -> Path:
+    texts = [f"{moment.isoformat()}Z" for moment in when]
+    pd.DataFrame({"time": texts, "T": values}).to_csv(path, index=False)
+    return path
+
+
+def write_grid(path: Path, when: pd.DatetimeIndex, values: npt.ArrayLike, units: str) -> Path:
+    rows = xr.Dataset({"T": ("time", values)}, {"time": when})
+    rows.to_netcdf(path, encoding={"time": {"units": units, "dtype": "f8"}})
+    return path
+
+
+def write_columns(path: Path, columns: dict[str, tuple[npt.ArrayLike, str]]) -> Path:
+    """Columns of values and units."""
+    variables = {name: ("row", np.asarray(values), {"units": units}) for name, (values, units) in columns.items()}
+    xr.Dataset(variables).to_netcdf(path)
+    return path
+
+
+def dropped(store: Path) -> int:
+    """Rows that do not count."""
+    dataset = open_dataset(store, inputs="x", targets=None)
+    return int(sum(stop - start for start, stop in dataset.dropped))
+
+
+def add(source: Path, store: Path, inputs: list[str], **options: Any) -> list[str]:
+    """What is said of a further source."""
+    said: list[str] = []
+    ingest([source], store, inputs=inputs, targets=["T"], append=True, notice=said.append, **options)
+    return said
+
+
+@pytest.mark.parametrize("key", [[], ["time"]], ids=["by inputs", "by a key"])
+@pytest.mark.parametrize("step", ["20min", "37s", "50ms"])
+@pytest.mark.parametrize("units", ["hours since 1900-01-01", "days since 1950-01-01", "days since 2024-06-01"])
+class TestTimes:
+    def test_each_row_is_replaced(self, units: str, step: str, key: list[str], tmp_path: Path) -> None:
+        store, when, values = tmp_path / "s.zarr", times(step), np.arange(ROWS) / 8
+        first = write_csv(tmp_path / "a.csv", when, values)
+        ingest([first], store, inputs=["time"], targets=["T"], key=key)
+        again = write_grid(tmp_path / "b.nc", when, values + 1, units)
+        (known,) = [note for note in add(again, store, ["time"], replace_known=True) if "are there already" in note]
+        assert f"0 of {ROWS} rows are there already, and {ROWS} have" in known
+        assert dropped(store) == ROWS
+
+    def test_a_night_delivered_again_is_refused(self, units: str, step: str, key: list[str], tmp_path: Path) -> None:
+        """And so it is the other way round."""
+        when, values = times(step), np.arange(ROWS) / 8
+        text = write_csv(tmp_path / "a.csv", when, values)
+        grid = write_grid(tmp_path / "b.nc", when, values, units)
+        for number, (first, second) in enumerate(((text, grid), (grid, text))):
+            store = tmp_path / f"{number}.zarr"
+            ingest([first], store, inputs=["time"], targets=["T"], key=key)
+            with pytest.raises(InputError, match=rf"{ROWS} of {ROWS} rows are there already"):
+                add(second, store, ["time"])
+
+
+UNITS = {
+    "km/h after m/s": ("m s-1", "km h-1", lambda values: values * 3.6),
+    "cm after m": ("m", "cm", lambda values: values * 100),
+    "K after degC": ("degC", "K", lambda values: values + 273.15),
+    "degF after K": ("K", "degF", lambda values: (values - 273.15) * 1.8 + 32),
+}
+
+
+@pytest.mark.parametrize("pair", UNITS)
+class TestUnits:
+    """Numbers with all digits, and such as people write."""
+
+    @pytest.mark.parametrize("digits", [1, 3, 17])
+    def test_each_row_is_replaced(self, pair: str, digits: int, tmp_path: Path) -> None:
+        units, others, convert = UNITS[pair]
+        depth = np.unique(np.random.default_rng(1).normal(15, 4, 900).round(digits))
+        rows, values, store = len(depth), np.arange(len(depth)) / 8, tmp_path / "s.zarr"
+        first = write_columns(tmp_path / "a.nc", {"z": (depth, units), "T": (values, "1")})
+        ingest([first], store, inputs=["z"], targets=["T"], key=["z"])
+        again = write_columns(tmp_path / "b.nc", {"z": (convert(depth), others), "T": (values + 1, "1")})
+        add(again, store, ["z"], replace_known=True)
+        assert dropped(store) == rows
+
+        third = write_columns(tmp_path / "c.nc", {"z": (depth, units), "T": (values + 2, "1")})
+        add(third, store, ["z"], replace_known=True)
+        assert dropped(store) == 2 * rows, "rows that were converted are found later too"
+
+    @pytest.mark.parametrize("kind", ["f8", "f4"])
+    def test_targets_that_are_equal_are_no_corrections(self, pair: str, kind: str, tmp_path: Path) -> None:
+        units, others, convert = UNITS[pair]
+        place, store = np.arange(float(ROWS)), tmp_path / "s.zarr"
+        values = np.random.default_rng(2).normal(15, 4, ROWS).round(2)
+        first = write_columns(tmp_path / "a.nc", {"z": (place, "m"), "T": (values, units)})
+        ingest([first], store, inputs=["z"], targets=["T"])
+        again = write_columns(tmp_path / "b.nc", {"z": (place, "m"), "T": (convert(values).astype(kind), others)})
+        with pytest.raises(InputError, match=rf"{ROWS} of {ROWS} rows are there already:"):
+            add(again, store, ["z"])
+
+
+def test_rows_of_one_call_are_found_too(tmp_path: Path) -> None:
+    when, values, said = times("20min"), np.arange(ROWS) / 8, list[str]()
+    first = write_csv(tmp_path / "a.csv", when, values)
+    again = write_grid(tmp_path / "b.nc", when, values + 1, "hours since 1900-01-01")
+    ingest([first, again], tmp_path / "s.zarr", inputs=["time"], targets=["T"], replace_known=True, notice=said.append)
+    assert dropped(tmp_path / "s.zarr") == ROWS, said
+
+
+def test_places_in_a_cycle_are_compared_as_times_are(tmp_path: Path) -> None:
+    store, when, values = tmp_path / "s.zarr", times("20min"), np.arange(ROWS) / 8
+    inputs = ["time", "time:day", "time:year"]
+    ingest([write_csv(tmp_path / "a.csv", when, values)], store, inputs=inputs, targets=["T"])
+    again = write_grid(tmp_path / "b.nc", when, values + 1, "hours since 1900-01-01")
+    add(again, store, inputs, replace_known=True)
+    assert dropped(store) == ROWS
+
+
+def test_times_of_fast_instruments_stay_apart(tmp_path: Path) -> None:
+    """Each night counts its seconds from its own start, 20,000 rows a second."""
+    store, values = tmp_path / "s.zarr", np.arange(ROWS) / 8
+    first, second = times("50us"), times("50us", "2024-06-03")
+    units = "seconds since {:%Y-%m-%d}"
+    ingest(
+        [write_grid(tmp_path / "a.nc", first, values, units.format(first[0]))], store, inputs=["time"], targets=["T"]
+    )
+    add(write_grid(tmp_path / "b.nc", second, values, units.format(second[0])), store, ["time"])
+    corrected = write_grid(tmp_path / "c.nc", second[:200], values[:200] + 1, units.format(second[0]))
+    add(corrected, store, ["time"], replace_known=True)
+    assert dropped(store) == 200
+
+
+def test_other_values_in_other_units_are_other_rows(tmp_path: Path) -> None:
+    depth, store = np.linspace(0, 5, ROWS), tmp_path / "s.zarr"
+    first = write_columns(tmp_path / "a.nc", {"z": (depth, "m"), "T": (depth, "1")})
+    ingest([first], store, inputs=["z"], targets=["T"], key=["z"])
+    other = write_columns(tmp_path / "b.nc", {"z": (depth * 100 + 1e-3, "cm"), "T": (depth, "1")})
+    add(other, store, ["z"], replace_known=True)
+    assert dropped(store) == 0
+
+
+@pytest.mark.parametrize("damaged", [{"digits": "x"}, {"digits": 3}, 5, None])
+def test_what_a_store_says_of_them_may_be_damaged(damaged: object, tmp_path: Path) -> None:
+    store, when, values = tmp_path / "s.zarr", times("20min"), np.arange(ROWS) / 8
+    ingest([write_csv(tmp_path / "a.csv", when, values)], store, inputs=["time"], targets=["T"])
+    metadata = json.loads((store / "zarr.json").read_text())
+    metadata["attributes"]["dorff"]["resolutions"] = {"time": damaged}
+    (store / "zarr.json").write_text(json.dumps(metadata))
+    with pytest.raises(InputError, match="what it says of converted columns is damaged"):
+        add(write_csv(tmp_path / "b.csv", when, values + 1), store, ["time"])
+
+
+@given(
+    st.integers(-(10**9), 10**9),
+    st.integers(-6, 6),
+    st.floats(-1, 1),
+    st.sampled_from([0.0, 273.15, -1e3, 1.0]),
+)
+def test_rounding_takes_neighbours_of_a_short_number_to_one(
+    number: int, places: int, error: float, zero: float
+) -> None:
+    """Within the rounding of sums with the other zero; other numbers of so many places stay others."""
+    value = number / 10.0**places
+    resolution = Resolution(digits=13, zero=zero)
+    ulps = 4 * np.spacing(max(abs(value), abs(zero)))
+    first, second = resolution.round(np.array([value, value + error * ulps]))
+    assert first == second == pytest.approx(value, rel=1e-12, abs=1e-12 * abs(zero))
+    if abs(value) * 1e9 > abs(zero) and places >= 0:
+        assert resolution.round(np.array([value + 10.0**-places]))[0] != first
+
+
+def test_rounding_keeps_what_is_no_number() -> None:
+    values = np.array([np.nan, np.inf, -np.inf, 0.0])
+    np.testing.assert_array_equal(Resolution(digits=10, zero=2.0).round(values), values)
