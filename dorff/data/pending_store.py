@@ -5,7 +5,7 @@ appended to. Its `attributes` become those of the Zarr group once all rows are t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -183,8 +183,7 @@ class PendingStore:
             key=tuple(kept_of(attributes, "key", [])),
             source_columns=kept_of(attributes, "source_columns", []),
             resolutions={
-                column: Resolution.from_attribute(kept, store)
-                for column, kept in kept_of(attributes, "resolutions", Attributes()).items()
+                column: Resolution(**kept) for column, kept in kept_of(attributes, "resolutions", Attributes()).items()
             },
             input_ends=[np.array(end, dtype=np.float64) for end in ends],
             group_names=dict(names),
@@ -240,7 +239,7 @@ class PendingStore:
             "group_names": self.group_names,
             "column_attributes": kept_attributes,
             "where_attributes": _known(self.where_attributes),
-            "resolutions": {column: resolution.to_attribute() for column, resolution in self.resolutions.items()},
+            "resolutions": {column: asdict(resolution) for column, resolution in self.resolutions.items()},
             "dropped": [list(run) for run in self.dropped],
             "key": list(self.key),
             "source_columns": self.source_columns[:MAX_RECORDED_COLUMNS],

@@ -6,13 +6,12 @@ before rows are compared.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from dorff.data.array_files import FloatArray
-from dorff.errors import InputError
 
 DIGITS: Final = 10
 """Significant digits of converted numbers."""
@@ -68,24 +67,6 @@ class Resolution:
             zero=max(self.zero, other.zero, key=abs),
             unit=self.unit,
         )
-
-    def to_attribute(self) -> dict[str, float]:
-        """Return what a store keeps of it."""
-        return asdict(self)
-
-    @classmethod
-    def from_attribute(cls, attribute: Mapping[str, Any], where: object) -> Self:
-        """Return what `to_attribute` gave; InputError where it is damaged."""
-        try:
-            return cls(
-                digits=int(attribute["digits"]),
-                zero=float(attribute["zero"]),
-                unit=float(attribute["unit"]),
-            )
-        except (KeyError, TypeError, ValueError):
-            problem = "what it says of converted columns is damaged"
-            remedy = "restore its metadata from a copy"
-            raise InputError(f"{where}: {problem}; {remedy}.") from None
 
 
 CYCLE_RESOLUTION: Final = Resolution(digits=7, zero=1.0)

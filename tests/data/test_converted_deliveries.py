@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -160,17 +159,6 @@ def test_other_values_in_other_units_are_other_rows(tmp_path: Path) -> None:
     other = write_columns(tmp_path / "b.nc", {"z": (depth * 100 + 1e-3, "cm"), "T": (depth, "1")})
     add(other, store, ["z"], replace_known=True)
     assert dropped(store) == 0
-
-
-@pytest.mark.parametrize("damaged", [{"digits": "x"}, {"digits": 3}, 5, None])
-def test_what_a_store_says_of_them_may_be_damaged(damaged: object, tmp_path: Path) -> None:
-    store, when, values = tmp_path / "s.zarr", times("20min"), np.arange(ROWS) / 8
-    ingest([write_csv(tmp_path / "a.csv", when, values)], store, inputs=["time"], targets=["T"])
-    metadata = json.loads((store / "zarr.json").read_text())
-    metadata["attributes"]["dorff"]["resolutions"] = {"time": damaged}
-    (store / "zarr.json").write_text(json.dumps(metadata))
-    with pytest.raises(InputError, match="what it says of converted columns is damaged"):
-        add(write_csv(tmp_path / "b.csv", when, values + 1), store, ["time"])
 
 
 @given(
