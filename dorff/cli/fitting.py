@@ -13,7 +13,7 @@ import dorff.cli.sentences as sentences
 from dorff.cli.file_options import FileOptions, with_file_options
 from dorff.cli.guard import option, say, warn
 from dorff.cli.metrics import meter, of_fit, recorded
-from dorff.errors import InputError
+from dorff.errors import GateError, InputError
 
 if TYPE_CHECKING:
     from dorff.plan import Plan
@@ -227,8 +227,13 @@ def fit(
             problem = "the targets see the mean of the views alone, so that one view by itself may be anywhere"
             remedy = "add manifold: {between: true, weight: ...} where views are to predict alone"
             say(f"fit: {problem}; {remedy}", level="warning")
-        with meter("fit") as progress:
-            report = run(described, progress=progress)
+        try:
+            with meter("fit") as progress:
+                report = run(described, progress=progress)
+        except GateError as error:
+            if as_json:
+                options.show(error.result, "", as_json=True)
+            raise
         figures.update(of_fit(report))
         warn(report.warnings)
         if report.in_driver and not described.cluster.in_driver and report.outcome != "unchanged":

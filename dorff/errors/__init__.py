@@ -1,6 +1,7 @@
 """What can go wrong, in dorff's own words. Each class carries the exit code its command ends with."""
 
 import errno
+from collections.abc import Mapping
 from typing import Final
 
 #: What the system calls a disk that is full, and one, or a network, that failed.
@@ -62,9 +63,17 @@ class QuarantineError(IncompleteError):
 
 
 class GateError(DorffError, RuntimeError):
-    """The new model is not good enough, or not of all rows; the one published before stays current."""
+    """The new model is not good enough, or not of all rows; the one published before stays current.
+
+    `result` is what is known of the fit: `outcome` "refused", `reasons`, `model`, which stays
+    current, `score` and `old_score`, and the report of the fit where it came to one.
+    """
 
     exit_code = 6
+
+    def __init__(self, message: str, result: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.result = dict(result or {})
 
 
 class LeaseError(DorffError, RuntimeError):

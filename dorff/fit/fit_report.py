@@ -37,8 +37,9 @@ class FitReport:
     given one the rows without an edge, and the seconds they took.
 
     `outcome` is "published", or "unchanged" where the current model is what the fit would give again; the rest is then
-    that model's, but for what this run did. `rewritten` are the leaves whose rows had other values when they were
-    summed before, `coverage` is the share of rows that were summed or dropped by the job's rule. `score` is that of
+    that model's, but for what this run did; of a refused model `GateError.result` has the report. `rewritten` are
+    the leaves whose rows had other values when they were summed before, `coverage` is the share of rows that were
+    summed or dropped by the job's rule. `score` is that of
     held-out rows, `score_by` says which: on "holdout" R2, or accuracy of classes; by "kfold", "loo" R2, of classes
     that of their one-hot rows at the best scale of f. `r2_of` says what an R2 is of (`solvers.R2`). `warnings` say
     what the job asks for in vain, and what is wrong with the fit. `quality` is that of held-out rows (`fit.quality`),

@@ -78,7 +78,14 @@ def _refused(root: Path, reasons: Sequence[str], line: Mapping[str, Any], old: P
     with lease.fenced():
         append_history(root, {**line, "outcome": "refused", "reasons": list(reasons)})
     now = f"{old.name} stays current" if old else "There is no model yet"
-    return GateError(f"{root}: the new model is not published: {'; '.join(reasons)}. {now}")
+    result = _refusal(reasons, old) | {"score": line["score"], "old_score": line["old_score"]}
+    return GateError(f"{root}: the new model is not published: {'; '.join(reasons)}. {now}", result)
+
+
+def _refusal(reasons: Sequence[str], current: Path | None) -> dict[str, Any]:
+    """Return what `GateError.result` says of every refusal."""
+    model = None if current is None else str(current)
+    return {"outcome": "refused", "reasons": list(reasons), "model": model}
 
 
 def _current(root: Path) -> Path | None:
@@ -133,7 +140,8 @@ def refuse_coverage(plan: Plan, error: QuarantineError) -> GateError:
     if root.exists() and (current := read_history(root)):
         append_history(root, {"time": _now(), "outcome": "refused", "reasons": [why]})
         name = next((line["version"] for line in reversed(current) if line["outcome"] == "published"), None)
-    return GateError(f"{why}; {name} stays current" if name else why)
+    sentence = f"{why}; {name} stays current" if name else why
+    return GateError(sentence, _refusal([why], root / name if name else None))
 
 
 def judge(job: Job, report: FitReport, new: Path, old: Path | None) -> Verdict:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from dorff.engine import Engine, PeakMemory, open_engine, peak_memory
-from dorff.errors import IncompleteError, PatternsError, QuarantineError
+from dorff.errors import GateError, IncompleteError, PatternsError, QuarantineError
 from dorff.fit.choice import build_model, check_targets, posterior_of, r2_of, settings, solve_pass
 from dorff.fit.fit_report import FitReport, current_model, made, nothing_new, rewritten_since, same_rows
 from dorff.fit.held import calibrate, held_by, judged
@@ -103,8 +103,12 @@ def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[Fi
     record = {key: getattr(report, key) for key in (*kept, "version_reasons")}
     record |= {key: getattr(report, key) for key in ("digits", "ridge", "m", "r2_of")}
     judging = partial(judge, job, report)
-    path, verdict = publish(model, locate(job.model), lease=lease, rule=job.publish, record=record, judge=judging)
     by = report.score_by if job.publish.holdout is None else "holdout"
+    try:
+        path, verdict = publish(model, locate(job.model), lease=lease, rule=job.publish, record=record, judge=judging)
+    except GateError as error:
+        error.result = asdict(report) | {"score_by": by} | error.result
+        raise
     return replace(report, score=verdict.score, score_by=by, model=str(path))
 
 

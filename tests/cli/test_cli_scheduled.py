@@ -103,6 +103,43 @@ def test_a_run_that_fails_keeps_the_figures_of_the_last_that_did_not(
     assert "dorff_last_published_timestamp_seconds" not in samples(path)  # another command's file
 
 
+@pytest.mark.parametrize("model", ["models/sea", "models/new"])
+@pytest.mark.parametrize(
+    ("publish", "solve", "reasons"),
+    [
+        ({"digits": 15.9}, {"ridge": 1e-3}, ["digits of its fitted values"]),
+        ({"margin": 0.01, "holdout": "sea.zarr"}, {"ridge": 1e6}, ["held-out score"]),
+        ({"margin": 0.01, "digits": 15.9, "holdout": "sea.zarr"}, {"ridge": 1e6}, ["digits", "held-out score"]),
+    ],
+)
+def test_a_refused_fit_prints_its_report(
+    place: Path, publish: dict[str, Any], solve: dict[str, Any], reasons: list[str], model: str
+) -> None:
+    if "holdout" in publish:
+        shutil.copytree("sea.zarr", "held.zarr")
+        publish = publish | {"holdout": "held.zarr"}
+    is_new = model == "models/new"
+    if is_new:
+        reasons = reasons[:1]
+    job = write_job(place / "job.yaml", solve=solve, publish=publish, model=model)
+    done = call("fit", job, "--json")
+    if is_new and "digits" not in publish:
+        assert done.exit_code == 0 and json.loads(done.stdout)["outcome"] == "published", done.output
+        return
+    assert done.exit_code == 6, done.output
+    report = json.loads(done.stdout)
+    assert report["outcome"] == "refused" and report["rows_used"] == 3000
+    assert report["model"] == (None if is_new else str(place / "models/sea/v000002"))
+    assert len(report["reasons"]) == len(reasons)
+    for reason, words in zip(report["reasons"], reasons, strict=True):
+        assert words in reason and reason in done.stderr
+    if "holdout" in publish:
+        assert report["score_by"] == "holdout" and -1 < report["score"] < 0.5
+        assert (report["old_score"] is None) is is_new
+    published = call("fit", write_job(place / "job.yaml", solve=solve, publish={"digits": 0}, model=model), "--json")
+    assert set(report) == {*json.loads(published.stdout), "reasons", "old_score"}
+
+
 def test_a_textfile_that_is_not_ours_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "sea.prom"
     path.write_bytes(b"dorff_rows_used{ 1 2 3\n\xff")

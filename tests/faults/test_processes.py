@@ -214,6 +214,8 @@ def test_a_leaf_that_always_kills_its_worker_is_quarantined_and_named(
     tries = len(set(crew.faults.hits("poison")))
     assert receipts(tmp_path) == leaf_count(job) - 1 and not current(tmp_path)
     assert "leaf 2" in str(caught.value), str(caught.value)
+    result = caught.value.result
+    assert (result["outcome"], result["model"]) == ("refused", None) and "leaf 2" in str(result["reasons"])
     assert tries == 3
     fit(load_job(job), engine=SerialEngine())
     record_fault(
