@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,7 +127,7 @@ def predict(
     named, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
     each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
     renaming = Renaming.parse(options.names("--rename", rename))
-    tell_units = partial(_tell_units, store)
+    tell_units = _tell_once(store)
     tables = TableOptions(**files.arguments(), renaming=renaming, notice=tell_units)
     with Tables.opened(model, store, out, asked=extra, options=tables, arrays=named, views=some) as table:
         arrays, place = table.inputs or named, table.store
@@ -190,7 +189,7 @@ def score(
         raise InputError("--pooled and --mean: are two kinds of R2; give one")
     wanted, of = "--coverage" if coverage else "", R2.POOLED if pooled else R2.MEAN if mean else None
     named, renaming = options.names("--targets", targets), Renaming.parse(options.names("--rename", rename))
-    tell_units = partial(_tell_units, data[0])
+    tell_units = _tell_once(data[0])
     tables = TableOptions(**files.arguments(), renaming=renaming, notice=tell_units)
     with rows_to_score(model, data, named, options=tables, arrays=arrays, views=some) as rows:
         reads = (rows.inputs, some)
@@ -275,9 +274,16 @@ def _version(on: bool) -> None:
         raise typer.Exit
 
 
-def _tell_units(store: Path, sentence: str) -> None:
-    """Say a sentence about the units of a data set or file."""
-    say(f"dorff: {store}: {sentence}")
+def _tell_once(store: Path) -> Callable[[str], None]:
+    """Return what says sentences about a data set or file, each of them once."""
+    told: set[str] = set()
+
+    def tell(sentence: str) -> None:
+        if sentence not in told:
+            told.add(sentence)
+            say(f"dorff: {store}: {sentence}")
+
+    return tell
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def walk(path: Path, name: str = "") -> Iterator[Node]:
 def group_attributes(path: Path) -> Attributes:
     """The attributes of the group at `path`; refuses what is not a Zarr group in a local folder."""
     if not path.exists():
-        raise InputError(f"{path}: wanted a Zarr store, but there is none; check the path.")
+        raise InputError(f"{path}: there is no such file or folder; check the path.")
     if (here := node(path)).problem == "missing":
         raise InputError(f"{path}: is not a Zarr store (no {' or '.join(METADATA)} in it); use `dorff ingest`.")
     content = read_json(path / here.key)  # says what is damaged

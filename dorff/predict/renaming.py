@@ -97,4 +97,4 @@ def _by_name(encodings: Iterable[Encoding]) -> dict[str, Encoding]:
 
 def _nearest(name: str, names: Collection[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(list(names)[:20])}"
+    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(list(dict.fromkeys(names))[:20])}"

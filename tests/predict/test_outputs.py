@@ -300,6 +300,40 @@ def test_a_curved_grid_is_predicted_on_its_cells(place: Path, tmp_path: Path, so
 
 
 @pytest.mark.parametrize("command", ["predict", "score"])
+@pytest.mark.parametrize("name", ["lat", "lon"])
+def test_a_conversion_of_units_is_said_once(place: Path, tmp_path: Path, command: str, name: str) -> None:
+    """That of a column of the condition, too, which the table and its data set are both converted for."""
+    degrees = grid(tmp_path / "degrees.nc")
+    degrees[name] = (name, np.radians(degrees[name].values), {"units": "radian"})
+    degrees.to_netcdf(tmp_path / "radians.nc")
+    out = [tmp_path / "o.nc"] if command == "predict" else []
+    done = call(command, place / "sea", tmp_path / "radians.nc", *out, "--where", "lat > 50.5 and lon > 0")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("units are converted") == 1
+
+
+@pytest.mark.parametrize("command", ["predict", "score"])
+@pytest.mark.parametrize("name", ["none.csv", "none.nc", "none.zarr", "none"])
+def test_what_is_not_there_is_no_such_file(place: Path, tmp_path: Path, command: str, name: str) -> None:
+    out = [tmp_path / "o.zarr"] if command == "predict" else []
+    sentence = refused(command, place / "sea", tmp_path / name, *out)
+    assert f"{name}: there is no such file or folder" in sentence and "Zarr" not in sentence
+
+
+@pytest.mark.parametrize("command", ["predict", "score"])
+@pytest.mark.parametrize("source", ["sea.nc", "sea.zarr", "new.csv"])
+def test_names_that_are_there_are_said_once(place: Path, tmp_path: Path, command: str, source: str) -> None:
+    if source == "sea.zarr":
+        grid(tmp_path / source)
+    path = tmp_path / source if source == "sea.zarr" else place / source
+    model, known = ("a", "colour") if source == "new.csv" else ("sea", "lat")
+    out = [tmp_path / "o.csv"] if command == "predict" else []
+    sentence = refused(command, place / model, path, *out, "--rename", f"foo={known}")
+    names = sentence.split("it has ")[1].split(".")[0].split(", ")
+    assert known in names and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("command", ["predict", "score"])
 def test_options_of_files_are_refused_of_data_sets(place: Path, tmp_path: Path, command: str) -> None:
     out = [tmp_path / "o.zarr"] if command == "predict" else []
     options = [["--where", "x > 0"], ["--missing", "M"], ["--units", "x=m"], ["--absent-chunks", "fill"]]
