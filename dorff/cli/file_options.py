@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from dorff.cli.guard import option, pairs
+from dorff.errors import InputError
 
 _MISSING = (
     "A number, or a word such as M, that stands for none, made NaN; "
@@ -33,7 +34,7 @@ class FileOptions:
     missing: Annotated[list[str] | None, option(metavar="-9999", help=_MISSING)] = None
     units: Annotated[list[str] | None, option(metavar="NAME=UNITS", help=_UNITS)] = None
     unknown_zero: Annotated[bool, typer.Option("--unknown-zero", help=_UNKNOWN_ZERO)] = False
-    where: Annotated[str, option(metavar="CONDITION", help=_WHERE)] = ""
+    where: Annotated[str | None, option(metavar="CONDITION", help=_WHERE)] = None
     skip_rows: Annotated[int, option(min=0, metavar="N", help=_SKIP_ROWS)] = 0
     comment: Annotated[list[str] | None, option(metavar="TEXT", help=_COMMENT)] = None
     delimiter: Annotated[str, option(metavar="C", help=_DELIMITER)] = ""
@@ -41,10 +42,16 @@ class FileOptions:
     absent_chunks: Annotated[Literal["refuse", "fill"], option(help=_ABSENT_CHUNKS)] = "refuse"
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `dorff.data.ingest`, which `TableOptions` has too."""
+        """Return the arguments of `dorff.data.ingest`, which `TableOptions` has too.
+
+        InputError for an empty condition: a shell's variable that is not set would take all rows.
+        """
+        if self.where == "":
+            raise InputError("--where: wanted a condition, got ''; leave the option out to take all rows.")
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         text = {name: given.pop(name) for name in _OF_TEXT}
         return given | {
+            "where": self.where or "",
             "missing": self.missing or [],
             "units": pairs("--units", self.units or []),
             "text": {name: value for name, value in text.items() if value},

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dorff.data.encoding import ISO, label_texts, seconds, stated_attributes, time_number
+from dorff.data.encoding import ISO, is_missing_time, label_texts, seconds, stated_attributes, time_number
 from dorff.data.labels import Label, Run, label_of, text_of
 from dorff.data.packing import FillValues
 from dorff.data.readers import Numbers, Reader, SourceBlock, without_given
@@ -33,6 +33,7 @@ from dorff.data.units import (
 from dorff.errors import InputError
 
 LONGEST: Final = 4000  # characters of a condition
+MOST_SHOWN: Final = 200  # of them in a message
 DEEPEST: Final = 200  # of not, and, or and parentheses within each other
 QUOTED: Final = re.compile(r"`([^`]+)`")
 COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
@@ -53,6 +54,9 @@ MICROSECOND_NS: Final = 1000  # as near as times in text are told apart
 Constant = str | int | float | bool
 LEADING_ZERO: Final = re.compile(r"[+-]?0\d")
 COMPACT_DATE: Final = re.compile(r"(\d{4})(\d\d)(\d\d)")
+#: How a missing value, and one that is not finite, is called elsewhere.
+MISSING_WORDS: Final = ("nan", "nat", "na", "null", "none")
+INFINITE_WORDS: Final = ("inf", "infinity")
 BARE_DATE: Final = re.compile(r"(?<!['\"\d])\d{4}-\d\d-\d\d")
 BARE_EQUALS: Final = re.compile(r"(?<![=!<>])=(?!=)")
 Mask = npt.NDArray[np.bool_]
@@ -133,7 +137,8 @@ class Condition:
                 self._note_text(left, self._constant(element))
             return
         if type(sign) not in COMPARISONS:
-            raise self._refusal("is and is not compare nothing; write == or !=")
+            remedy = _describe_special_value(ast.unparse(right)) or "write == or !="
+            raise self._refusal(f"is and is not compare nothing; {remedy}")
         named = [isinstance(side, ast.Name) for side in (left, right)]
         if not any(named):
             raise self._refusal("a comparison needs a column")
@@ -161,8 +166,15 @@ class Condition:
     def _note_number(self, column: ast.expr, constant: Constant | None) -> None:
         if constant is None or not isinstance(column, ast.Name):
             return
-        if not isinstance(constant, str) or not math.isnan(_number(constant)):
+        if not isinstance(constant, str) or not math.isnan(_spelled_number(constant)):
             self.numbers.setdefault(self._name(column), constant)
+
+    def check_columns(self, reader: Reader) -> None:
+        """Raise InputError where a name in the condition is none of a source's columns."""
+        for name in self.columns:
+            if name not in reader.columns and (remedy := _describe_special_value(name)):
+                raise self._refusal(f"{reader.path} has no column {name!r}; {remedy}")
+            reader.resolve_single(name, "--where")
 
     def check_times(self, reader: Reader) -> None:
         """Raise InputError where numbers are compared with times whose origin is not the file's."""
@@ -173,7 +185,7 @@ class Condition:
             problem = f"column {name!r} holds times that are counted from their first day"
             date = _date_of(reader, name, number)
             remedy = f"write the date, such as {date!r}, in place of {number}"
-            where = f"--where {self.text[:200]}: {reader.path}"
+            where = f"--where {shorten_condition(self.text)}: {reader.path}"
             raise InputError(f"{where}: {problem}; {remedy}.")
 
     def _constant(self, node: ast.expr) -> Constant:
@@ -185,7 +197,9 @@ class Condition:
             if isinstance(node.value, int) and abs(node.value) > sys.float_info.max:
                 raise self._refusal(f"{str(node.value)[:20]}... is too large a number")
             return node.value
-        raise self._refusal(f"{ast.unparse(node)[:60]!r} is no column, number or text in quotes")
+        written = ast.unparse(node)
+        remedy = _describe_special_value(written) or "correct it"
+        raise self._refusal(f"{written[:60]!r} is no column, number or text in quotes; {remedy}")
 
     def _truth(self, node: ast.expr, columns: Mapping[str, "ComparedColumn"]) -> _Truth:
         if isinstance(node, ast.BoolOp):
@@ -228,7 +242,7 @@ class Condition:
         compare = COMPARISONS[sign]
         times, other_times = left.seconds(), right.seconds()
         if times is not None and other_times is not None:
-            return _of_numbers(times, compare(times, other_times), ~np.isnan(other_times))
+            return _truth_of_numbers(times, compare(times, other_times), ~np.isnan(other_times))
         if isinstance(left.values, Run) and isinstance(right.values, Run) and sign in (ast.Eq, ast.NotEq):
             texts, other_texts = _row_texts(left.values, left.place), _row_texts(right.values, right.place)
             known = (texts != "") & (other_texts != "")
@@ -236,8 +250,8 @@ class Condition:
             is_same = (texts == other_texts) | (_row_times(left) == _row_times(right))
             result = is_same if sign is ast.Eq else ~is_same
             return _Truth(known & result, known & ~result)
-        numbers, other_numbers = self._numbers(left), self._numbers(right)
-        return _of_numbers(numbers, compare(numbers, other_numbers), ~np.isnan(other_numbers))
+        numbers, other_numbers = self._column_numbers(left), self._column_numbers(right)
+        return _truth_of_numbers(numbers, compare(numbers, other_numbers), ~np.isnan(other_numbers))
 
     def _compare_constant(self, column: "ComparedColumn", sign: type[ast.cmpop], constant: Constant) -> _Truth:
         """Compare a column with a constant."""
@@ -251,13 +265,13 @@ class Condition:
             # What is equal but for the rounding of units such as days is equal.
             tolerance = MICROSECOND_NS / column.units.unit_ns + 4 * abs(np.spacing(number))
             numbers = np.where(np.abs(numbers - number) <= tolerance, number, numbers)
-        return _of_numbers(numbers, COMPARISONS[sign](numbers, number))
+        return _truth_of_numbers(numbers, COMPARISONS[sign](numbers, number))
 
     def _number_of_constant(self, column: "ComparedColumn", constant: Constant) -> float:
         """Return the number that a constant is in a column of numbers: of a date, in the units of times."""
         if not isinstance(constant, str):
             return float(constant)
-        number = _number(constant)
+        number = _spelled_number(constant)
         if column.units is not None:
             if match := COMPACT_DATE.fullmatch(constant.strip()):
                 remedy = f"write '{'-'.join(match.groups())}', or a number without quotes"
@@ -283,49 +297,95 @@ class Condition:
         self, column: "ComparedColumn", run: Run, sign: type[ast.cmpop], constant: Constant
     ) -> list[bool | None]:
         """Return how each label of a column's run compares with a constant; None for no label."""
-        place, compare = column.place, COMPARISONS[sign]
-        labels = [label_of(value, place) for value in run.values]
-        known = [label for label in labels if label is not None]
-        time = _times([constant], place) if isinstance(constant, str) else None
-        texts = [None if label is None else text_of(label) for label in labels]
-        if isinstance(constant, str) and time is not None:
-            times = _times(texts, place)
-            if times is not None:
-                return [None if np.isnan(value) else bool(compare(value, time[0])) for value in times]
-            if known and not any(isinstance(label, str) for label in known):
-                raise self._number_wanted(column, constant)
+        labels = [label_of(value, column.place) for value in run.values]
+        time = _time_of(constant)
+        if time is not None:
+            return self._compare_labels_with_time(column, labels, sign, str(constant), time)
         if sign in (ast.Eq, ast.NotEq):
-            equal = [None if label is None else _is_label(label, constant) for label in labels]
-            if time is not None:  # what is a time is compared as such, whatever text other rows have
-                is_same_time = _known_times(texts, place) == time[0]
-                pairs = zip(equal, is_same_time.tolist(), strict=True)
-                equal = [None if same is None else same or same_time for same, same_time in pairs]
-            return [None if same is None else same is (sign is ast.Eq) for same in equal]
+            return [None if label is None else _is_label(label, constant) is (sign is ast.Eq) for label in labels]
         if isinstance(constant, str):
-            if known and _times(texts, place) is not None:
-                raise self._refusal(f"{place} holds times, and {constant!r} is no date such as 2024-05-31T12:00:00")
-            raise self._refusal(f"{place} holds text, which has no order; == or in (...) compare it")
-        numbers = [None if label is None else self._number(label, place) for label in labels]
-        return [None if number is None else bool(compare(number, constant)) for number in numbers]
+            raise self._order_refusal(column, labels, constant)
+        numbers = self._label_numbers(column, labels)
+        compare = COMPARISONS[sign]
+        return [None if math.isnan(number) else bool(compare(number, constant)) for number in numbers]
 
-    def _numbers(self, column: "ComparedColumn") -> Numbers:
+    def _compare_labels_with_time(
+        self,
+        column: "ComparedColumn",
+        labels: Sequence[Label | None],
+        sign: type[ast.cmpop],
+        constant: str,
+        time: float,
+    ) -> list[bool | None]:
+        """Return how each label compares with a constant that is a time, in seconds; None for no label.
+
+        Labels that are times are compared as such, whatever text other rows have; all others by == and != alone.
+        """
+        texts = [None if label is None else text_of(label) for label in labels]
+        is_missing = [text is None or is_missing_time(text) for text in texts]
+        times = _known_times(texts, column.place).tolist()
+        no_times = [
+            number
+            for number, (value, missing) in enumerate(zip(times, is_missing, strict=True))
+            if math.isnan(value) and not missing
+        ]
+        if no_times and not any(isinstance(label, str) for label in labels):
+            raise self._number_wanted(column, constant)
+        if no_times and sign not in (ast.Eq, ast.NotEq):
+            word = texts[no_times[0]]
+            problem = f"{column.place_of_label(no_times[0])}: {word!r} is no date or time, so that it has no order"
+            raise self._refusal(f"{problem}; correct it, or take it for none by --missing {word}")
+        truths: list[bool | None] = []
+        for label, value, missing in zip(labels, times, is_missing, strict=True):
+            if label is None or missing:
+                truths.append(None)
+            elif math.isnan(value):
+                truths.append(_is_label(label, constant) is (sign is ast.Eq))
+            else:
+                truths.append(bool(COMPARISONS[sign](value, time)))
+        return truths
+
+    def _order_refusal(self, column: "ComparedColumn", labels: Sequence[Label | None], constant: str) -> InputError:
+        """Return why labels are not compared by < or > with text that is no time."""
+        texts = [text_of(label) for label in labels if label is not None]
+        if texts and _times(texts, column.place) is not None:
+            return self._refusal(f"{column.place} holds times, and {constant!r} is no date such as 2024-05-31T12:00:00")
+        return self._refusal(f"{column.place} holds text, which has no order; == or in (...) compare it")
+
+    def _column_numbers(self, column: "ComparedColumn") -> Numbers:
         """Return a column as numbers (n,), also one of text that spells numbers."""
         if not isinstance(column.values, Run):
             return column.values
         labels = [label_of(value, column.place) for value in column.values.values]
-        numbers = [math.nan if label is None else self._number(label, column.place) for label in labels]
-        return np.array([*numbers, math.nan])[column.values.index]
+        return np.array([*self._label_numbers(column, labels), math.nan])[column.values.index]
 
-    def _number(self, label: Label, place: str) -> float:
-        number = _number_of_label(label)
-        if math.isnan(number):
-            problem = f"{place} holds text, and {label!r} is no number; compare it by == or in (...)"
-            raise self._refusal(problem)
-        return number
+    def _label_numbers(self, column: "ComparedColumn", labels: Sequence[Label | None]) -> list[float]:
+        """Return the number that each label is or spells, NaN for no label; InputError where one is none."""
+        numbers = [math.nan if label is None else _number_of_label(label) for label in labels]
+        for place, (label, number) in enumerate(zip(labels, numbers, strict=True)):
+            if label is not None and math.isnan(number):
+                problem = f"{column.place_of_label(place)}: holds text, and {label!r} is no number"
+                raise self._refusal(f"{problem}; compare it by == or in (...)")
+        return numbers
 
     def _refusal(self, problem: str) -> InputError:
         example = "write such as 'PSAL_QC in (1, 2) and depth < 500', odd names between backquotes"
-        return InputError(f"--where {self.text[:200]}: {problem}; {example}.")
+        return InputError(f"--where {shorten_condition(self.text)}: {problem}; {example}.")
+
+
+def shorten_condition(text: str) -> str:
+    """Return a condition as messages have it, cut if it is long."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def _describe_special_value(written: str) -> str:
+    """Return what to write in place of a name for missing or infinite values, such as np.nan; "" for any other."""
+    word = written.lower().rpartition(".")[2].lstrip("+-")
+    if word in MISSING_WORDS:
+        return "a missing value equals nothing: NAME == NAME keeps the rows that have a value"
+    if word in INFINITE_WORDS:
+        return "finite numbers are kept by NAME > -1e308 and NAME < 1e308"
+    return ""
 
 
 def _describe_slip(text: str) -> str:
@@ -360,10 +420,10 @@ def _is_label(label: Label, constant: Constant) -> bool:
 
 def _number_of_label(label: Label) -> float:
     """Return the number that a label is or spells, 0 and 1 for truth values; NaN if none."""
-    return _number(label) if isinstance(label, str) else float(label)
+    return _spelled_number(label) if isinstance(label, str) else float(label)
 
 
-def _number(text: str) -> float:
+def _spelled_number(text: str) -> float:
     """Return the number that a text spells, NaN if it is none."""
     try:
         return math.nan if "_" in text else float(text)  # Python's underscores stand in names elsewhere
@@ -377,9 +437,17 @@ def _row_texts(run: Run, place: str) -> npt.NDArray[Any]:
     return np.array([*texts, ""], object)[run.index]
 
 
-def _of_numbers(column: Numbers, result: Any, known: Mask | None = None) -> _Truth:
+def _truth_of_numbers(column: Numbers, result: Any, known: Mask | None = None) -> _Truth:
     known = ~np.isnan(column) if known is None else known & ~np.isnan(column)
     return _Truth(known & result, known & ~result)
+
+
+def _time_of(constant: Constant) -> float | None:
+    """Return the seconds of a constant that is an ISO time, None of any other."""
+    if not isinstance(constant, str) or is_missing_time(constant):
+        return None
+    times = _times([constant], "")
+    return None if times is None else float(times[0])
 
 
 def _times(texts: Sequence[Any], place: str) -> npt.NDArray[np.float64] | None:
@@ -415,18 +483,25 @@ def _row_times(column: "ComparedColumn") -> npt.NDArray[np.float64]:
 class ComparedColumn:
     """What a condition sees of a column of the file `path`: numbers (n,) or labels of some rows.
 
-    `units` are those of numbers that are times.
+    `units` are those of numbers that are times. `rows_before` come before these in the file.
     """
 
     values: Numbers | Run
     name: str
     path: str
     units: TimeUnits | None = None
+    rows_before: int = 0
 
     @property
     def place(self) -> str:
         """Return where it stands, for messages."""
         return f"{self.path}: column {self.name!r}"
+
+    def place_of_label(self, number: int) -> str:
+        """Return where the label of this number stands first, for messages."""
+        assert isinstance(self.values, Run)
+        rows = np.flatnonzero(self.values.index == number)
+        return f"{self.place}, data row {self.rows_before + rows[0] + 1:,}" if len(rows) else self.place
 
     def seconds(self) -> npt.NDArray[np.float64] | None:
         """Return times as seconds since 1970 (n,), NaN where there is none; None where a value is no ISO time."""
@@ -445,8 +520,10 @@ def compared_attributes(
     """Return the attributes of a condition's columns, in whose units it compares.
 
     They are those that a data set or model `kept`, else those of the first source that has units. `stated` are units
-    in place of a source's own.
+    in place of a source's own. InputError where a source lacks such a column.
     """
+    for reader in readers:
+        condition.check_columns(reader)
     return {
         column: kept[column]
         if column in kept
@@ -488,7 +565,7 @@ def check_some_left(readers: Sequence[Reader], where: str) -> None:
     """Raise InputError where a condition holds for no row of sources that were read."""
     if where:
         left_out = sum(reader.left_out for reader in readers)
-        raise InputError(f"--where {where}: holds for none of {left_out:,} rows; correct it.")
+        raise InputError(f"--where {shorten_condition(where)}: holds for none of {left_out:,} rows; correct it.")
 
 
 class FilteredReader(Reader):
@@ -510,8 +587,6 @@ class FilteredReader(Reader):
         super().__init__(reader.path, reader.columns, numbered=reader.numbered)
         self._reader, self._condition, self._absent = reader, condition, absent
         self.remarks = reader.remarks
-        for name in condition.columns:
-            reader.resolve_single(name, "--where")
         units = {name: _time_units(reader, name, wanted[name]) for name in condition.columns}
         self._units = {name: time for name, time in units.items() if time is not None}
         named = [name for name in condition.texts if name not in self._units]
@@ -549,8 +624,14 @@ class FilteredReader(Reader):
     def content(self) -> str:
         return self._reader.content()
 
-    def _compared(self, name: str, values: Numbers | Run) -> ComparedColumn:
-        return ComparedColumn(values=values, name=name, path=self.path, units=self._units.get(name))
+    def _compared(self, name: str, values: Numbers | Run, rows_before: int) -> ComparedColumn:
+        return ComparedColumn(
+            values=values,
+            name=name,
+            path=self.path,
+            units=self._units.get(name),
+            rows_before=rows_before,
+        )
 
     def _read(self, columns: Sequence[str], labels: Sequence[str]) -> Iterator[SourceBlock]:
         text, numbers = self._text, self._numbers
@@ -564,7 +645,8 @@ class FilteredReader(Reader):
             values: dict[str, Numbers | Run] = {name: self._absent.blank_labels(runs[name]) for name in text}
             known = without_given(self._reader, numbers, block.numbers[:, compared], self._absent)
             values |= zip(numbers, self.comparison.convert(known, numbers, self.path).T, strict=True)
-            mask = self._condition.holding({name: self._compared(name, values[name]) for name in values})
+            before = self.left_out + kept
+            mask = self._condition.holding({name: self._compared(name, values[name], before) for name in values})
             rows = np.flatnonzero(mask)
             self.left_out += len(block) - len(rows)
             kept += len(rows)
@@ -584,7 +666,7 @@ def _are_dates(reader: Reader, column: str, attributes: Mapping[str, str]) -> bo
 def _date_of(reader: Reader, column: str, number: Constant) -> str:
     """Return the date that a number is in the units of a file; an example where it is none."""
     units = _time_units(reader, column, reader.attributes(column))
-    value = _number(number) if isinstance(number, str) else number
+    value = _spelled_number(number) if isinstance(number, str) else number
     date = None
     if units is not None and math.isfinite(value):
         date = units.date_of(int(value) - reader.time_shifts[column].count)

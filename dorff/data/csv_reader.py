@@ -38,6 +38,7 @@ WIDEST: Final = 12  # blanks beside a word for no number
 # Arrow keeps these words in a tree of 32,767 nodes of 11 letters at most, and does not check whether it is full.
 MOST_PADDED: Final = 4000  # words, with and without blanks
 MOST_LETTERS: Final = 60_000  # of all these words
+DATE: Final = re.compile(r"\d{4}-?\d\d-?\d\d([T ].*)?")
 NAMELESS: Final = "No line before its rows has a name for each column: write one, or name c0, c1, ..."
 LAYOUT_OPTIONS: Final = "where it is written otherwise, give --skip-rows, --comment or --delimiter"
 
@@ -239,6 +240,11 @@ class CSVReader(Reader):
         values: Numbers = column.to_numpy(zero_copy_only=False)
         return values
 
+    def _first_number(self, place: int) -> str:
+        """Return the first number of a column in the first rows."""
+        fields = (row[place].strip() for row in self._dialect.rows if place < len(row))
+        return next(filter(is_number, fields), "")
+
     def _explained(self, reason: str) -> InputError:
         row = re.search(r"Row #(\d+)", reason)
         where = f"row {int(row[1]) + self._dialect.header}" if row else "some row"
@@ -253,6 +259,10 @@ class CSVReader(Reader):
                 what += f"; --missing {value} takes it for none"
                 if column and int(column[1]) == 0 and " " not in value:
                     what += f", --comment {value} leaves out lines that begin with it"
+            elif column and DATE.fullmatch(value):
+                number = self._first_number(int(column[1]))
+                what += f"; the first rows have numbers there, such as {number}: write all as dates, and leave fields "
+                what += "without one empty"
             if is_number(value.strip()):
                 what += "; --decimal . (or ,) takes numbers with marks of thousands"
         elif "straddling" in reason:

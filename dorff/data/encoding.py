@@ -37,6 +37,7 @@ ISO: Final = re.compile(
     r"(?:(?:T| +)(\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)? ?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?)?",
     re.I,
 )
+MISSING_TIMES: Final = frozenset(("NaT", "nat", "NAT"))  # as NumPy and pandas write a time that is missing
 USUAL_CALENDARS: Final = ("", "standard", "gregorian")
 
 
@@ -130,8 +131,8 @@ def seconds(values: Sequence[str | None], where: str, column: str = "NAME") -> F
 def microseconds(values: Sequence[str | None], where: str, column: str = "NAME") -> FloatArray:
     """Return ISO dates and times as microseconds since 1970, NaN where there is none.
 
-    They are in UTC unless they have an offset of their own. Digits below a microsecond are cut off. Until the year 2255
-    these are whole numbers below 2^53, so that a later origin can be subtracted without rounding.
+    They are in UTC unless they have an offset of their own. Digits below a microsecond are cut off. NaT is none.
+    Until the year 2255 these are whole numbers below 2^53, so that a later origin can be subtracted without rounding.
     InputError, naming `where` and saying how to state the units of the `column`, at other text.
     """
     times = _cast(values)
@@ -143,6 +144,8 @@ def microseconds(values: Sequence[str | None], where: str, column: str = "NAME")
         return np.concatenate([microseconds([value], where, column) for value in values])
     problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
     remedy = "write it so"
+    if ISO.fullmatch((values[0] or "").strip()):
+        remedy = "there is none such (leap seconds are not read): correct it"
     if is_number(values[0] or ""):
         stated = f"--units '{column}=hours since 2000-01-01 00:00:00'"
         remedy = f"write it so, or state the units of numbers, as by {stated}"
@@ -162,8 +165,15 @@ def _cast(values: Sequence[str | None]) -> FloatArray | None:
     return None
 
 
+def is_missing_time(text: str) -> bool:
+    """Whether a text says that a time is missing."""
+    return text.strip() in MISSING_TIMES
+
+
 def _plain_iso(value: str | None) -> str | None:
     """Return an ISO time as Arrow reads it: six digits below the second at most, a decimal point, hyphens, Z."""
+    if value is not None and is_missing_time(value):
+        return None
     match = None if value is None else ISO.fullmatch(value.strip())
     if match is None:
         return value

@@ -18,7 +18,7 @@ from dorff.data.columns import (
     check_further,
     resolve_columns,
 )
-from dorff.data.conditions import Condition, check_some_left, compared_attributes, filter_sources
+from dorff.data.conditions import Condition, check_some_left, compared_attributes, filter_sources, shorten_condition
 from dorff.data.deliveries import Delivery
 from dorff.data.encoding import Encoded, Encoding, from_attributes, with_encoded_times
 from dorff.data.labels import (
@@ -265,9 +265,11 @@ def ingest(
                 sync_directory(store.parent)
         tell = notice or (lambda _: None)
         if where:
-            tell(f"{left_out:,} of {added + left_out:,} rows were left out by --where {where}")
+            tell(f"{left_out:,} of {added + left_out:,} rows were left out by --where {shorten_condition(where)}")
         if other := next((each for each in kept_before if each != where), ""):
-            tell(f"rows before these were chosen by --where {other}; give it again where it is meant")
+            tell(
+                f"rows before these were chosen by --where {shorten_condition(other)}; give it again where it is meant"
+            )
         comparisons = [reader.comparison for reader in filtered]
         for sentence in (*conversion_notices(conversions, comparisons), *remarks):
             tell(sentence)

@@ -10,7 +10,9 @@ import numpy as np
 from dorff.data.conditions import check_some_left
 from dorff.data.encoding import (
     CYCLES,
+    ISO,
     Encoding,
+    is_missing_time,
     label_texts,
     seconds,
     source_column,
@@ -23,8 +25,10 @@ from dorff.data.text_quantities import describe_quantities
 from dorff.data.units import GREGORIAN_START_SECONDS, ISO_SECONDS, ColumnAttributes, time_units
 from dorff.errors import InputError
 
+# Also ISO 8601's months, weeks and days of the year, which are not read.
 ODD_DATE: Final = r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*|\d{4}-?W\d\d(-?\d)?|\d{4}-\d{3}|\d{4}-\d\d"
-ODD: Final = re.compile(rf"{ODD_DATE}|[+\u2212-]?(\d+[.,]?\d*|[.,]\d+)([eEdD][+\u2212-]?\d+)?")
+ODD_NUMBER: Final = r"[+\u2212-]?(\d+[.,]?\d*|[.,]\d+)([eEdD][+\u2212-]?\d+)?"
+ODD: Final = re.compile(rf"{ODD_DATE}|{ODD_NUMBER}|{ISO.pattern}", re.IGNORECASE)
 MOST: Final = 1000  # categories of a column
 ROWS_TO_JUDGE: Final = 20  # with text; of fewer, values that all differ say little
 
@@ -93,7 +97,9 @@ class Learner:
                     where = f"{reader.path}: column {of!r}"
                     texts = label_texts(self.absent.blank_labels(run), where)
                     values = [value for value in texts if value is not None]
-                    if not words[of] and of not in times and of not in self.one_hot and (day := _day(values[:1])):
+                    first = next((value for value in values if not is_missing_time(value)), "")
+                    is_first = all(map(is_missing_time, words[of]))
+                    if is_first and of not in times and of not in self.one_hot and (day := _day(first)):
                         times[of] = time_encoding(of, day)
                     if of not in times:
                         words[of].update(values)
@@ -105,7 +111,7 @@ class Learner:
         if text and not has_rows:
             check_some_left(readers, self.where)
         for of in text:
-            if of not in times and not words[of]:
+            if of not in times and all(map(is_missing_time, words[of])):
                 raise InputError(f"{readers[0].path}: column {of!r} holds no value in any row; leave it out.")
             if of not in times and of not in self.one_hot:
                 where = f"{readers[0].path}: column {of!r}"
@@ -125,15 +131,28 @@ class Learner:
             return
         if _are_flags(words):
             return
-        if odd := sorted(filter(ODD.fullmatch, words)):
+        if problem := _describe_odd_words(words):
             remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
-            problem = f"has text, and {odd[0]!r}, which is a number, or a date not as in ISO 8601"
             raise InputError(f"{where}: {problem}: {remedy}.")
 
 
 def _are_flags(texts: set[str]) -> bool:
     """Whether texts are single characters, as quality flags are: 1, 4, B."""
     return all(len(text) == 1 for text in texts)
+
+
+def _describe_odd_words(words: set[str]) -> str:
+    """Return which text is beside a number or a time, that which cannot be read; "" if all may be categories."""
+    odd = sorted(filter(ODD.fullmatch, words))
+    if not odd:
+        return ""
+    times = [word for word in odd if _day(word)]
+    no_times = [word for word in (*odd, *sorted(words)) if word not in times and not is_missing_time(word)]
+    if times and no_times:
+        return f"has dates or times, such as {times[-1]!r}, and {no_times[0]!r}, which cannot be read as one"
+    if re.fullmatch(ODD_NUMBER, odd[0]):
+        return f"has text, and {odd[0]!r}, which is a number"
+    return f"has text, and {odd[0]!r}, which is a date or time that is not read"
 
 
 def _check_no_quantity(texts: set[str], column: str, where: str) -> None:
@@ -170,11 +189,11 @@ def _single_columns(readers: Sequence[Reader], names: Sequence[str]) -> list[str
     return list(dict.fromkeys(expanded))
 
 
-def _day(values: Sequence[str]) -> dict[str, str]:
+def _day(text: str) -> dict[str, str]:
     """Units and calendar of seconds since the start of the day of a time; {} where it is none."""
     try:
-        day = seconds(values, "")[0] // CYCLES["day"] * CYCLES["day"]
-    except (InputError, IndexError):
+        day = seconds([text], "")[0] // CYCLES["day"] * CYCLES["day"]
+    except InputError:
         return {}
     units = {"units": f"seconds since {np.datetime64(int(day), 's')}"}
     return units if day >= GREGORIAN_START_SECONDS else {**units, "calendar": ISO_SECONDS.calendar}

@@ -31,7 +31,7 @@ from dorff.data.layout import (
 from dorff.data.nodes import group_attributes, ingested, kept_of, open_array
 from dorff.data.readers import Numbers, Reader, common_dtype
 from dorff.data.resolutions import Resolution
-from dorff.data.row_runs import Runs, merge_runs
+from dorff.data.row_runs import Runs, merge_runs, subtract_runs
 from dorff.data.source_records import (
     MAX_RECORDED_COLUMNS,
     SourceRecord,
@@ -217,7 +217,7 @@ class PendingStore:
 
     def add_source(self, record: SourceRecord, *, again: bool) -> None:
         """Record a source; InputError if it was ingested before, unless `again`."""
-        present = [known for known in self.records if not known.dropped]
+        present = [known for known in self.records if known.rows and not known.dropped]
         names = {known.content: known.name for known in present}
         unnamed = "a source of rows that the data set has already"
         names |= dict.fromkeys(self.unrecorded, unnamed)
@@ -226,8 +226,16 @@ class PendingStore:
             problem = f"has the content of {earlier}"
             effect = "so that its rows would be there twice"
             remedy = "leave it out, or give --again to have them twice"
+            same = [known for known in present if known.content == record.content]
+            if same and all(map(self._is_replaced, same)):
+                effect = "whose rows were replaced by later ones"
+                remedy = "give --replace to have them again, in place of rows with their key, or leave it out"
             raise InputError(f"{record.name}: {problem}, {effect}; {remedy}.")
         self.records.append(record)
+
+    def _is_replaced(self, record: SourceRecord) -> bool:
+        """Whether other rows took the place of all rows of a source."""
+        return not subtract_runs(record.first, record.stop, self.dropped)
 
     def attributes(self) -> Attributes:
         """Return what is committed with the rows, without what is empty."""

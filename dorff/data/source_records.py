@@ -81,7 +81,7 @@ class SourceRecord:
     def from_attribute(cls, value: Mapping[str, Any]) -> Self:
         """Return the record of what `to_attribute` gave; raises TypeError otherwise."""
         box = tuple(tuple(map(float, end)) for end in value.get("box", ()))
-        return cls(**({"first": 0} | dict(value) | {"box": box}))
+        return cls(**({"first": 0, "rows": 0} | dict(value) | {"box": box}))
 
 
 def modification_time(source: str) -> str:

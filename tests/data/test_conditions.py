@@ -671,3 +671,120 @@ def test_what_may_mean_something_else_is_refused(tmp_path: Path, where: str, pro
     write_series(tmp_path / "a.nc", t=(np.arange(5.0), "days since 2024-05-29"))
     with pytest.raises(InputError, match=problem):
         ingest([tmp_path / "a.nc"], tmp_path / "a.zarr", inputs=["n"], where=where)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".nc", ".npz"])
+@pytest.mark.parametrize(
+    ("where", "remedy"),
+    [
+        ("v == nan", "NAME == NAME keeps"),
+        ("z != NaN", "NAME == NAME keeps"),
+        ("null == z", "NAME == NAME keeps"),
+        ("v in (1, nan)", "NAME == NAME keeps"),
+        ("v != np.nan", "NAME == NAME keeps"),
+        ("v is not None", "NAME == NAME keeps"),
+        ("z < inf", "NAME < 1e308"),
+        ("-inf < z", "NAME > -1e308"),
+        ("0 < z < Infinity and v > 1", "NAME < 1e308"),
+        ("z < v2", "no column 'v2'"),
+        ("1 < z < v2", "no column 'v2'"),
+    ],
+)
+def test_names_that_are_no_columns_are_refused_with_what_to_write(
+    tmp_path: Path, suffix: str, where: str, remedy: str
+) -> None:
+    with pytest.raises(InputError, match=remedy):
+        ingest([write_gaps(tmp_path / f"a{suffix}")], tmp_path / "s.zarr", inputs=["z"], where=where)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".nc", ".npz"])
+def test_rows_with_a_value_are_kept_by_comparing_a_column_with_itself(tmp_path: Path, suffix: str) -> None:
+    source = write_gaps(tmp_path / f"a{suffix}")
+    assert ingest([source], tmp_path / "s.zarr", inputs=["z"], where="v == v and -1e308 < v < 1e308") == 2
+
+
+def write_gaps(path: Path) -> Path:
+    columns = {"z": np.array([1.0, 3, 5]), "v": np.array([2, np.nan, 6])}
+    if path.suffix == ".nc":
+        xr.Dataset({name: ("row", values) for name, values in columns.items()}).to_netcdf(path, engine="scipy")
+    elif path.suffix == ".npz":
+        np.savez(path, **columns)
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        path.write_text("z,v\n1,2\n3,\n5,6\n")
+    return path
+
+
+def test_a_column_may_be_called_nan(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", z=np.arange(4.0), nan=np.full(4, 2.0), inf=np.full(4, 3.0))
+    assert ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", inputs=["z"], where="z == nan or z == inf") == 2
+
+
+@pytest.mark.parametrize("command", ["ingest", "score", "predict"])
+@pytest.mark.parametrize("where", ["", " "])
+def test_an_empty_condition_is_refused(
+    tmp_path: Path, command: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a variable of a shell is that nobody set."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.parquet")
+    words = {"ingest": ["a.parquet", "s.zarr", "--inputs", "n"], "score": ["m", "a.parquet"]}
+    done = call(command, *words.get(command, ["m", "a.parquet", "out.csv"]), "--where", where)
+    assert done.exit_code == InputError.exit_code
+    assert "--where" in done.output or (command != "ingest" and where)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_long_conditions_are_cut_in_every_message(tmp_path: Path) -> None:
+    source, notices = write(tmp_path / "a.parquet"), list[str]()
+    for place, where in enumerate((" or ".join(["n > 2"] * 400), " or ".join(["n > 3"] * 400))):
+        append = place > 0
+        ingest(
+            [source], tmp_path / "s.zarr", inputs=["n"], where=where, append=append, again=append, notice=notices.append
+        )
+    said = [notice for notice in notices if "--where" in notice]
+    assert len(said) == 3 and all(len(notice) < 400 and "n > " in notice for notice in said)
+    with pytest.raises(InputError, match="holds for none") as refusal:
+        ingest([source], tmp_path / "t.zarr", inputs=["n"], where=" and ".join(["n > 7"] * 400))
+    assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("where", "word"),
+    [
+        ("when < '2024-06-01'", "broken clock"),
+        ("'2024-05-30' <= when", "broken clock"),
+        ("level > 3", "deep"),
+        ("level <= n", "deep"),
+    ],
+)
+def test_text_that_has_no_order_is_named_with_its_row(
+    tmp_path: Path, suffix: str, where: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stands, though it is read with few other rows."""
+    monkeypatch.setattr("dorff.data.csv_reader.BLOCK", 4096)
+    n = 3000
+    when = np.array(["2024-05-31T12:00:00", "2024-06-02"] * (n // 2), object)
+    level = np.array(["1", "x"] + ["5"] * (n - 2), object)
+    level[1] = None
+    when[2345], level[2345] = "broken clock", "deep"
+    table = pa.table({"n": np.arange(float(n)), "when": when.tolist(), "level": level.tolist()})
+    if suffix == ".csv":
+        csv.write_csv(table, tmp_path / "a.csv")
+    else:
+        pq.write_table(table, tmp_path / "a.parquet", row_group_size=500)
+    with pytest.raises(InputError, match=rf"data row 2,346: .*{word}"):
+        ingest([tmp_path / f"a{suffix}"], tmp_path / "s.zarr", inputs=["n"], where=where)
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [("when < '2024-06-01'", [0]), ("when != '2024-06-02'", [0]), ("when == when", [0, 2]), ("when != 'NaT'", [0, 2])],
+)
+def test_times_that_are_missing_are_unknown(tmp_path: Path, where: str, kept: list[int]) -> None:
+    (tmp_path / "a.csv").write_text("n,when\n0,2024-05-31\n1,NaT\n2,2024-06-02\n")
+    ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", inputs=["n"], where=where)
+    rows = open_dataset(tmp_path / "s.zarr", targets=None)
+    assert rows.read(0, rows.n)[0][:, 0].tolist() == kept

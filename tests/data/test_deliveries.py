@@ -563,6 +563,45 @@ def test_rows_that_a_dropped_source_had_replaced_can_be_delivered_again(tmp_path
     np.testing.assert_allclose(dataset.read(0, dataset.n)[0][alive], rows[:, :2], atol=1e-6)
 
 
+@pytest.mark.parametrize("kept", ["all", "dropped"])
+@pytest.mark.parametrize("night_rows", [slice(0, 60), slice(0, 20)], ids=["one file", "a part"])
+def test_a_source_whose_rows_were_replaced_is_said_to_be_so(tmp_path: Path, kept: str, night_rows: slice) -> None:
+    """None of its rows would be there twice, whether those that replaced them are there or not."""
+    store, rows = tmp_path / "s.zarr", field(points(60))
+    first = write_csv(tmp_path / "first.csv", rows[night_rows])
+    add([night(tmp_path, "other", points(20, 5)), first], store)
+    corrected = np.column_stack([rows[:, :2], rows[:, 2:] + 1])
+    add([write_csv(tmp_path / "all.csv", corrected)], store, replace_known=True)
+    if kept == "dropped":
+        drop(store, "all.csv")
+    with pytest.raises(InputError, match=r"content of .*first\.csv, whose rows were replaced.*--replace") as refusal:
+        add([first], store)
+    assert "twice" not in str(refusal.value)
+    add([first], store, replace_known=True)
+    dataset = open_dataset(store)
+    left = dataset.block(0, dataset.n).weighty().numbers
+    inputs, targets = dataset.read(0, dataset.n)[:2]
+    again = np.column_stack([inputs, targets])[left][-len(rows[night_rows]) :]
+    np.testing.assert_allclose(again, rows[night_rows], atol=1e-6)
+    with pytest.raises(InputError, match="rows would be there twice"):
+        add([first], store)
+
+
+@pytest.mark.parametrize("empty", ["first", "last", "both but one"])
+def test_a_source_of_which_no_row_was_kept_can_be_followed_by_others(tmp_path: Path, empty: str) -> None:
+    """And be delivered again: none of its rows is there."""
+    near, far = night(tmp_path, "near", points(20)), night(tmp_path, "far", points(20, 1) + 100)
+    third = night(tmp_path, "third", points(20, 2) + 200)
+    sources = {"first": [near, far], "last": [far, near], "both but one": [near, far, third]}[empty]
+    least = 200 if empty == "both but one" else 100
+    n, _ = add(sources, tmp_path / "s.zarr", where=f"x >= {least}")
+    assert n == 20
+    n, _ = add([near], tmp_path / "s.zarr", where="x < 100")
+    assert n == 40
+    with pytest.raises(InputError, match="rows would be there twice"):
+        add([near], tmp_path / "s.zarr")
+
+
 @pytest.mark.parametrize("also", [{"key": ["id"]}, {"key": ["id", "x"]}], ids=["no input", "one of the inputs"])
 def test_keys_beside_the_inputs_are_found_wherever_the_inputs_are(also: dict[str, Any], tmp_path: Path) -> None:
     """Corrected inputs, too, are of rows that are there: their boxes lie apart."""

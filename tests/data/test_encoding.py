@@ -7,6 +7,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
@@ -14,6 +15,7 @@ import zarr
 from cases import unsourced
 
 from dorff.data import Dataset, ingest, open_dataset
+from dorff.data.encoding import MISSING_TIMES
 from dorff.data.text_quantities import describe_quantities
 from dorff.errors import InputError
 
@@ -113,9 +115,19 @@ def test_many_categories_are_read_in_blocks(tmp_path: Path) -> None:
     ("colour", "more", "message"),
     [
         (["red", "1.5"], {}, "column 'colour', row 2: wanted a number, got 'red'; correct it, empty it"),
-        (["red"] * 20_000 + ["1.5"], {}, r"has text, and '1\.5', which is a number, or a date"),
-        (["31/12/2023", "1/2/2024"], {}, "has text, and '1/2/2024', which is a number, or a date not as in ISO"),
+        (["red"] * 20_000 + ["1.5"], {}, r"has text, and '1\.5', which is a number"),
+        (["31/12/2023", "1/2/2024"], {}, "has text, and '1/2/2024', which is a date or time that is not read"),
         ([f"id{i}" for i in range(1001)], {}, "has more than 1,000 different texts, such as 'id0'; such a name"),
+        (["2024-02-30", "2024-02-01"], {}, "such as '2024-02-01', and '2024-02-30', which cannot be read"),
+        (["10000-01-01", "9999-01-01"], {}, "such as '9999-01-01', and '10000-01-01', which cannot be read"),
+        (["2016-12-31T23:59:60Z", "2016-12-31T23:59:59Z"] * 12, {}, "23:59:59Z', and '2016-12-31T23:59:60Z', which"),
+        (["no record", "2024-02-01T12:00"] * 12, {}, "such as '2024-02-01T12:00', and 'no record', which cannot"),
+        (["2024-01", "2024-02"] * 12, {}, "has text, and '2024-01', which is a date or time that is not read"),
+        (["2024-061", "2024-062"] * 12, {}, "has text, and '2024-061', which is a date or time that is not read"),
+        (["2024-02-30T12:00", "2024-02-31T12:00"] * 12, {}, "and '2024-02-30T12:00', which is a date or time that"),
+        (["2016-12-31", "2016-12-31T23:59:60Z"], {}, "got '2016-12-31T23:59:60Z'; there is none such"),
+        (["NaT", "nat"], {}, "column 'colour' holds no value in any row; leave it out"),
+        (["-999", "2024-02-01T12:00"], {}, "row 3: wanted a number, got '2024-02-01T12:00'.* such as -999: write all"),
         (["2024-05-31", "later"], {}, "wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got 'later'"),
         (["red", "blue"], {"inputs": "lon,colour:day"}, "column 'colour' holds no times, which colour:day needs"),
         (["red", "blue"], {"inputs": "lon:day"}, "column 'lon' holds no times, which lon:day needs"),
@@ -310,14 +322,16 @@ QUANTITIES = {
         "\N{EN DASH}{}.5", "{}.5-", "{} kg m-2",
     ),
     "numbers that are not written in decimals": (
+        "{}.5+03", ".{}-102", "{}.-03",
         "{}/2", "0x0{}", "{}.5\N{PLUS-MINUS SIGN}0.1", "1.5 +/- 0.{}", "{}.5x10^3", "{}*10**5",
     ),
+    "numbers with underscores": ("{}_000", "1{}_500.5", "-{}_250", "{}_100_203"),
     "angles": (
         "4{}.5N", "4{} w", "W 4{}.5", "4{}\N{DEGREE SIGN}30'N", "4{}d30m15sE", "4{}\N{DEGREE SIGN} 30' 15\"",
     ),
     "dates or times": (
         "0{}:30", "1{}:30:15", "{}:30 PM", "0{}-Mar-2024", "{} March 2024 12:00", "Mar {}, 2024", "2024-Mar-0{}",
-        "PT{}H", "P{}DT12H30M",
+        "PT{}H", "P{}DT12H30M", "1000{}-02-28", "+12024-02-0{}T12:00Z", "-0044-03-1{}",
     ),
 }  # fmt: skip
 #: Categories, though there are digits in them.
@@ -338,6 +352,9 @@ CATEGORIES = (
     "Jan {}x",
     "{}-10",
     "12_10{}",
+    "1_{}",
+    "7{}-200-9",
+    "12345-67-0{}",
     "r{}.x",
     "N{}",
     "{}{}A{}",
@@ -383,6 +400,33 @@ def test_names_with_digits_are_categories(tmp_path: Path, spelt: str) -> None:
     pq.write_table(pa.table({"v": values, "u": np.ones(40)}), tmp_path / "a.parquet")
     made(tmp_path, tmp_path / "a.parquet", inputs="v")
     assert len(open_dataset(tmp_path / "s.zarr").input_columns) == 4
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("missing", sorted(MISSING_TIMES))
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("block", [2**20, 64])
+def test_times_that_are_missing_may_be_written_so(
+    tmp_path: Path, kind: str, missing: str, first: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a block, or a later file, in which all times are missing; zones may differ."""
+    monkeypatch.setattr("dorff.data.csv_reader.BLOCK", block)
+    times = ["2024-05-01T00:00:01", missing, "2024-05-01T02:00:02+02:00"]
+    values = [*[missing] * 40, *times] if first else times
+    for name, texts in (("a", values), ("b", [missing] * 3)):
+        table = pa.table({"when": texts, "u": np.ones(len(texts))})
+        pacsv.write_csv(table, tmp_path / f"{name}.csv") if kind == "csv" else pq.write_table(
+            table, tmp_path / f"{name}.parquet"
+        )
+    data = made(tmp_path, tmp_path / f"a.{kind}", tmp_path / f"b.{kind}", inputs="when")
+    read = data.read(0, data.n)[0][:, 0]
+    np.testing.assert_array_equal(read[len(values) - 3 :], [1, np.nan, 2, np.nan, np.nan, np.nan])
+    assert data.encoding == {"when": {"time": ["seconds since 2024-05-01T00:00:00"]}}
+
+
+def test_categories_may_be_called_as_missing_times_are(tmp_path: Path) -> None:
+    made(tmp_path, write(tmp_path / "a.csv", [f"1,{one},2024-01-01,1" for one in ("NAT", "SAT")]), inputs="colour")
+    assert open_dataset(tmp_path / "s.zarr").input_columns == ("colour=NAT", "colour=SAT")
 
 
 UNITS_OF_DURATIONS = ["W", "D", "h", "m", "s", "ms", "us", "ns", "25s"]
