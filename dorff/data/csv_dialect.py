@@ -18,6 +18,7 @@ from dorff.errors import InputError
 BLANKS: Final = " "  # the delimiter of columns that any number of blanks or tabs separate
 DELIMITERS: Final = (",", "\t", ";", "|", BLANKS)
 MARKERS: Final = ("#", "%", "//")  # of comments, before the first row
+NO_MARKERS: Final = ("\0",)  # with which no line of text begins
 SAMPLE: Final = 2**16  # bytes of the first rows
 LONG_SAMPLE: Final = 2**20  # where comments take all of these
 FIRST_LINES: Final = 4  # of names, units and rows
@@ -125,10 +126,12 @@ def recognise(sample: Sample, asked: Collection[str]) -> Dialect:
         if text.strip():
             break
     skipped = sample.skip_rows
-    said = re.fullmatch(r'"?sep=(.)"?\s*', texts[skipped]) if skipped < len(texts) else None
-    skipped += said is not None
-    delimiter = sample.delimiter or (said[1] if said else "")
-    candidates = [delimiter] if delimiter else _candidates(texts)
+    separator_line = re.fullmatch(r'"?sep=(.)"?\s*', texts[skipped]) if skipped < len(texts) else None
+    stated_delimiter = sample.delimiter
+    if separator_line is not None:
+        skipped += 1
+        stated_delimiter = stated_delimiter or separator_line[1]
+    candidates = [stated_delimiter] if stated_delimiter else _candidates(texts)
     narrow = [mark for mark in candidates if max((text.count(mark) for text in texts), default=0) < MOST_FIELDS]
     if not narrow:
         raise InputError(f"{sample.path}: has a line of more than {MOST_FIELDS:,} fields; it is no table of text.")
@@ -188,15 +191,13 @@ def _records(lines: list[str], first: int, delimiter: str, comments: tuple[str, 
 def _layout(sample: Sample, lines: list[str], first: int, delimiter: str, asked: Collection[str]) -> Dialect | None:
     """Return what a file is if this separates its fields; None where it has no records then."""
     first = _after_block(lines, first)
-    given = sample.comments
-    # A first name may begin as comments do: #id.
-    odd = tuple(name for name in asked if name.startswith(MARKERS))
-    own = next((line for line in lines[first:] if line.strip()), "").startswith(odd)
-    markers = given if given or not own else ("\0",)
-    records = list(_records(lines, first, delimiter, markers))
-    used = tuple(
-        m for m in given or MARKERS if any(r.comment and lines[r.first].lstrip().startswith(m) for r in records)
-    )
+    stated_markers = sample.comments
+    names_like_comments = tuple(name for name in asked if name.startswith(MARKERS))  # such as #id
+    first_line = next((line for line in lines[first:] if line.strip()), "")
+    if not stated_markers and first_line.startswith(names_like_comments):
+        records = list(_records(lines, first, delimiter, NO_MARKERS))
+    else:
+        records = list(_records(lines, first, delimiter, stated_markers))
     body = [record for record in records if not record.comment]
     if not sample.whole and len(body) > 2:
         body.pop()  # its end may not have come
@@ -209,22 +210,25 @@ def _layout(sample: Sample, lines: list[str], first: int, delimiter: str, asked:
     rows = [record.fields for record in body[head.first_row :]]
     width = len(rows[0]) if rows and not head.names else len(head.names)
     trailing = bool(rows) and all(len(row) == width + 1 and not row[-1] for row in rows)
-    if rows:
-        start = sum(map(len, sample.lines[: body[head.first_row].first]))
-    else:
-        start = sum(map(len, sample.lines[: body[-1].stop]))
+    lines_before_rows = body[head.first_row].first if rows else body[-1].stop
     named = zip(head.names, head.units, strict=False)
     return Dialect(
         delimiter=delimiter,
         names=head.names,
         units={name: unit for name, unit in named if unit.lower() not in NO_UNITS and "\ufffd" not in unit},
         width=width + trailing,
-        start=start,
+        start=sum(map(len, sample.lines[:lines_before_rows])),
         header=head.first_row - head.names_row,
-        comments=given or used,
+        comments=stated_markers or _seen_markers(lines, records),
         missing=(*sample.missing, "MM") if head.names[:1] == ("YY",) else sample.missing,
         rows=rows,
     )
+
+
+def _seen_markers(lines: Sequence[str], records: Sequence[_Record]) -> tuple[str, ...]:
+    """Return the usual markers that the comments among the records begin with."""
+    comments = [lines[record.first].lstrip() for record in records if record.comment]
+    return tuple(marker for marker in MARKERS if any(comment.startswith(marker) for comment in comments))
 
 
 def _after_block(lines: list[str], first: int) -> int:
@@ -263,15 +267,15 @@ def _header(
         commented = None
     if commented and (set(asked) & set(commented[0]) or (_all_numbers(first) and not _numbered(asked))):
         return _Header(names=tuple(commented[0]), units=tuple(commented[1]))
-    at = _names_row(body, asked)
-    names = body[at].fields
+    names_row = _names_row(body, asked)
+    names = body[names_row].fields
     if _headless(names, asked):
-        return _Header(names=(), names_row=at, first_row=at)
-    rows = [record.fields for record in body[at + 2 :]]
-    has_units = at + 1 < len(body) and not set(body[at + 1].fields) & set(sample.missing)
-    has_units = has_units and _is_units(body[at + 1].fields, rows, len(names))
-    units = body[at + 1].fields if has_units else []
-    return _Header(names=tuple(names), units=tuple(units), names_row=at, first_row=at + 1 + has_units)
+        return _Header(names=(), names_row=names_row, first_row=names_row)
+    below = body[names_row + 1].fields if names_row + 1 < len(body) else []
+    rows = [record.fields for record in body[names_row + 2 :]]
+    if not set(below) & set(sample.missing) and _is_units(below, rows, len(names)):
+        return _Header(names=tuple(names), units=tuple(below), names_row=names_row, first_row=names_row + 2)
+    return _Header(names=tuple(names), names_row=names_row, first_row=names_row + 1)
 
 
 def _names_row(body: Sequence[_Record], asked: Collection[str]) -> int:
