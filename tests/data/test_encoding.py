@@ -412,7 +412,7 @@ def test_times_that_are_missing_may_be_written_so(
     """Also in a block, or a later file, in which all times are missing; zones may differ."""
     monkeypatch.setattr("dorff.data.csv_reader.BLOCK", block)
     times = ["2024-05-01T00:00:01", missing, "2024-05-01T02:00:02+02:00"]
-    values = [*[missing] * 40, *times] if first else times
+    values = [*[missing] * 400, *times] if first else times
     for name, texts in (("a", values), ("b", [missing] * 3)):
         table = pa.table({"when": texts, "u": np.ones(len(texts))})
         pacsv.write_csv(table, tmp_path / f"{name}.csv") if kind == "csv" else pq.write_table(
