@@ -33,6 +33,7 @@ WHOLE: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})(\.0*)?")
 BOOLEANS: Final = {
     spelled: value for value in (False, True) for spelled in (str(value), str(value).lower(), str(value).upper())
 }
+TRUTH_WORDS: Final = ("true", "false", "yes", "no", "t", "f")
 LONGEST_WORD: Final = 12  # that may stand for no number: Missing, not sampled
 WIDEST: Final = 12  # blanks beside a word for no number
 # Arrow keeps these words in a tree of 32,767 nodes of 11 letters at most, and does not check whether it is full.
@@ -255,6 +256,8 @@ class CSVReader(Reader):
             what = f"wanted a number, got {value!r}; correct it, empty it, or leave the column out"
             if value in (*EMPTY, *NO_NUMBER, *self._dialect.missing):
                 what = f"wanted a number, got {value!r} with blanks around it; remove the blanks"
+            elif value.strip().lower() in TRUTH_WORDS:
+                what = f"wanted a number, got {value!r}, but other rows have numbers there; write 1 and 0"
             elif not re.search(r"\d", value) and len(value) <= LONGEST_WORD:
                 what += f"; --missing {value} takes it for none"
                 if column and int(column[1]) == 0 and " " not in value:

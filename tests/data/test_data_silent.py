@@ -557,3 +557,15 @@ def test_what_others_write_under_the_names_that_ingest_keeps_is_ignored(kept: ob
         kept_of(attributes, name, empty) for name, empty in (("missing", ["a"]), ("encoding", {}), ("unusable", 3))
     ]
     assert found == [["a"], {}, 3] and kept_of({"dorff": {"unusable": 7}}, "unusable", 3) == 7
+
+
+@pytest.mark.parametrize("word", ["False", "yes", "T", "no"])
+def test_truth_beside_numbers_is_not_to_be_taken_for_none(word: str, tmp_path: Path) -> None:
+    """A column of booleans, as Parquet has them, and a night of CSV with words."""
+    pq.write_table(pa.table({"wet": [True, False, True], "t": [1.0, 2.0, 3.0]}), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text(f"wet,t\n{word},4\n{word},5\n")
+    store = tmp_path / "s.zarr"
+    ingest([tmp_path / "a.parquet"], store, inputs=["wet"], targets=["t"])
+    with pytest.raises(InputError, match=rf"got '{word}', but other rows have numbers there; write 1 and 0") as refused:
+        ingest([tmp_path / "b.csv"], store, inputs=["wet"], targets=["t"], append=True)
+    assert "--missing" not in str(refused.value)
