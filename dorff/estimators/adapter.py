@@ -562,9 +562,10 @@ def _dataset_targets(dataset: Any, name: str) -> Adapted:
 def _dataset_variables(dataset: Any, name: str) -> list[Any]:
     variables = list(dataset.data_vars.values())
     if not variables:
-        held = ", ".join(map(str, dataset.coords)) or "nothing"
-        remedy = "make them variables along one dimension, such as .to_dataframe().reset_index()"
-        raise InputError(f"{name} is a Dataset without variables, it has {held} as coordinates alone; {remedy}")
+        problem = f"{name} is a Dataset without variables"
+        if dataset.coords:
+            problem += f", with the coordinates {', '.join(map(str, dataset.coords))} alone"
+        raise InputError(f"{problem}; give some along one dimension, such as .to_dataframe().reset_index()")
     if len({variable.dims for variable in variables}) != 1 or variables[0].ndim != 1:
         dims = ", ".join(f"{variable.name} ({', '.join(map(str, variable.dims))})" for variable in variables)
         raise InputError(f"{name} is a Dataset whose variables are not all along one dimension: {dims}; stack() it")

@@ -230,7 +230,8 @@ def test_held_out_scores_are_said(place: Path) -> None:
 def test_a_refused_model_ends_with_6_and_says_why(place: Path) -> None:
     write_job(place / "job.yaml", publish={"digits": 15}, solve={"ridge": 1e-3})
     done = call("fit", "job.yaml", "--json", "--metrics", "sea.prom")
-    assert done.exit_code == 6 and not done.stdout and "publish.digits" in done.stderr
+    assert done.exit_code == 6 and "publish.digits" in done.stderr
+    assert json.loads(done.stdout)["outcome"] == "refused"
     assert samples(place / "sea.prom")["dorff_last_run_exit_code"] == 6
     found = answered("inspect", "models/sea")
     assert found["version"] == "v000002" and found["history"][-1]["outcome"] == "refused" and found["fits"] == 3

@@ -192,7 +192,7 @@ def test_bad_stores_get_one_sentence(tmp_path: Path) -> None:
         ("array", "x", None, "it is a single Zarr array, not a group"),
         ("folder", "x", None, "is not a Zarr store"),
         ("file", "x", None, "is not a Zarr store"),
-        ("none", "x", None, "there is none"),
+        ("none", "x", None, "there is no such file"),
     ]
     for name, inputs, targets, message in cases:
         with pytest.raises(InputError) as caught:

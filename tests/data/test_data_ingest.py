@@ -109,7 +109,7 @@ def test_out_that_is_there_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"{name}: is there already"):
             ingest([source], tmp_path / name, **COLUMNS)
     refusals = {
-        "none": "there is none",
+        "none": "there is no such file",
         "file": "not a Zarr",
         "folder": "not a Zarr",
         "other": "not made by `dorff ingest`",

@@ -833,7 +833,7 @@ def dask_objects(values):
     [
         (pl.LazyFrame({"a": WAVE}), r"give its .collect\(\)"),
         (xr.Variable(("obs", "column"), rows()), "X is an xarray Variable; give a DataArray or a Dataset"),
-        (xr.Dataset(coords={"time": WAVE, "lat": WAVE}), "without variables, it has time, lat as coordinates alone"),
+        (xr.Dataset(coords={"time": WAVE, "lat": WAVE}), "without variables, with the coordinates time, lat alone"),
         (xr.Dataset({"a": ("t", WAVE), "b": ("z", WAVE)}), r"not all along one dimension: a \(t\), b \(z\); stack"),
         (xr.Dataset({"a": (("t", "z"), rows())}), r"not all along one dimension: a \(t, z\); stack"),
         (xr.DataTree(xr.Dataset({"a": ("obs", WAVE)})), "X is an xarray DataTree"),

@@ -191,9 +191,11 @@ def test_variables_of_a_dataset_are_columns():
     labels = xr.Dataset({"wet": ("row", Y[:, 0] > 0)})
     assert ORFFClassifier(n_features=16).fit(inputs, labels).predict(inputs).dtype == bool
     grid = xr.Dataset({"a": (("lat", "lon"), np.ones((2, 3))), "b": ("lat", np.ones(2))})
-    for wrong in (grid, grid[["a"]], xr.Dataset()):
+    for wrong in (grid, grid[["a"]]):
         with pytest.raises(InputError, match="X is a Dataset whose variables are not all along one dimension"):
             fitted.predict(wrong)
+    with pytest.raises(InputError, match="X is a Dataset without variables; give some along one dimension"):
+        fitted.predict(xr.Dataset())
 
 
 # --- memory -------------------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def test_data_sets_of_any_name_are_appended_to(tmp_path: Path, name: str) -> Non
     made = call("ingest", tmp_path / "t0.csv", tmp_path / "sea.zarr", "--inputs", "a")
     assert made.exit_code == 0, made.output
     absent = call("ingest", tmp_path / "t1.csv", tmp_path / name, "--inputs", "a", "--append")
-    assert absent.exit_code == 3 and "there is none; check the path" in absent.stderr
+    assert absent.exit_code == 3 and "there is no such file or folder; check the path" in absent.stderr
     store = (tmp_path / "sea.zarr").rename(tmp_path / name)
     again = call("ingest", tmp_path / "t1.csv", store, "--inputs", "a")
     assert again.exit_code == 3 and "is there already" in again.stderr
