@@ -121,6 +121,22 @@ class TestUnits:
             add(again, store, ["z"])
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1]])
+def test_rows_of_two_other_units_are_compared_by_the_fewer_digits(order: list[int], tmp_path: Path) -> None:
+    """Also where the second one has more: the first rows are still those of float32."""
+    values = np.random.default_rng(3).normal(15, 4, ROWS).round(2)
+    place, store = np.arange(float(ROWS)), tmp_path / "s.zarr"
+    nights = [
+        write_columns(tmp_path / "a.nc", {"z": (place - ROWS, "m"), "T": (values, "degC")}),
+        write_columns(tmp_path / "b.nc", {"z": (place, "m"), "T": ((values + 273.15).astype("f4"), "K")}),
+        write_columns(tmp_path / "c.nc", {"z": (place, "m"), "T": (values * 1.8 + 32, "degF")}),
+    ]
+    ingest([nights[order[0]]], store, inputs=["z"], targets=["T"])
+    add(nights[order[1]], store, ["z"])
+    with pytest.raises(InputError, match=rf"{ROWS} of {ROWS} rows are there already:"):
+        add(nights[order[2]], store, ["z"])
+
+
 def test_rows_of_one_call_are_found_too(tmp_path: Path) -> None:
     when, values, said = times("20min"), np.arange(ROWS) / 8, list[str]()
     first = write_csv(tmp_path / "a.csv", when, values)
