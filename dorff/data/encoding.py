@@ -20,7 +20,6 @@ from dorff.data.units import (
     ISO_MICROSECONDS,
     NO_UNITS,
     ColumnAttributes,
-    Conversion,
     Conversions,
     TimeShift,
     TimeUnits,
@@ -370,26 +369,41 @@ class Encoded(Reader):
                 given = stated_attributes(self._reader, column, self._stated)
                 conversions.add(column, given, attributes, self.path)
                 if column in conversions.converted:
-                    conversion = conversions.by_column[column]
-                    conversions.resolutions[column] = self._resolution(column, conversion, attributes)
+                    is_short = self._reader.dtype(column) == np.float32
+                    zero = conversions.by_column[column].zero
+                    conversions.resolutions[column] = self._resolution(column, attributes, zero, is_short=is_short)
             elif given := time_attributes(self._reader, encoding.column, self._stated):
                 conversions.add(column, given, encoding.attributes, self.path)
-                conversion = conversions.by_column.pop(column, Conversion())
-                if column in conversions.converted:
-                    conversions.resolutions[column] = self._resolution(column, conversion, encoding.attributes)
+                conversion = conversions.by_column.pop(column, None)
+                if conversion is not None and column in conversions.converted:
+                    conversions.resolutions[column] = self._resolution(column, encoding.attributes, conversion.zero)
+            else:
+                units = encoding.units(self.path)
+                if units.unit_seconds > 1:  # hours and days of text are rounded as those of other programs need not be
+                    zero = ISO_MICROSECONDS.conversion_to(units, f"{self.path}: column {column!r}").zero
+                    conversions.resolutions[column] = self._resolution(column, encoding.attributes, zero)
             if column in labels and column in conversions.converted:
                 problem = f"its values are labels, whose units differ ({conversions.converted[column]})"
                 raise InputError(f"{self.path}: column {column!r}: {problem}; convert them, or state units by --units.")
         return conversions
 
-    def _resolution(self, column: str, conversion: Conversion, wanted: Mapping[str, str]) -> Resolution:
-        """Return how closely values of a column are compared that were converted to the `wanted` units."""
+    def _resolution(
+        self,
+        column: str,
+        wanted: Mapping[str, str],
+        zero: float,
+        *,
+        is_short: bool = False,
+    ) -> Resolution:
+        """Return how closely values of a column are compared that were converted to the `wanted` units.
+
+        `zero` is what 0 becomes; `is_short` says whether they were float32.
+        """
         where = f"{self.path}: column {column!r}"
         units = time_units(wanted["units"], wanted.get("calendar", ""), where)
         if units is not None:
-            return Resolution(digits=TIME_DIGITS, zero=conversion.zero, unit=units.unit_seconds)
-        is_short = self._reader.dtype(column) == np.float32
-        return Resolution(digits=SHORT_DIGITS if is_short else DIGITS, zero=conversion.zero)
+            return Resolution(digits=TIME_DIGITS, zero=zero, unit=units.unit_seconds)
+        return Resolution(digits=SHORT_DIGITS if is_short else DIGITS, zero=zero)
 
     def _time_units(self, column: str) -> TimeUnits | None:
         """Return the units of a column of numbers that are times; None of text."""

@@ -28,13 +28,17 @@ def part_files(folder: Path) -> list[Path]:
         came = f"files of {', '.join(ends)}" if ends else "no files"
         remedy = "name files, or a folder of one format, whose files are one table"
         raise InputError(f"{folder}: wanted a file, got a folder with {came}; {remedy}.")
-    return sorted(files, key=_numeric)
+    return sorted(files, key=_natural_order)
 
 
-def _numeric(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+def _natural_order(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     """Return a sorting key in which part-2 comes before part-10."""
-    pieces = [re.split(r"(\d+)", name) for name in path.parts]
-    return tuple(tuple((1, int(one), one) if one.isdecimal() else (0, 0, one) for one in piece) for piece in pieces)
+    return tuple(tuple(map(_piece_order, re.split(r"(\d+)", name))) for name in path.parts)
+
+
+def _piece_order(piece: str) -> tuple[int, int, str]:
+    """Return the sorting key of a piece of a name, which is a number or has no digit."""
+    return (1, int(piece), piece) if piece.isdecimal() else (0, 0, piece)
 
 
 class FolderReader(Reader):
@@ -109,7 +113,7 @@ class FolderReader(Reader):
             shifts = {**part.time_shifts, **shifts}
         for part in self._parts:
             part.count_times(shifts)
-        self._attributes.clear()
+        self._attributes.clear()  # the origins in them have changed
 
     @property
     def time_shifts(self) -> Mapping[str, TimeShift]:

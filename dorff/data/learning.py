@@ -97,9 +97,10 @@ class Learner:
                     where = f"{reader.path}: column {of!r}"
                     texts = label_texts(self.absent.blank_labels(run), where)
                     values = [value for value in texts if value is not None]
-                    first = next((value for value in values if not is_missing_time(value)), "")
-                    is_first = all(map(is_missing_time, words[of]))
-                    if is_first and of not in times and of not in self.one_hot and (day := _day(first)):
+                    first_known = next((value for value in values if not is_missing_time(value)), "")
+                    only_missing_before = all(map(is_missing_time, words[of]))
+                    may_be_time = only_missing_before and of not in times and of not in self.one_hot
+                    if may_be_time and (day := _day(first_known)):
                         times[of] = time_encoding(of, day)
                     if of not in times:
                         words[of].update(values)

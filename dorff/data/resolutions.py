@@ -54,7 +54,8 @@ class Resolution:
         exponents = np.zeros(values.shape)
         exponents[is_rounded] = np.floor(np.log10(span[is_rounded])) - self.digits + 1
         powers = 10.0 ** np.abs(exponents)
-        # A whole number over or times a power of ten: the same one for values on both sides of such a power.
+        # Whole numbers over, or times, a power of ten: values on both sides of
+        # such a power become the same number.
         fine = np.rint(scaled * powers) / powers
         coarse = np.rint(scaled / powers) * powers
         rounded = np.where(exponents < 0, fine, coarse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -21,8 +22,8 @@ from dorff.errors import InputError
 ROWS = 500
 
 
-def times(step: str, start: str = "2024-06-02") -> pd.DatetimeIndex:
-    return pd.date_range(start, periods=ROWS, freq=step)
+def times(step: str, start: str = "2024-06-02", rows: int = ROWS) -> pd.DatetimeIndex:
+    return pd.date_range(start, periods=rows, freq=step)
 
 
 def write_csv(path: Path, when: pd.DatetimeIndex, values: npt.ArrayLike) -> Path:
@@ -199,3 +200,27 @@ def test_rounding_takes_neighbours_of_a_short_number_to_one(
 def test_rounding_keeps_what_is_no_number() -> None:
     values = np.array([np.nan, np.inf, -np.inf, 0.0])
     np.testing.assert_array_equal(Resolution(digits=10, zero=2.0).round(values), values)
+
+
+@pytest.mark.parametrize("units", ["hours since 1900-01-01", "days since 1950-01-01", "days since 0001-01-01"])
+def test_text_is_found_among_times_that_others_rounded(units: str, tmp_path: Path) -> None:
+    """Programs differ in the last bit of hours and days; of so many rows some would be rounded apart."""
+    rows, store = 20_000, tmp_path / "s.zarr"
+    when, values = times("37s", rows=rows), np.arange(rows) / 8
+    grid = write_grid(tmp_path / "a.nc", when, values, units)
+    with h5py.File(grid, "a") as file:
+        exact = file["time"][:]
+        file["time"][:] = np.where(np.arange(rows) % 2, np.nextafter(exact, np.inf), exact)
+    ingest([grid], store, inputs=["time"], targets=["T"])
+    add(write_csv(tmp_path / "b.csv", when, values + 1), store, ["time"], replace_known=True)
+    assert dropped(store) == rows
+
+
+def test_text_of_milliseconds_stays_apart_in_hours(tmp_path: Path) -> None:
+    """A millisecond is no round number of hours: times are rounded in seconds."""
+    when, values, store = times("1ms"), np.arange(ROWS) / 8, tmp_path / "s.zarr"
+    grid = write_grid(tmp_path / "a.nc", when, values, "hours since 1900-01-01")
+    ingest([grid], store, inputs=["time"], targets=["T"])
+    corrected = write_csv(tmp_path / "b.csv", when[::2], values[::2] + 1)
+    add(corrected, store, ["time"], replace_known=True)
+    assert dropped(store) == ROWS // 2
