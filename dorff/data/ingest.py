@@ -46,8 +46,9 @@ from dorff.data.packing import FillValues
 from dorff.data.pending_store import PendingStore
 from dorff.data.readers import Reader, is_zarr, open_source
 from dorff.data.resolutions import join_resolutions
+from dorff.data.row_runs import clip_runs
 from dorff.data.source_records import describe_changed_columns
-from dorff.data.stores import several
+from dorff.data.stores import count_unusable, several
 from dorff.data.units import ColumnAttributes, Conversions, conversion_notices
 from dorff.data.written_dates import describe_written_dates
 from dorff.errors import InputError
@@ -251,6 +252,11 @@ def ingest(
                 remarks += describe_written_dates(pending.unitless_input_ends())
             if new_labels := describe_new_labels(labels_before, pending.labels.labels):
                 remarks.append(f"column {columns[CLASSES][0]!r} {new_labels}")
+            replaced_at_once = clip_runs(pending.dropped, pending.rows, pending.rows + added)
+            if unusable and replaced_at_once:
+                # With their metadata the staged rows can be read.
+                write_metadata(folder, pending.arrays, rows=pending.rows + added, columns=columns)
+                unusable -= count_unusable(folder, columns, replaced_at_once)
             before = kept_of(group_attributes(store), "unusable", 0) if append else 0
             unusable_before = max(0, before - delivery.unusable_replaced)
             pending = replace(pending, unusable=unusable_before + unusable)

@@ -709,6 +709,19 @@ class TestDrop:
         dropped = drop(store, "a.csv")
         assert (dropped.rows, dropped.rows_left) == (50, 30)
 
+    @pytest.mark.parametrize("is_new", [True, False])
+    def test_rows_replaced_by_the_next_source_count_no_gaps(self, is_new: bool, tmp_path: Path) -> None:
+        rows = field(points(30))
+        rows[:4, 2] = np.nan
+        store = tmp_path / "s.zarr"
+        if not is_new:
+            add([night(tmp_path, "earlier", points(30, 2))], store)
+        gaps = write_csv(tmp_path / "gaps.csv", rows)
+        filled = write_csv(tmp_path / "filled.csv", field(points(30))[:3])
+        ingest([gaps, filled], store, inputs=["x", "t"], targets=["u", "v"], append=not is_new, replace_known=True)
+        assert open_dataset(store).unusable == 1
+        verify(store)
+
     def test_dropped_rows_count_no_gaps(self, tmp_path: Path) -> None:
         rows = field(points(30))
         rows[:4, 2] = np.nan
