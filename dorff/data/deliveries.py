@@ -64,6 +64,8 @@ class SourceIntake:
     ) -> None:
         self.first, self.rows = first, 0
         self.sample = ColumnSample()
+        self.merged: tuple[str, int] | None = None
+        """A column of the key in which rows of one key differ, once rounded."""
         self._ends = np.full((2, inputs), np.nan)
         self._all_finite = True
         self._columns, self._known, self._sampled = columns, known, sampled
@@ -103,6 +105,7 @@ class SourceIntake:
         if self._known is not None:
             keys, digests = self._columns.digests(rows)
             self._known.deliver(self.stop, keys, digests)
+            self.merged = self.merged or self._columns.find_merged(rows, keys)
             self.sample.add(digests, np.hstack([rows[name] for name in self._sampled]))
         self.rows += len(inputs)
 
@@ -200,6 +203,8 @@ class Delivery(AbstractContextManager["Delivery"]):
                 replace_known=replace_known,
             )
         dropped = self._drop_replaced(pending.dropped)
+        if replace_known:
+            self._check_told_apart(dropped)
         self.unusable_replaced = self._count_unusable(dropped)
         replaced = count_rows(dropped) - count_rows(pending.dropped)
         if replaced:
@@ -252,30 +257,63 @@ class Delivery(AbstractContextManager["Delivery"]):
             raise InputError(f"{self._store}: {problem}; {remedy}.")
         return dropped
 
+    def _check_told_apart(self, dropped: Runs) -> None:
+        """Raise InputError if rows that are replaced, or replace others, differ in their key.
+
+        Values that were converted from another unit are rounded before they are
+        compared, which may take different rows for one.
+        """
+        merged = next((intake.merged for intake in self._intakes if intake.merged), None)
+        for _, rows in self._read_rows(self._replaced_runs(dropped)):
+            keys, _ = self._columns.digests(rows)
+            merged = merged or self._columns.find_merged(rows, keys)
+        if merged is not None:
+            array, place = merged
+            name = self._pending.columns[array][place]
+            problem = f"different rows have one {name!r} once it is rounded, as it was converted from other units"
+            remedy = (
+                "give it in the units of the store, or ingest all rows into a new one that counts from a later origin"
+            )
+            raise InputError(f"--replace: {problem}; {remedy}.")
+
     def _count_unusable(self, dropped: Runs) -> int:
         """Count the store's rows with NaN or infinity that are dropped now."""
-        if self._store is None or self._replaced is None:
+        if self._store is None:
             return 0
+        return count_unusable(self._store, self._pending.columns, self._replaced_runs(dropped))
+
+    def _replaced_runs(self, dropped: Runs) -> Runs:
+        """Return the store's rows that are among `dropped`, and were not before."""
         pending = self._pending
+        if self._replaced is None:
+            return ()
         kept = subtract_runs(0, pending.rows, dropped)
-        going = subtract_runs(0, pending.rows, merge_runs(kept, pending.dropped))
-        return count_unusable(self._store, pending.columns, going)
+        return subtract_runs(0, pending.rows, merge_runs(kept, pending.dropped))
 
     def _read_earlier_rows(self) -> Iterator[tuple[RowNumbers, Rows]]:
         """Read the rows that count of sources that overlap with a delivered one."""
         if self._store is None:
             return
-        pending, opened = self._pending, self._open_arrays()
+        pending = self._pending
         delivered = [intake.to_record(name="", content="") for intake in self._intakes]
         inputs = [place for array, place in self._columns.key if array == "x"]
+        rounded = self._columns.resolutions.items()
+        resolutions = {place: resolution for (array, place), resolution in rounded if array == "x"}
         skipped = []
         for record in pending.records[: -len(self._intakes)]:
-            overlap = any(record.overlaps(other, inputs) for other in delivered)
+            overlap = any(record.overlaps(other, inputs, resolutions) for other in delivered)
             if record.dropped or not overlap:
                 skipped.append((record.first, record.stop))
-        first, unit = opened["x"].first, opened["x"].unit_rows
-        left = subtract_runs(first, pending.rows, merge_runs(skipped, pending.dropped))
-        for start, stop in iterate_runs(left, unit * max(1, 65536 // unit)):
+        first = self._open_arrays()["x"].first
+        yield from self._read_rows(subtract_runs(first, pending.rows, merge_runs(skipped, pending.dropped)))
+
+    def _read_rows(self, runs: Runs) -> Iterator[tuple[RowNumbers, Rows]]:
+        """Read these rows of the store, and their numbers, block by block."""
+        if not runs:
+            return
+        opened = self._open_arrays()
+        unit = opened["x"].unit_rows
+        for start, stop in iterate_runs(runs, unit * max(1, 65536 // unit)):
             rows = {}
             for name, dataset in opened.items():
                 rows[name] = dataset.exact(name, start, stop)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.data.entry_files import Entries, EntryFiles
-from dorff.data.resolutions import Resolution
+from dorff.data.resolutions import CONVERSION_ERROR, Resolution
 from dorff.data.row_sets import RowNumbers, RowSet
 
 Digests = npt.NDArray[np.uint64]
@@ -103,6 +103,24 @@ class KeyColumns:
         key = digest_rows([values[column] for column in self.key])
         row = digest_rows([values[column] for column in self.row])
         return key, row
+
+    def find_merged(self, rows: Mapping[str, npt.NDArray[Any]], keys: Digests) -> tuple[str, int] | None:
+        """Return a column in which rows of one key differ by more than conversion explains.
+
+        Rounding has taken such rows for one. None if there is no such column.
+        """
+        if not len(keys) or not self.resolutions.keys() & set(self.key):
+            return None
+        order = np.argsort(keys)
+        begins = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
+        for column in self.key:
+            if (resolution := self.resolutions.get(column)) is None:
+                continue
+            values = rows[column[0]][order, column[1]].astype(np.float64)
+            low, high = np.minimum.reduceat(values, begins), np.maximum.reduceat(values, begins)
+            if np.any(high - low > CONVERSION_ERROR * resolution.step(high)):
+                return column
+        return None
 
 
 class KnownRows:

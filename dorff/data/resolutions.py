@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from dorff.data.array_files import FloatArray
 
@@ -24,6 +25,16 @@ TIME_DIGITS: Final = 13
 
 SMALLEST_SPAN: Final = 1e-280
 """Smaller numbers count as 0."""
+
+TIE_SHIFT: Final = 0.05
+"""Shift of the ties between two rounded values, in steps.
+
+A value that was converted may lie on the other side of a tie. Ties are so where short
+decimal numbers and binary fractions are not: at 0.45 steps rather than at half of one.
+"""
+
+CONVERSION_ERROR: Final = 1 / 8
+"""Most steps between a value and itself after it was converted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +60,27 @@ class Resolution:
     def round(self, values: FloatArray) -> FloatArray:
         """Return values in multiples of `unit`, rounded; NaN and infinities stay."""
         scaled = values * self.unit
-        span = np.maximum(np.abs(scaled), np.abs(scaled - self.zero * self.unit))
-        is_rounded = np.isfinite(span) & (span > SMALLEST_SPAN)
-        exponents = np.zeros(values.shape)
-        exponents[is_rounded] = np.floor(np.log10(span[is_rounded])) - self.digits + 1
+        is_rounded, exponents = self._exponents(scaled)
         powers = 10.0 ** np.abs(exponents)
         # Whole numbers over, or times, a power of ten: values on both sides of
         # such a power become the same number.
-        fine = np.rint(scaled * powers) / powers
-        coarse = np.rint(scaled / powers) * powers
+        fine = np.rint(scaled * powers + TIE_SHIFT) / powers
+        coarse = np.rint(scaled / powers + TIE_SHIFT) * powers
         rounded = np.where(exponents < 0, fine, coarse)
         return np.where(is_rounded, rounded, np.where(np.isfinite(scaled), 0.0, scaled))
+
+    def step(self, values: FloatArray) -> FloatArray:
+        """Return between which differences values are rounded; 0 for NaN and infinities."""
+        is_rounded, exponents = self._exponents(values * self.unit)
+        return np.where(is_rounded, 10.0**exponents / self.unit, 0.0)
+
+    def _exponents(self, scaled: FloatArray) -> tuple[npt.NDArray[np.bool_], FloatArray]:
+        """Return which values are rounded, and to what powers of ten."""
+        span = np.maximum(np.abs(scaled), np.abs(scaled - self.zero * self.unit))
+        is_rounded = np.isfinite(span) & (span > SMALLEST_SPAN)
+        exponents = np.zeros(scaled.shape)
+        exponents[is_rounded] = np.floor(np.log10(span[is_rounded])) - self.digits + 1
+        return is_rounded, exponents
 
     def union(self, other: "Resolution") -> "Resolution":
         """Return the resolution of a column that was converted from two other units."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from dorff.data.layout import Attributes
 from dorff.data.readers import Reader
+from dorff.data.resolutions import Resolution
 from dorff.data.row_runs import Runs, clip_runs
 from dorff.errors import InputError
 
@@ -65,13 +66,25 @@ class SourceRecord:
         """One past the number of its last row."""
         return self.first + self.rows
 
-    def overlaps(self, other: "SourceRecord", inputs: Sequence[int]) -> bool:
-        """Return whether both could have a row with the same values of these inputs."""
+    def overlaps(
+        self,
+        other: "SourceRecord",
+        inputs: Sequence[int],
+        resolutions: Mapping[int, Resolution],
+    ) -> bool:
+        """Return whether both could have a row with the same values of these inputs.
+
+        Inputs are compared exactly, unless `resolutions` say how closely.
+        """
         if not self.box or not other.box:
             return True
-        low, high = np.array(self.box)[:, inputs]
-        other_low, other_high = np.array(other.box)[:, inputs]
-        return bool(np.all(low <= other_high) and np.all(other_low <= high))
+        ends = np.array([self.box, other.box])
+        slack = np.zeros(ends.shape[-1])
+        for place, resolution in resolutions.items():
+            slack[place] = resolution.step(ends[..., place]).max()
+        (low, high), (other_low, other_high) = ends
+        overlap = (low <= other_high + slack) & (other_low <= high + slack)
+        return bool(np.all(overlap[inputs]))
 
     def to_attribute(self) -> Attributes:
         """Return it as JSON, without what is empty."""

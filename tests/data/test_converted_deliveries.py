@@ -155,6 +155,28 @@ def test_places_in_a_cycle_are_compared_as_times_are(tmp_path: Path) -> None:
     assert dropped(store) == ROWS
 
 
+def test_places_in_a_cycle_near_zero_are_compared_as_others(tmp_path: Path) -> None:
+    """Noon and midnight, as other programs round them: the sine is 1e-11 rather than 0."""
+    store, when, values = tmp_path / "s.zarr", times("12h"), np.arange(ROWS) / 8
+    inputs, units = ["time", "time:day"], "days since 1950-01-01"
+    ingest([write_csv(tmp_path / "a.csv", when, values)], store, inputs=inputs, targets=["T"])
+    again = write_grid(tmp_path / "b.nc", when, values + 1, units)
+    with h5py.File(again, "a") as file:
+        file["time"][:] = np.nextafter(file["time"][:], np.inf)
+    add(again, store, inputs, replace_known=True)
+    assert dropped(store) == ROWS
+
+
+def test_rows_of_two_other_origins_are_compared_by_the_farther_one(tmp_path: Path) -> None:
+    when, values, store = times("37s"), np.arange(ROWS) / 8, tmp_path / "s.zarr"
+    ingest([write_csv(tmp_path / "a.csv", when, values)], store, inputs=["time"], targets=["T"])
+    near = write_grid(tmp_path / "b.nc", when + pd.Timedelta(days=1), values, "seconds since 2024-06-01")
+    add(near, store, ["time"])
+    far = write_grid(tmp_path / "c.nc", when, values + 1, "days since 0001-01-01")
+    add(far, store, ["time"], replace_known=True)
+    assert dropped(store) == ROWS
+
+
 def test_times_of_fast_instruments_stay_apart(tmp_path: Path) -> None:
     """Each night counts its seconds from its own start, 20,000 rows a second."""
     store, values = tmp_path / "s.zarr", np.arange(ROWS) / 8
@@ -224,3 +246,64 @@ def test_text_of_milliseconds_stays_apart_in_hours(tmp_path: Path) -> None:
     corrected = write_csv(tmp_path / "b.csv", when[::2], values[::2] + 1)
     add(corrected, store, ["time"], replace_known=True)
     assert dropped(store) == ROWS // 2
+
+
+@pytest.mark.parametrize("step", ["100us", "200us"])
+def test_rows_that_rounding_takes_for_one_are_not_replaced(step: str, tmp_path: Path) -> None:
+    """Seconds since 1970 are compared to the millisecond."""
+    when, values, store = times(step), np.arange(ROWS) / 8, tmp_path / "s.zarr"
+    ingest(
+        [write_grid(tmp_path / "a.nc", when, values, "seconds since 1970-01-01")],
+        store,
+        inputs=["time"],
+        targets=["T"],
+        key=["time"],
+    )
+    corrected = write_grid(tmp_path / "b.nc", when[::20], values[::20] + 1, "microseconds since 1970-01-01")
+    with pytest.raises(InputError, match="different rows have one 'time'"):
+        add(corrected, store, ["time"], replace_known=True)
+    assert dropped(store) == 0
+
+
+def test_delivered_rows_that_rounding_takes_for_one_replace_none(tmp_path: Path) -> None:
+    when, values, store = times("100us"), np.arange(ROWS) / 8, tmp_path / "s.zarr"
+    units = "seconds since 1970-01-01"
+    first = write_grid(tmp_path / "a.nc", when[::20], values[::20], units)
+    ingest([first], store, inputs=["time"], targets=["T"], key=["time"])
+    finer = write_grid(tmp_path / "b.nc", when, values + 1, "microseconds since 1970-01-01")
+    with pytest.raises(InputError, match="different rows have one 'time'"):
+        add(finer, store, ["time"], replace_known=True)
+
+
+@pytest.mark.parametrize("replace_known", [True, False])
+def test_a_constant_of_a_file_is_found_in_other_units(replace_known: bool, tmp_path: Path) -> None:
+    """Files of one depth each, whose boxes do not overlap by the last digit."""
+    lat, values = np.linspace(40, 50, ROWS).round(3), np.arange(ROWS) / 8
+    for number, metres in enumerate([0.07, 0.14, 0.28, 0.29, 0.57, 1.13]):
+        store = tmp_path / f"{number}.zarr"
+        in_metres = {"z": (np.full(ROWS, metres), "m"), "lat": (lat, "1"), "T": (values, "1")}
+        first = write_columns(tmp_path / f"a{number}.nc", in_metres)
+        ingest([first], store, inputs=["z", "lat"], targets=["T"])
+        in_centimetres = {"z": (np.full(ROWS, metres * 100), "cm"), "lat": (lat, "1"), "T": (values, "1")}
+        again = write_columns(tmp_path / f"b{number}.nc", in_centimetres)
+        if not replace_known:
+            with pytest.raises(InputError, match="500 of 500 rows are there already"):
+                add(again, store, ["z", "lat"])
+        else:
+            add(again, store, ["z", "lat"], replace_known=True)
+            assert dropped(store) == ROWS
+
+
+@pytest.mark.parametrize("decimals", [2, 3, 4])
+def test_short_numbers_of_float32_are_found_in_other_units(decimals: int, tmp_path: Path) -> None:
+    """Four decimals often lie half a step from two rounded values."""
+    kelvin = np.random.default_rng(0).uniform(280, 300, ROWS).round(decimals)
+    lat, values, store = np.linspace(40, 50, ROWS).round(3), np.arange(ROWS) / 8, tmp_path / "s.zarr"
+    celsius = (kelvin - 273.15).round(decimals)
+    first = write_columns(tmp_path / "a.nc", {"temp": (celsius, "degC"), "lat": (lat, "1"), "T": (values, "1")})
+    ingest([first], store, inputs=["temp", "lat"], targets=["T"])
+    short = write_columns(
+        tmp_path / "b.nc", {"temp": (kelvin.astype("f4"), "K"), "lat": (lat, "1"), "T": (values + 1, "1")}
+    )
+    add(short, store, ["temp", "lat"], replace_known=True)
+    assert dropped(store) == ROWS
