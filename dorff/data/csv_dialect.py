@@ -37,6 +37,8 @@ UNIT: Final = re.compile(
     re.I,
 )
 NO_UNITS: Final = frozenset({"", "utc", "gmt", "ts", "rn"})  # a time zone, a logger's clock and row number
+MISSING_OR_METRES: Final = frozenset({"M", "MM"})
+"""Words for missing values of weather stations, which are no evidence of a line of units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +343,8 @@ def _is_units(fields: Sequence[str], rows: Sequence[Sequence[str]], width: int) 
         for j in range(width)
         if any(row[j] not in EMPTY for row in rows) and all(row[j] in EMPTY or is_number(row[j]) for row in rows)
     ]
-    return any(fields[j] not in ("", "1") for j in numeric) and _has_units(fields)
+    sure = [text for text in fields if text not in MISSING_OR_METRES]
+    return any(fields[j] not in ("", "1") for j in numeric) and _has_units(sure)
 
 
 def _has_units(fields: Sequence[str]) -> bool:

@@ -260,12 +260,16 @@ class CSVReader(Reader):
                 what = f"wanted a number, got {value!r}, but other rows have numbers there; write 1 and 0"
             elif not re.search(r"\d", value) and len(value) <= LONGEST_WORD:
                 what += f"; --missing {value} takes it for none"
+                if column:
+                    what += f", and --one-hot {self.columns[int(column[1])]} makes categories of all values"
                 if column and int(column[1]) == 0 and " " not in value:
                     what += f", --comment {value} leaves out lines that begin with it"
             elif column and DATE.fullmatch(value):
                 number = self._first_number(int(column[1]))
                 what += f"; the first rows have numbers there, such as {number}: write all as dates, and leave fields "
                 what += "without one empty"
+            elif column and len(value) <= LONGEST_WORD and re.search(r"[^\W\d]", value):
+                what += f"; --one-hot {self.columns[int(column[1])]} makes categories of all values"
             if is_number(value.strip()):
                 what += "; --decimal . (or ,) takes numbers with marks of thousands"
         elif "straddling" in reason:

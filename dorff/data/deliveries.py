@@ -271,9 +271,7 @@ class Delivery(AbstractContextManager["Delivery"]):
             array, place = merged
             name = self._pending.columns[array][place]
             problem = f"different rows have one {name!r} once it is rounded, as it was converted from other units"
-            remedy = (
-                "give it in the units of the store, or ingest all rows into a new one that counts from a later origin"
-            )
+            remedy = "give it in the units of the store, or ingest all rows anew in one unit"
             raise InputError(f"--replace: {problem}; {remedy}.")
 
     def _count_unusable(self, dropped: Runs) -> int:

@@ -139,7 +139,14 @@ def microseconds(values: Sequence[str | None], where: str, column: str = "NAME")
         times = _cast([_plain_iso(value) for value in values])
     if times is not None:
         return times
-    if len(values) > 1:  # some have an offset, others have none
+    has_offset = np.array([_has_offset(value) for value in values], bool)
+    if has_offset.any() and not has_offset.all():
+        times = np.empty(len(values))
+        for chosen in (has_offset, ~has_offset):
+            texts = [value for value, is_chosen in zip(values, chosen, strict=True) if is_chosen]
+            times[chosen] = microseconds(texts, where, column)
+        return times
+    if len(values) > 1:  # so that the one that is wrong is named
         return np.concatenate([microseconds([value], where, column) for value in values])
     problem = f"wanted a date or time such as 2024-05-31 or 2024-05-31T12:00:00, got {values[0]!r}"
     remedy = "write it so"
@@ -162,6 +169,12 @@ def _cast(values: Sequence[str | None]) -> FloatArray | None:
             continue
         return np.asarray(times.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     return None
+
+
+def _has_offset(text: str | None) -> bool:
+    """Whether a text is a time with an offset from UTC, such as Z."""
+    match = None if text is None else ISO.fullmatch(text.strip())
+    return match is not None and match[ISO.groups] is not None
 
 
 def is_missing_time(text: str) -> bool:

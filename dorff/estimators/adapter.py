@@ -723,7 +723,7 @@ def _seconds(values: npt.NDArray[Any], *, where: str, refuse_null: bool) -> Floa
         if not np.array_equal(fine.astype(values.dtype), values, equal_nan=True):
             raise InputError(f"{where}: times are too far from 1970, or too fine, for seconds in 64 bits")
         values = fine
-    seconds = _exact_seconds(values.view(np.int64) * count, unit)
+    seconds = _exact_seconds(values.astype(np.int64) * count, unit)  # of any byte order
     seconds[nulls] = np.nan
     return seconds
 

@@ -99,12 +99,30 @@ def test_units_are_kept_where_they_are_those_of_numbers(tmp_path: Path) -> None:
         "x,note,u\nred,blue,green\n1.5,a,2\n-2,b,.5\n",  # no units
         "x,note,u\nm,a,9\n1.5,a,2\n-2,b,.5\n",  # a number
         "x,note,u\nm,a,NA\n1.5,a,2\n-2,b,.5\n",  # a row without u
+        "x,id,u\nM,1,1\n1.5,2,2\n-2,3,.5\n",  # M and MM are as often missing values
+        "x,id,u\nMM,1,\n1.5,2,2\n-2,3,.5\n",
+        "x,u\n1,M\n2,2\n3,.5\n",
     ],
 )
 def test_what_may_be_a_row_is_no_line_of_units(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(InputError, match=r"column '[xu]', row 2: wanted a number"):
         rows(tmp_path / "a.csv")
+
+
+def test_metres_in_capitals_beside_other_units_are_units(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,t,u\nM,UTC,1\n1.5,2024-05-01,2\n-2,2024-05-02,.5\n")
+    assert units(tmp_path / "a.csv", "x") == ["M"]
+    assert len(rows(tmp_path / "a.csv")) == 2
+
+
+@pytest.mark.parametrize("code", ["FPKG1", "A", "42A01", "Tower-3"])
+def test_the_way_to_have_codes_among_numbers_is_named(code: str, tmp_path: Path) -> None:
+    """Stations are called 41001 and FPKG1, flags 1 and A."""
+    (tmp_path / "a.csv").write_text("x,u\n" + "".join(f"{41001 + i % 2},{i}\n{code},{i}\n" for i in range(20)))
+    with pytest.raises(InputError, match="--one-hot x makes categories"):
+        rows(tmp_path / "a.csv")
+    assert rows(tmp_path / "a.csv", one_hot=["x"]).shape == (40, 4)
 
 
 def test_missing_words_of_numbers(tmp_path: Path) -> None:

@@ -1151,3 +1151,14 @@ def test_packed_numbers_that_netcdf4_leaves_so_are_refused(method, tmp_path: Pat
         with pytest.raises(InputError, match="set_auto_maskandscale"):
             model.fit(X, file["t"])
         model.fit(X, file["plain"])
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "h"])
+@pytest.mark.parametrize("kind", ["M8", "m8"])
+def test_times_of_another_byte_order_are_the_same_times(kind: str, unit: str) -> None:
+    """As FITS, classic NetCDF and instruments write them."""
+    times = (HOURS if kind == "M8" else HOURS - HOURS[0]).astype(f"{kind}[{unit}]")[:, None]
+    model = regressor().fit(times, WAVE)
+    swapped = times.astype(times.dtype.newbyteorder())
+    np.testing.assert_array_equal(model.predict(swapped), model.predict(times))
+    np.testing.assert_array_equal(regressor().fit(swapped, WAVE).predict(times), model.predict(times))
