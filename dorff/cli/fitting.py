@@ -62,6 +62,7 @@ def ingest(
     --also, --missing and --ordered may be given several times. A source whose content is in the data set already,
     under any name, is refused with exit code 3: a job run again after it was killed never adds its rows twice."""
     from dorff.data import ingest as run
+    from dorff.data import open_dataset
     from dorff.data.labels import FILE, stored_labels
     from dorff.data.nodes import group_attributes, kept_of
     from dorff.data.output_names import check_ending
@@ -98,6 +99,9 @@ def ingest(
     text = f"{out}: {rows:,} rows"
     attributes = group_attributes(options.place(out))
     records, _ = read_sources(kept_of(attributes, "sources", []), out)
+    if dropped := open_dataset(options.place(out), inputs="x", targets=None).rows_dropped:
+        result["rows_dropped"] = dropped
+        text += f", {dropped:,} of which were dropped"
     if append or len(sources) > 1:  # rows are compared with those before
         delivered = records[-len(sources) :]
         for name in ("duplicates", "corrected", "replaced"):

@@ -200,7 +200,8 @@ def _tuned(report: "FitReport") -> str:
 def score_text(scores: "Scores") -> str:
     """A line for all outputs together, and one for each."""
     dropped = "" if scores.weights is None else f" by {scores.weights}"
-    dropped += f", {scores.rows_dropped:,} left out for NaN, infinity or weight 0" if scores.rows_dropped else ""
+    if scores.rows_dropped:
+        dropped += f", {scores.rows_dropped:,} left out (dropped, of weight 0, or with NaN or infinity)"
     each = scores.per_output.items()
     outputs = {name: f"r2 {_number(one['r2'])}  rmse {one['rmse']:.6g}" for name, one in each}
     if scores.accuracy is not None:

@@ -285,7 +285,7 @@ def test_weights_count_in_every_score(tmp_path: Path) -> None:
     assert found["per_output"]["y0"] == {"r2": found["r2"], "rmse": found["rmse"]}
     assert report.score == pytest.approx(found["r2"], abs=0.05) and found["r2"] > 0.8
     text = call("score", model, sea, "--workers", 1).stdout
-    assert f"all ({N - 1} rows by weights, 1 left out for NaN, infinity or weight 0)" in text
+    assert f"all ({N - 1} rows by weights, 1 left out (dropped, of weight 0, or with NaN or infinity))" in text
     even = said("score", model, bare, "--workers", 1)
     assert even["weights"] is None and even["r2"] == pytest.approx(r2_score(y, values), rel=1e-9)
     assert score(model, sea, engine=SerialEngine(), weights="").r2 == even["r2"]
