@@ -11,6 +11,7 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -587,6 +588,8 @@ class FilteredReader(Reader):
         super().__init__(reader.path, reader.columns, numbered=reader.numbered)
         self._reader, self._condition, self._absent = reader, condition, absent
         self.remarks = reader.remarks
+        self._keeps = True
+        """Whether rows are read for which the condition holds, rather than the others."""
         units = {name: _time_units(reader, name, wanted[name]) for name in condition.columns}
         self._units = {name: time for name, time in units.items() if time is not None}
         named = [name for name in condition.texts if name not in self._units]
@@ -624,6 +627,12 @@ class FilteredReader(Reader):
     def content(self) -> str:
         return self._reader.content()
 
+    def complement(self) -> "FilteredReader":
+        """Return a reader of the other rows of the source, which this one leaves out."""
+        others = copy(self)
+        others._keeps = not self._keeps
+        return others
+
     def _compared(self, name: str, values: Numbers | Run, rows_before: int) -> ComparedColumn:
         return ComparedColumn(
             values=values,
@@ -647,7 +656,7 @@ class FilteredReader(Reader):
             values |= zip(numbers, self.comparison.convert(known, numbers, self.path).T, strict=True)
             before = self.left_out + kept
             mask = self._condition.holding({name: self._compared(name, values[name], before) for name in values})
-            rows = np.flatnonzero(mask)
+            rows = np.flatnonzero(mask == self._keeps)
             self.left_out += len(block) - len(rows)
             kept += len(rows)
             if len(rows):

@@ -18,8 +18,10 @@ import numpy.typing as npt
 
 from dorff.data.dataset import Dataset
 from dorff.data.known_rows import Comparison, KeyColumns, KnownRows
-from dorff.data.labels import FILE, GROUPS
+from dorff.data.labels import CLASSES, FILE, GROUPS, group_codes
+from dorff.data.packing import FillValues
 from dorff.data.pending_store import PendingStore
+from dorff.data.readers import Reader
 from dorff.data.resolutions import CYCLE_RESOLUTION
 from dorff.data.row_runs import (
     MAX_RUNS,
@@ -39,6 +41,7 @@ from dorff.data.spreads import (
     spread_of,
 )
 from dorff.data.stores import count_unusable, open_dataset
+from dorff.data.units import Conversions
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
@@ -170,6 +173,35 @@ class Delivery(AbstractContextManager["Delivery"]):
         self._intakes.append(intake)
         return intake
 
+    def withdraw(
+        self,
+        source: int,
+        reader: Reader,
+        conversions: Conversions,
+        absent: FillValues,
+    ) -> None:
+        """Let earlier rows be dropped that have the key of a row which a source leaves out.
+
+        Parameters
+        ----------
+        source : int
+            The source's place in the call.
+        reader : Reader
+            The rows that it leaves out.
+        conversions, absent
+            How its numbers are converted, and what stands for none, as for its other rows.
+        """
+        pending, columns = self._pending, self._columns
+        if self._known is None or columns.absent or any(array == CLASSES for array, _ in columns.key):
+            return  # of rows that are left out, labels make no new classes
+        names, first = pending.number_columns, self._intakes[source].first
+        labels = pending.columns.get(GROUPS, ()) if any(array == GROUPS for array, _ in columns.key) else ()
+        for block in reader.blocks(names, labels):
+            rows = pending.number_arrays(conversions.convert(block.numbers, names, reader.path))
+            for column, run in zip(labels, block.labels, strict=True):
+                rows[GROUPS] = group_codes(absent.blank_labels(run), f"{reader.path}: column {column!r}")
+            self._known.withdraw(first, columns.key_digests(rows))
+
     def settle(
         self,
         pending: PendingStore,
@@ -208,8 +240,7 @@ class Delivery(AbstractContextManager["Delivery"]):
         self.unusable_replaced = self._count_unusable(dropped)
         replaced = count_rows(dropped) - count_rows(pending.dropped)
         if replaced:
-            found = f"{replaced:,} rows that were there before"
-            remarks.append(f"{found} are dropped for those delivered")
+            remarks.append(f"{replaced:,} rows that were there before are dropped for those delivered")
         records = [
             replace(
                 record,
@@ -424,12 +455,20 @@ def remark_on_known_rows(
     if comparison.corrected:
         corrected = f"{comparison.corrected:,} have the {by} of a row there"
         found += f", and {corrected}, but other values"
-    if replace_known and comparison.known_keys and not comparison.is_identified:
+    has_known = comparison.known_keys or comparison.withdrawn_keys
+    if replace_known and has_known and not comparison.is_identified:
         problem = f"several rows have the same {by}, so that none can be replaced"
         remedy = "name columns that identify a row by --key"
         raise InputError(f"{record.name}: {found}; {problem}; {remedy}.")
+    remarks = []
+    if key and comparison.repeated_keys:
+        repeated = f"{comparison.repeated_keys:,} of {comparison.rows:,} rows"
+        remarks.append(f"{record.name}: {repeated} have the {by} of a row before in it; all are kept")
+    if comparison.withdrawn_keys:
+        withdrawn = f"--where leaves out {comparison.withdrawn_keys:,} rows that have the {by} of a row there"
+        remarks.append(f"{record.name}: {withdrawn}, which is dropped")
     if not (comparison.duplicates or comparison.corrected):
-        return []
+        return remarks
     chosen = again or replace_known
     if comparison.is_redelivery and not chosen:
         problem = "it seems to be an earlier source, delivered again"
@@ -437,5 +476,6 @@ def remark_on_known_rows(
         remedy = f"give {options}, or leave the source out"
         raise InputError(f"{record.name}: {found}: {problem}; {remedy}.")
     if not chosen:
-        found += "; --replace would have taken the new ones in their place"
-    return [f"{record.name}: {found}"]
+        found += "; both are kept: to have the new ones in their place, `dorff drop` this source, then give it again "
+        found += "with --replace"
+    return [*remarks, f"{record.name}: {found}"]

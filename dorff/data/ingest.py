@@ -230,7 +230,7 @@ def ingest(
             remarks = describe_changed_columns(pending.source_columns, readers)
             pending = replace(pending, source_columns=list(readers[-1].columns))
             shown = progress or (lambda _: None)
-            compared = append or len(readers) > 1
+            compared = append or len(readers) > 1 or bool(pending.key)
             with Delivery(folder, pending, store if append else None, compared=compared) as delivery:
                 added, unusable, ungrouped = _write(
                     folder,
@@ -244,6 +244,9 @@ def ingest(
                     again=again or replace_known,
                 )
                 left_out = sum(reader.left_out for reader in readers)
+                for number, rows_kept in enumerate(filtered if replace_known else ()):
+                    rows_left_out = Encoded(rows_kept.complement(), encodings, absent, zero=True, stated=stated)
+                    delivery.withdraw(number, rows_left_out, conversions[number], absent)
                 if not added:
                     check_some_left(readers, where)
                 pending, known = delivery.settle(pending, again=again, replace_known=replace_known)
@@ -324,12 +327,9 @@ def _write(
 
     Returns how many rows the sources have, how many of them hold NaN or infinity, and how many have no group.
     """
-    plain = {array: columns for array, columns in pending.columns.items() if array not in CODED}
     coded = {array: pending.columns[array][0] for array in CODED if array in pending.columns}
     labels = list(dict.fromkeys(coded.values()))
-    names = list(dict.fromkeys(name for columns in plain.values() for name in columns))
-    place = {column: i for i, column in enumerate(names)}
-    places = {array: [place[name] for name in columns] for array, columns in plain.items()}
+    names = pending.number_columns
     added = unusable = ungrouped = 0
     with ExitStack() as stack:
         writers = {}
@@ -341,16 +341,14 @@ def _write(
         for reader, converted in zip(readers, conversions, strict=True):
             intake = delivery.begin_source(pending.rows + added)
             shifts = reader.time_shifts
-            shifted = [place[name] for name in names if name in shifts]  # looked at as stored
+            shifted = [place for place, name in enumerate(names) if name in shifts]  # looked at as stored
             for block in reader.blocks(names, labels):
                 numbers = block.numbers
                 absent.look(numbers, skipped=shifted)
                 if converted.by_column:
                     numbers = converted.convert(numbers, names, reader.path)
-                pending.extend_input_ends(numbers[:, places["x"]])
-                stored = {
-                    name: numbers[:, places[name]].astype(pending.arrays[name].stored, copy=False) for name in places
-                }
+                stored = pending.number_arrays(numbers)
+                pending.extend_input_ends(stored["x"])
                 for name, column in coded.items():
                     run = absent.blank_labels(block.labels[labels.index(column)])
                     place_of = f"{reader.path}: column {column!r}"

@@ -9,7 +9,8 @@ digest once for each source, and earlier rows are matched with it block by block
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -56,12 +57,16 @@ class Comparison:
 
     `known_keys` have the key of an earlier row, `duplicates` are equal to one in all
     columns. `corrected` have the key of an earlier row and other values; 0 where keys
-    do not identify rows. `is_identified` says whether they do, `is_declared` whether a
+    do not identify rows. `withdrawn_keys` of earlier rows are those of rows that the
+    source leaves out. `repeated_keys` of its rows are those of a row before in the
+    source. `is_identified` says whether keys identify rows, `is_declared` whether a
     user said so, `is_distinct` whether hardly two rows of the source are equal.
     """
 
     rows: int
     known_keys: int
+    withdrawn_keys: int
+    repeated_keys: int
     duplicates: int
     corrected: int
     is_identified: bool
@@ -97,12 +102,22 @@ class KeyColumns:
 
     def digests(self, rows: Mapping[str, npt.NDArray[Any]]) -> tuple[Digests, Digests]:
         """Return digests of the keys and of the whole rows; arrays are (n, columns)."""
-        values = {column: rows[column[0]][:, column[1]] for column in self.row}
-        for column, resolution in self.resolutions.items():
-            values[column] = resolution.round(values[column].astype(np.float64))
+        values = {column: self._compared(column, rows) for column in self.row}
         key = digest_rows([values[column] for column in self.key])
         row = digest_rows([values[column] for column in self.row])
         return key, row
+
+    def key_digests(self, rows: Mapping[str, npt.NDArray[Any]]) -> Digests:
+        """Return digests of the keys alone; `rows` may lack arrays that have none."""
+        return digest_rows([self._compared(column, rows) for column in self.key])
+
+    def _compared(self, column: tuple[str, int], rows: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return a column as it is compared, (n,)."""
+        array, place = column
+        values = rows[array][:, place]
+        if (resolution := self.resolutions.get(column)) is None:
+            return values
+        return resolution.round(values.astype(np.float64))
 
     def find_merged(self, rows: Mapping[str, npt.NDArray[Any]], keys: Digests) -> tuple[str, int] | None:
         """Return a column in which rows of one key differ by more than conversion explains.
@@ -126,8 +141,9 @@ class KeyColumns:
 class KnownRows:
     """Finds delivered rows that are in the store, or in an earlier source, already.
 
-    `deliver` takes the digests of delivered rows, in order; then `compare` takes those
-    of earlier rows, and returns the result.
+    `deliver` takes the digests of delivered rows, in order, and `withdraw` those of
+    rows that a source leaves out; then `compare` takes those of earlier rows, and
+    returns the result.
 
     Parameters
     ----------
@@ -154,16 +170,22 @@ class KnownRows:
         self._max_filter_bits = max_filter_bits
         self._partition_rows, self._max_partitions = partition_rows, max_partitions
         self._delivered = EntryFiles(folder, "delivered", _ROW_ENTRY, 1)
-        self._first: int | None = None
+        self._withdrawn = EntryFiles(folder, "withdrawn", _DIGEST_ENTRY, 1)
         self._count = 0
 
     def deliver(self, number: int, keys: Digests, rows: Digests) -> None:
         """Add delivered rows, the first of which has this number in the store."""
-        self._first = number if self._first is None else self._first
         entries = np.empty(len(keys), _ROW_ENTRY)
         entries["key"], entries["row"] = keys, rows
         entries["number"] = number + np.arange(len(keys))
         self._delivered.add(entries["number"], entries)
+        self._count += len(keys)
+
+    def withdraw(self, number: int, keys: Digests) -> None:
+        """Add the keys of rows that a source leaves out; `number` is its first row's."""
+        entries = np.empty(len(keys), _DIGEST_ENTRY)
+        entries["digest"], entries["number"] = keys, number
+        self._withdrawn.add(entries["number"], entries)
         self._count += len(keys)
 
     def compare(
@@ -187,7 +209,7 @@ class KnownRows:
             neither the source nor the rows of its keys repeat one.
         met : RowSet, optional
             Takes the numbers of rows, of the store and of sources, whose key a later
-            source has again.
+            source has again, or leaves out.
         """
         sources = _Sources(np.array(stops))
         keys, rows = _Totals.zero(len(stops)), _Totals.zero(len(stops))
@@ -201,6 +223,7 @@ class KnownRows:
     def close(self) -> None:
         """Remove the temporary files."""
         self._delivered.close()
+        self._withdrawn.close()
 
     def _count_at_once(
         self,
@@ -212,7 +235,7 @@ class KnownRows:
     ) -> None:
         """Count known rows by tables of all delivered digests."""
         has_delivered = self._make_filter()
-        key_table = _DigestTable(self._read_delivered("key"), sources)
+        key_table = _DigestTable(self._read_delivered("key"), sources, self._read_withdrawn())
         row_table = _DigestTable(self._read_delivered("row"), sources)
         for numbers, key_digests, row_digests in earlier:
             maybe = has_delivered(key_digests)
@@ -239,10 +262,13 @@ class KnownRows:
         with (
             EntryFiles(self._folder, "keys", _DIGEST_ENTRY, count) as key_files,
             EntryFiles(self._folder, "rows-of-keys", _DIGEST_ENTRY, count) as row_files,
+            EntryFiles(self._folder, "withdrawn-keys", _DIGEST_ENTRY, count) as withdrawn_files,
         ):
             for entries in self._delivered.read(0, size):
                 _split(key_files, entries["key"], entries["number"])
                 _split(row_files, entries["row"], entries["number"])
+            for digests, numbers in self._read_withdrawn():
+                _split(withdrawn_files, digests, numbers)
             key_ends, row_ends = list(key_files.sizes), list(row_files.sizes)
             has_delivered = self._make_filter()
             for numbers, key_digests, row_digests in earlier:
@@ -253,7 +279,8 @@ class KnownRows:
 
             for part in range(count):
                 files, end = (key_files, part, size), key_ends[part]
-                table = _DigestTable(_read_part(*files, stop=end), sources)
+                withdrawn = _read_part(withdrawn_files, part, size)
+                table = _DigestTable(_read_part(*files, stop=end), sources, withdrawn)
                 for digests, numbers in _read_part(*files, start=end):
                     known = table.match(digests)
                     if met is not None:
@@ -269,10 +296,10 @@ class KnownRows:
                 rows.add(table.totals())
 
     def _make_filter(self) -> "_DigestFilter":
-        """Return a filter that passes the keys that were delivered."""
+        """Return a filter that passes the keys that were delivered or withdrawn."""
         wanted = math.ceil(math.log2(4 * self._count + 2))
         has_delivered = _DigestFilter(min(wanted, self._max_filter_bits))
-        for digests, _ in self._read_delivered("key"):
+        for digests, _ in chain(self._read_delivered("key"), self._read_withdrawn()):
             has_delivered.add(digests)
         return has_delivered
 
@@ -280,6 +307,10 @@ class KnownRows:
         """Read the delivered digests `name`, and the numbers of their rows."""
         for entries in self._delivered.read(0, self._partition_rows):
             yield entries[name], entries["number"]
+
+    def _read_withdrawn(self) -> NumberedDigests:
+        """Read the digests of withdrawn keys, and a number of a row of their source."""
+        return _read_part(self._withdrawn, 0, self._partition_rows)
 
 
 def digest_rows(columns: Sequence[npt.NDArray[Any]]) -> Digests:
@@ -312,8 +343,9 @@ class _Sources:
     stops: RowNumbers
 
     def find(self, numbers: RowNumbers) -> RowNumbers:
-        """Return the source of each row."""
-        return np.searchsorted(self.stops, numbers, side="right")
+        """Return the source of each row; the last one of a row that none has."""
+        sources = np.searchsorted(self.stops, numbers, side="right")
+        return np.minimum(sources, len(self.stops) - 1)
 
 
 @dataclass(kw_only=True)
@@ -321,31 +353,26 @@ class _Totals:
     """Rows of each source by one of their digests, (sources,).
 
     `known` have the digest of an earlier row, `repeated` of two; `distinct` is how many
-    digests the source has.
+    digests the source has. `withdrawn` and `withdrawn_repeated` are digests of no row
+    of the source but of one it leaves out, which an earlier row, or two, have.
     """
 
     rows: RowNumbers
     distinct: RowNumbers
     known: RowNumbers
     repeated: RowNumbers
+    withdrawn: RowNumbers
+    withdrawn_repeated: RowNumbers
 
     @classmethod
     def zero(cls, sources: int) -> Self:
         """Return totals of no rows."""
-        counts = [np.zeros(sources, np.int64) for _ in range(4)]
-        return cls(
-            rows=counts[0],
-            distinct=counts[1],
-            known=counts[2],
-            repeated=counts[3],
-        )
+        return cls(**{one.name: np.zeros(sources, np.int64) for one in fields(cls)})
 
     def add(self, other: "_Totals") -> None:
         """Add the totals of further digests."""
-        self.rows += other.rows
-        self.distinct += other.distinct
-        self.known += other.known
-        self.repeated += other.repeated
+        for one in fields(self):
+            getattr(self, one.name)[:] += getattr(other, one.name)
 
 
 def _compare_source(
@@ -357,11 +384,14 @@ def _compare_source(
     """Return what the totals mean for one source."""
     count, known = int(rows.rows[source]), int(keys.known[source])
     duplicates = int(rows.known[source])
-    is_unique = keys.distinct[source] == count and not keys.repeated[source]
+    is_repeated = bool(keys.repeated[source] or keys.withdrawn_repeated[source])
+    is_unique = keys.distinct[source] == count and not is_repeated
     is_identified = declared or bool(is_unique)
     return Comparison(
         rows=count,
         known_keys=known,
+        withdrawn_keys=int(keys.withdrawn[source]),
+        repeated_keys=count - int(keys.distinct[source]),
         duplicates=duplicates,
         corrected=known - duplicates if is_identified else 0,
         is_identified=is_identified,
@@ -389,17 +419,24 @@ class _DigestFilter:
 class _DigestTable:
     """Delivered digests, each once for each source that has it, and known rows.
 
-    Memory is that of distinct digests and of one block of rows.
+    Digests that a source withdraws are those of 0 rows. Memory is that of distinct
+    digests and of one block of rows.
     """
 
-    def __init__(self, blocks: NumberedDigests, sources: _Sources) -> None:
+    def __init__(
+        self,
+        blocks: NumberedDigests,
+        sources: _Sources,
+        withdrawn: Iterable[tuple[Digests, RowNumbers]] = (),
+    ) -> None:
         self._sources = sources
         entries = np.empty(0, _TABLE_ENTRY)
-        for digests, numbers in blocks:
-            block = np.empty(len(digests), _TABLE_ENTRY)
-            block["digest"], block["rows"] = digests, 1
-            block["source"] = sources.find(numbers)
-            entries = _join_equal(np.concatenate([entries, block]))
+        for rows, part in ((1, blocks), (0, withdrawn)):
+            for digests, numbers in part:
+                block = np.empty(len(digests), _TABLE_ENTRY)
+                block["digest"], block["rows"] = digests, rows
+                block["source"] = sources.find(numbers)
+                entries = _join_equal(np.concatenate([entries, block]))
         self._entries = entries
         # Entries of one digest form a group, in order of sources.
         groups = np.unique(entries["digest"], return_index=True, return_counts=True)
@@ -432,11 +469,17 @@ class _DigestTable:
             np.add.at(total, entries["source"][chosen], entries["rows"][chosen])
             return total
 
+        def count_digests(chosen: Mask) -> RowNumbers:
+            return np.bincount(entries["source"][chosen], minlength=count)
+
+        is_withdrawn = entries["rows"] == 0
         return _Totals(
             rows=sum_rows(earlier >= 0),
-            distinct=np.bincount(entries["source"], minlength=count),
+            distinct=count_digests(~is_withdrawn),
             known=sum_rows(earlier > 0),
             repeated=sum_rows(earlier > 1),
+            withdrawn=count_digests(is_withdrawn & (earlier > 0)),
+            withdrawn_repeated=count_digests(is_withdrawn & (earlier > 1)),
         )
 
     def _find(self, digests: Digests) -> RowNumbers:

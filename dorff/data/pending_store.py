@@ -108,6 +108,22 @@ class PendingStore:
     input_ends: list[Numbers] = field(default_factory=list)
     group_names: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def number_columns(self) -> list[str]:
+        """The columns of numbers, each once, that sources are asked for."""
+        plain = [columns for array, columns in self.columns.items() if array not in CODED]
+        return list(dict.fromkeys(column for columns in plain for column in columns))
+
+    def number_arrays(self, numbers: Numbers) -> dict[str, Numbers]:
+        """Return rows of `number_columns` (n, columns) as arrays are stored, by name."""
+        place = {column: number for number, column in enumerate(self.number_columns)}
+        stored = {}
+        for array, columns in self.columns.items():
+            if array not in CODED:
+                values = numbers[:, [place[column] for column in columns]]
+                stored[array] = values.astype(self.arrays[array].stored, copy=False)
+        return stored
+
     @classmethod
     def create(
         cls,

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from dorff.data import Classes, class_counts, drop, ingest, open_dataset, trim, verify
 from dorff.data.known_rows import EarlierRows, KnownRows, digest_rows
+from dorff.data.row_runs import mark_rows, subtract_runs
 from dorff.data.row_sets import RowSet
 from dorff.data.spreads import ColumnSample
 from dorff.errors import InputError
@@ -646,6 +647,111 @@ def test_only_sources_whose_inputs_overlap_are_read(tmp_path: Path, monkeypatch:
     assert offered == [*range(50, 100)]
 
 
+def flagged(path: Path, qc: Array, rows: int = 40, more: int = 0, raised: Sequence[int] = ()) -> Path:
+    """A night of 40 rows or fewer, and `more`, with flags of quality; some are raised by 1."""
+    values = field(points(40 + more))
+    table = pd.DataFrame(np.column_stack([values, np.append(qc, np.ones(more))]), columns=["x", "t", "u", "v", "qc"])
+    table.loc[list(raised), "u"] += 1
+    table[:rows].to_csv(path, index=False)
+    return path
+
+
+class TestRowsThatAConditionLeavesOut:
+    """A night comes again, and some of its rows were flagged meanwhile."""
+
+    good = np.ones(40)
+    later = np.where(np.isin(np.arange(40), [5, 8]), 4, 1)
+
+    @pytest.mark.parametrize("key", [[], ["x", "t"]], ids=["by inputs", "by a key"])
+    @pytest.mark.parametrize("before", ["qc == 1", ""])
+    def test_replace_drops_what_they_were_before(self, key: list[str], before: str, tmp_path: Path) -> None:
+        store, twin = tmp_path / "s.zarr", tmp_path / "twin.zarr"
+        add([flagged(tmp_path / "a.csv", self.good)], store, where=before, key=key)
+        second = flagged(tmp_path / "b.csv", self.later, raised=[9])
+        _, notices = add([second], store, where="qc == 1", replace_known=True)
+        add([second], twin, where="qc == 1")
+        dataset = open_dataset(store)
+        assert dataset.rows - dataset.rows_dropped == 38 == open_dataset(twin).rows
+        kept = [dataset.read(start, stop)[0] for start, stop in subtract_runs(0, dataset.n, dataset.dropped)]
+        np.testing.assert_array_equal(np.vstack(kept), open_dataset(twin).read(0, 38)[0])
+        by = "x, t" if key else "inputs"
+        assert any(f"leaves out 2 rows that have the {by} of a row there" in note for note in notices), notices
+        assert any(note.startswith("40 rows that were there before are dropped") for note in notices), notices
+
+    @pytest.mark.parametrize("is_new", [True, False])
+    def test_sources_of_one_call_are_in_order(self, is_new: bool, tmp_path: Path) -> None:
+        """The second source leaves out rows of the first, and the third has one of them again."""
+        store = tmp_path / "s.zarr"
+        if not is_new:
+            add([night(tmp_path, "earlier", points(30, 7))], store)
+        first = flagged(tmp_path / "a.csv", self.good)
+        second = flagged(tmp_path / "b.csv", self.later, rows=30)
+        third = flagged(tmp_path / "c.csv", self.good, rows=6, raised=[5])
+        ingest(
+            [first, second, third], store, inputs=["x", "t"], targets=["u", "v"],
+            append=not is_new, where="qc == 1", replace_known=True, key=["x", "t"],
+        )  # fmt: skip
+        dataset = open_dataset(store)
+        before = 0 if is_new else 30
+        assert dataset.rows == before + 40 + 28 + 6
+        kept = mark_rows(dataset.dropped, before, dataset.n)
+        np.testing.assert_array_equal(np.flatnonzero(~kept), [*range(30, 40), *range(45, 68), *range(68, 74)])
+
+    def test_without_replace_they_change_nothing(self, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        add([flagged(tmp_path / "a.csv", self.good)], store, where="qc == 1")
+        add([flagged(tmp_path / "b.csv", self.later)], store, where="qc == 1", again=True)
+        assert open_dataset(store).rows_dropped == 0
+
+    def test_rows_that_nothing_identifies_are_not_dropped(self, tmp_path: Path) -> None:
+        """Two rows of the store have the inputs of one that is left out; the others are new."""
+        store = tmp_path / "s.zarr"
+        rows = pd.DataFrame(field(points(50)), columns=["x", "t", "u", "v"]).assign(qc=1)
+        rows.loc[8, ["x", "t"]] = rows.loc[5, ["x", "t"]]
+        rows[:40].to_csv(tmp_path / "a.csv", index=False)
+        rows.loc[5, "qc"] = 4
+        rows.loc[[5, *range(40, 50)]].to_csv(tmp_path / "b.csv", index=False)
+        add([tmp_path / "a.csv"], store)
+        with pytest.raises(InputError, match="several rows have the same inputs"):
+            add([tmp_path / "b.csv"], store, where="qc == 1", replace_known=True)
+        assert open_dataset(store).rows_dropped == 0
+
+    def test_groups_belong_to_the_key(self, tmp_path: Path) -> None:
+        """The flagged row is of one buoy; another one was at the same place."""
+        store, names = tmp_path / "s.zarr", {"inputs": ["x", "t"], "targets": ["u"], "groups": "buoy"}
+        rows = pd.DataFrame(field(points(40)), columns=["x", "t", "u", "v"])
+        both = pd.concat([rows.assign(buoy="A", qc=1), rows.assign(buoy="B", qc=1)], ignore_index=True)
+        both.to_csv(tmp_path / "a.csv", index=False)
+        both.loc[45, "qc"] = 4
+        both[40:].to_csv(tmp_path / "b.csv", index=False)
+        ingest([tmp_path / "a.csv"], store, **names, where="qc == 1")
+        ingest([tmp_path / "b.csv"], store, **names, where="qc == 1", append=True, replace_known=True)
+        assert open_dataset(store).dropped == ((40, 80),)
+
+    def test_other_values_of_them_may_be_anything(self, tmp_path: Path) -> None:
+        store, names = tmp_path / "s.zarr", {"inputs": ["x", "kind"], "targets": ["u"], "key": ["x"]}
+        rows = pd.DataFrame(field(points(40)), columns=["x", "t", "u", "v"]).assign(qc=1)
+        rows["kind"] = np.where(np.arange(40) % 2, "salt", "fresh")
+        rows.to_csv(tmp_path / "a.csv", index=False)
+        rows.loc[5, ["u", "kind", "qc"]] = [np.nan, "???", 4]
+        rows.to_csv(tmp_path / "b.csv", index=False)
+        ingest([tmp_path / "a.csv"], store, **names)
+        ingest([tmp_path / "b.csv"], store, **names, where="qc == 1", append=True, replace_known=True)
+        assert open_dataset(store).dropped == ((0, 40),) and open_dataset(store).rows == 79
+
+
+class TestKeysWithinASource:
+    def test_rows_of_one_key_are_said(self, tmp_path: Path) -> None:
+        rows = field(points(30))
+        rows[[7, 9], :2] = rows[[3, 3], :2]
+        source = write_csv(tmp_path / "a.csv", rows)
+        n, notices = add([source], tmp_path / "s.zarr", key=["x", "t"])
+        assert n == 30 and any("2 of 30 rows have the x, t of a row before" in note for note in notices), notices
+        assert not add([source], tmp_path / "no-key.zarr")[1]
+        notices = add([write_csv(tmp_path / "b.csv", rows + 1e-3)], tmp_path / "s.zarr")[1]
+        assert any("2 of 30 rows have the x, t of a row before" in note for note in notices), notices
+
+
 class TestDrop:
     def test_a_source_is_found_by_name_path_and_content(self, store: Path, tmp_path: Path) -> None:
         content = recorded(store)[0]["content"]
@@ -866,11 +972,14 @@ def test_counts_are_those_of_sets(data: st.DataObject) -> None:
     key = np.array(data.draw(st.lists(values, min_size=n, max_size=n)), float)
     row = np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)), float)
     stops, declared = (old + np.cumsum(sizes)).tolist(), data.draw(st.booleans())
-    size, window = (data.draw(st.sampled_from([few, 1000])) for few in (4, 8))
+    part, window = (data.draw(st.sampled_from([few, 1000])) for few in (4, 8))
     with tempfile.TemporaryDirectory() as folder:
-        known = KnownRows(Path(folder), partition_rows=size, max_partitions=7)
+        known = KnownRows(Path(folder), partition_rows=part, max_partitions=7)
         keys, rows = digest_rows([key]), digest_rows([key, row])
         known.deliver(old, keys[old:], rows[old:])
+        withdrawn = [data.draw(st.lists(values, max_size=3)) for _ in sizes]
+        for size, stop, left_out in zip(sizes, stops, withdrawn, strict=True):
+            known.withdraw(stop - size, digest_rows([np.array(left_out, float)]))
         earlier = [
             (np.arange(start, stop), keys[start:stop], rows[start:stop])
             for start, stop in itertools.pairwise([*range(0, old, 10), old])
@@ -881,16 +990,19 @@ def test_counts_are_those_of_sets(data: st.DataObject) -> None:
         known.close(), met.close()
         assert not list(Path(folder).iterdir())
     begin, expected = old, set()
-    for one, stop in zip(found, stops, strict=True):
+    for one, stop, left_out in zip(found, stops, withdrawn, strict=True):
         earlier = set(zip(key[:begin], row[:begin], strict=True))
         same = sum((key[i], row[i]) in earlier for i in range(begin, stop))
         of_key = sum(key[i] in set(key[:begin]) for i in range(begin, stop))
         assert (one.rows, one.duplicates, one.known_keys) == (stop - begin, same, of_key)
         assert one.corrected == (of_key - same if one.is_identified else 0)
         before, mine = key[:begin].tolist(), key[begin:stop].tolist()
-        repeats = len(set(mine)) < len(mine) or any(before.count(value) > 1 for value in mine)
+        alone = set(left_out) - set(mine)
+        repeats = len(set(mine)) < len(mine) or any(before.count(value) > 1 for value in [*mine, *alone])
+        assert one.repeated_keys == len(mine) - len(set(mine))
+        assert one.withdrawn_keys == len(alone & set(before))
         assert one.is_identified == (declared or not repeats)
-        expected |= {j for j in range(begin) if key[j] in set(key[begin:stop])}
+        expected |= {j for j in range(begin) if key[j] in {*mine, *left_out}}
         begin = stop
     assert runs is not None
     assert {i for first, stop in runs for i in range(first, stop)} == expected
