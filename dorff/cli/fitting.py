@@ -298,6 +298,7 @@ def drop(
 
     The next fit sums again only the leaves that had some of these rows. Rows that the source had replaced
     stay dropped."""
+    import dorff.cli.looking as looking
     from dorff.data import drop as run
 
     dropped = run(store, source, dry_run=dry_run)
@@ -308,6 +309,12 @@ def drop(
         text += f"; the {record.replaced:,} rows that it had replaced stay dropped: deliver them again by --replace"
     result = {"store": str(store), "source": record.name, "content": record.content, "dry_run": dry_run}
     result["replaced"] = record.replaced
+    if empty := [] if dry_run else looking.labels_without_rows(store):
+        result["labels_without_rows"] = empty
+        named = ", ".join(map(repr, empty[:8])) + (", ..." if len(empty) > 8 else "")
+        text += (
+            f"; no row that is left has the label {named}, which stays a class: ingest all rows anew to be rid of it"
+        )
     options.show(result | {"dropped": dropped.rows, "rows": dropped.rows_left}, text, as_json=as_json)
 
 

@@ -238,6 +238,13 @@ def _array(group: Path, attributes: dict[str, Any], name: str) -> dict[str, Any]
     }
 
 
+def labels_without_rows(store: Path) -> list[str]:
+    """Return the labels of a data set that no row has that counts."""
+    known = _labels(group_attributes(store), store)
+    pairs = zip(known.get("labels", ()), known.get("counts", ()), strict=False)  # counts may be unknown
+    return [str(label) for label, count in pairs if not count]
+
+
 def _labels(attributes: dict[str, Any], group: Path) -> dict[str, Any]:
     """The labels of a data set, and how many rows that count have each: read if some were dropped.
 

@@ -3,6 +3,7 @@
 import gzip
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -258,18 +259,21 @@ class CSVReader(Reader):
                 what = f"wanted a number, got {value!r} with blanks around it; remove the blanks"
             elif value.strip().lower() in TRUTH_WORDS:
                 what = f"wanted a number, got {value!r}, but other rows have numbers there; write 1 and 0"
-            elif not re.search(r"\d", value) and len(value) <= LONGEST_WORD:
-                what += f"; --missing {value} takes it for none"
+            elif len(value) <= LONGEST_WORD and (value.startswith("#") or not re.search(r"\d", value)):
+                word = shlex.quote(value)  # as a shell wants it
+                what += f"; --missing {word} takes it for none"
                 if column:
-                    what += f", and --one-hot {self.columns[int(column[1])]} makes categories of all values"
+                    what += (
+                        f", and --one-hot {shlex.quote(self.columns[int(column[1])])} makes categories of all values"
+                    )
                 if column and int(column[1]) == 0 and " " not in value:
-                    what += f", --comment {value} leaves out lines that begin with it"
+                    what += f", --comment {word} leaves out lines that begin with it"
             elif column and DATE.fullmatch(value):
                 number = self._first_number(int(column[1]))
                 what += f"; the first rows have numbers there, such as {number}: write all as dates, and leave fields "
                 what += "without one empty"
             elif column and len(value) <= LONGEST_WORD and re.search(r"[^\W\d]", value):
-                what += f"; --one-hot {self.columns[int(column[1])]} makes categories of all values"
+                what += f"; --one-hot {shlex.quote(self.columns[int(column[1])])} makes categories of all values"
             if is_number(value.strip()):
                 what += "; --decimal . (or ,) takes numbers with marks of thousands"
         elif "straddling" in reason:

@@ -38,10 +38,11 @@ from dorff.data.spreads import (
     ColumnSample,
     ColumnSpread,
     describe_change,
+    describe_turn,
     spread_of,
 )
 from dorff.data.stores import count_unusable, open_dataset
-from dorff.data.units import Conversions
+from dorff.data.units import Conversions, is_longitude
 from dorff.errors import InputError
 from dorff.storage.location import locate
 
@@ -365,6 +366,9 @@ class Delivery(AbstractContextManager["Delivery"]):
                 change = describe_change(old, new, is_target=name in targets)
                 if not is_time and change is not None:
                     problem = f"column {name!r} may have another unit: {change}"
+                    remarks.append(f"{record.name}: {problem}; check it")
+                elif is_longitude(name, pending.column_attributes.get(name, {})) and (turn := describe_turn(old, new)):
+                    problem = f"column {name!r} may count longitudes in another way: {turn}"
                     remarks.append(f"{record.name}: {problem}; check it")
             sample = sample.merge(intake.sample)
         return remarks

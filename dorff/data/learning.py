@@ -1,6 +1,7 @@
 """Finds how the inputs of sources are to be encoded: by their types, their units, and the values of text."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -133,7 +134,9 @@ class Learner:
         if _are_flags(words):
             return
         if problem := _describe_odd_words(words):
-            remedy = f"write numbers alone, and dates as 2024-05-31, or give --one-hot {of} to have categories"
+            remedy = (
+                f"write numbers alone, and dates as 2024-05-31, or give --one-hot {shlex.quote(of)} to have categories"
+            )
             raise InputError(f"{where}: {problem}: {remedy}.")
 
 
@@ -179,7 +182,7 @@ def _check_repeated(texts: set[str], rows: int, column: str, where: str) -> None
 
 def _remedy(column: str) -> str:
     written = "write numbers alone and times as 2024-05-31T12:00:00"
-    return f"{written}, leave the column out, or give --one-hot {column} to have a column for each"
+    return f"{written}, leave the column out, or give --one-hot {shlex.quote(column)} to have a column for each"
 
 
 def _single_columns(readers: Sequence[Reader], names: Sequence[str]) -> list[str]:

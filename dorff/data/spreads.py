@@ -21,6 +21,12 @@ MAX_SPREAD_RATIO: Final = 10.0
 MAX_MEDIAN_MOVE: Final = 20.0
 """Move of a median that is warned of, in the median absolute deviations of before."""
 
+TURN: Final = 360.0
+"""Degrees between two ways of counting longitudes: -180 to 180 and 0 to 360."""
+
+MAX_TURN_MISMATCH: Final = 90.0
+"""How far two medians may be from a whole turn apart to be taken for such ways."""
+
 SAMPLE_ROWS: Final = 2**15
 """Rows of which a spread is estimated, at most."""
 
@@ -109,3 +115,13 @@ def describe_change(
         deviations = f"{moved:,.0f} median absolute deviations away"
         return f"its median is {medians}, {deviations}"
     return None
+
+
+def describe_turn(before: ColumnSpread | None, after: ColumnSpread | None) -> str | None:
+    """Say that longitudes lie a whole turn from those before, or None if they do not."""
+    if before is None or after is None:
+        return None
+    moved = abs(after.median - before.median)
+    if abs(moved - TURN) > MAX_TURN_MISMATCH:
+        return None
+    return f"its median is {after.median:.4g}, but {before.median:.4g} before, about {TURN:g} degrees away"

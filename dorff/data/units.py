@@ -213,6 +213,8 @@ class TimeUnits:
         return self.calendar in _GREGORIAN
 
 
+#: Units of longitudes by the CF conventions, and with a blank.
+_EAST: Final = re.compile(r"degrees?[_ ]?e(ast)?")
 #: How dates and times that are text count: ISO 8601 has the proleptic Gregorian calendar.
 ISO_SECONDS: Final = TimeUnits(unit_ns=_SECOND, origin_ns=0, calendar="proleptic_gregorian")
 ISO_MICROSECONDS: Final = TimeUnits(unit_ns=1000, origin_ns=0, calendar="proleptic_gregorian")
@@ -419,6 +421,13 @@ def first_with_units(given: Iterable[Mapping[str, str]]) -> dict[str, str]:
     known = [dict(attributes) for attributes in given if attributes]
     with_units = [attributes for attributes in known if "units" in attributes]
     return next(iter([*with_units, *known]), {})
+
+
+def is_longitude(name: str, attributes: Mapping[str, str]) -> bool:
+    """Return whether a column has longitudes in degrees, by its units or, without any, its name."""
+    units = attributes.get("units", "").lower()
+    is_named = name.lower().startswith("lon")
+    return _EAST.fullmatch(units) is not None or (is_named and (not units or units.startswith("deg")))
 
 
 def conversion_notices(conversions: Sequence[Conversions], compared: Sequence[Conversions] = ()) -> list[str]:

@@ -1,6 +1,7 @@
 """Tables of text as instruments, archives and spreadsheets write them."""
 
 import gzip
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +397,17 @@ def test_blanks_around_words_for_no_number_do_not_count(tmp_path: Path, field: s
     ingest([tmp_path / "t.csv"], tmp_path / "s.zarr", inputs=["x"], targets=["u"], missing=["M", "-9"])
     u = open_dataset(tmp_path / "s.zarr", inputs=["x"], targets=["y"]).read(0, 30_000)[1][:, 0]
     np.testing.assert_array_equal(u, [2, np.nan, 4] * 10_000)
+
+
+@pytest.mark.parametrize("word", ["#DIV/0!", "#VALUE!", "(null)", r"\N", "n.d.", "!", "out & in"])
+def test_the_option_for_a_word_can_be_pasted_into_a_shell(tmp_path: Path, word: str) -> None:
+    (tmp_path / "t.csv").write_text(f"x,u\n1,2\n2,{word}\n3,4\n")
+    names = {"inputs": ["x"], "targets": ["u"]}
+    with pytest.raises(InputError, match="takes it for none") as refused:
+        ingest([tmp_path / "t.csv"], tmp_path / "s.zarr", **names)
+    _, _, option = str(refused.value).partition("--missing ")
+    given = shlex.split(option.partition(" takes it")[0])
+    assert ingest([tmp_path / "t.csv"], tmp_path / "s.zarr", **names, missing=given) == 3
 
 
 @pytest.mark.parametrize("word", ["M", "NA", ""])

@@ -830,6 +830,18 @@ class TestDrop:
         assert open_dataset(store).unusable == 1
         verify(store)
 
+    def test_a_label_without_rows_is_said_to_stay_a_class(self, tmp_path: Path) -> None:
+        store, names = tmp_path / "c.zarr", {"inputs": ["x"], "classes": "species"}
+        rows = pd.DataFrame({"x": np.arange(40.0), "species": ["cod", "hake"] * 20})
+        rows.to_csv(tmp_path / "a.csv", index=False)
+        misspelt = rows.assign(x=rows["x"] + 40, species=["cod", "Hake"] * 20)
+        misspelt.to_csv(tmp_path / "b.csv", index=False)
+        for night in ("a", "b"):
+            ingest([tmp_path / f"{night}.csv"], store, **names, append=store.exists())
+        words = ["drop", store, "--source", "b.csv", "--json"]
+        assert "labels_without_rows" not in json.loads(call(*words, "--dry-run").stdout)
+        assert json.loads(call(*words).stdout)["labels_without_rows"] == ["Hake"]
+
     def test_dropped_rows_count_no_gaps(self, tmp_path: Path) -> None:
         rows = field(points(30))
         rows[:4, 2] = np.nan
@@ -838,6 +850,38 @@ class TestDrop:
         assert open_dataset(store).unusable == 4
         drop(store, "gaps.csv")
         assert open_dataset(store).unusable == 0
+
+
+class TestLongitudes:
+    @pytest.mark.parametrize(
+        ("name", "units", "is_said"),
+        [
+            ("lon", "", True),
+            ("Longitude", "degrees", True),
+            ("x", "degrees_east", True),
+            ("x", "degree_E", True),
+            ("x", "", False),
+            ("lat", "degrees_north", False),
+            ("lonely", "m", False),
+        ],
+    )
+    @pytest.mark.parametrize("turned", [360, -360, 100])
+    def test_a_whole_turn_is_said(self, name: str, units: str, is_said: bool, turned: float, tmp_path: Path) -> None:
+        store = tmp_path / "s.zarr"
+        for number, shift in enumerate((0, turned)):
+            values = field(points(60, number))
+            columns = {
+                name: ("row", values[:, 0] + shift, {"units": units} if units else {}),
+                "u": ("row", values[:, 2]),
+            }
+            xr.Dataset(columns).to_netcdf(tmp_path / f"{number}.nc")
+            notices: list[str] = []
+            ingest(
+                [tmp_path / f"{number}.nc"], store, inputs=[name], targets=["u"],
+                append=store.exists(), notice=notices.append,
+            )  # fmt: skip
+        said = [note for note in notices if "may count longitudes in another way" in note]
+        assert len(said) == (is_said and turned != 100), notices
 
 
 class TestColumns:
