@@ -276,9 +276,8 @@ def ingest(
         if where:
             tell(f"{left_out:,} of {added + left_out:,} rows were left out by --where {shorten_condition(where)}")
         if other := next((each for each in kept_before if each != where), ""):
-            tell(
-                f"rows before these were chosen by --where {shorten_condition(other)}; give it again where it is meant"
-            )
+            remedy = "where it is meant for these too, give it, and --replace, with them again"
+            tell(f"rows before these were chosen by --where {shorten_condition(other)}; {remedy}")
         comparisons = [reader.comparison for reader in filtered]
         for sentence in (*conversion_notices(conversions, comparisons), *remarks):
             tell(sentence)

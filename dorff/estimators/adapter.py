@@ -9,6 +9,7 @@ import datetime
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -388,7 +389,7 @@ def _plain_inputs(X: Any) -> Adapted:
             for series in frame.iter_columns()
         }
         return _stack_columns(columns, "X") if columns else Adapted(values=X)
-    array = _as_array(X)
+    array = _as_array(X, "X")
     if isinstance(array, np.ma.MaskedArray):
         array = X = _unmasked(array, "X", refuse=True)
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "mMO":
@@ -420,7 +421,7 @@ def _plain_targets(y: Any, name: str) -> Adapted:
         column = _series_column(frame, name)
         _refuse_times([column], name)
         return Adapted(values=column.values)
-    array = _as_array(y)
+    array = _as_array(y, name)
     if isinstance(array, np.ma.MaskedArray):
         return Adapted(values=_unmasked(array, name))
     if isinstance(array, np.ndarray) and array.dtype.kind in "mMO":
@@ -590,10 +591,12 @@ def _series_column(series: "nw.Series[Any]", where: str, *, refuse_null: bool = 
     return _column(np.asarray(series.to_numpy()), where, refuse_null=refuse_null)
 
 
-def _as_array(values: Any) -> Any:
+def _as_array(values: Any, name: str) -> Any:
     """Return NumPy's array of lists, without losing masks within; anything else as it is."""
     if not isinstance(values, list | tuple):
         return values
+    nested = (row if isinstance(row, list | tuple) else [row] for row in values)
+    _refuse_objects_of_libraries(chain.from_iterable(nested), name)
     if any(isinstance(row, np.ma.MaskedArray) for row in values):
         return np.ma.stack([np.ma.asarray(row) for row in values])
     try:
@@ -634,8 +637,7 @@ def _object_column(values: npt.NDArray[Any], where: str, *, refuse_null: bool) -
     """Return objects (n,) as numbers or seconds where all that are not null are; else as they are."""
     nulls = np.fromiter((_is_null(value) for value in values), bool, len(values))
     present = values[~nulls]
-    if any(_module(value) == "pint" for value in present):
-        raise InputError(f"{where}: holds quantities of pint; give one Quantity of an array, or plain numbers")
+    _refuse_objects_of_libraries(present, where)
     kinds = {_object_kind(value) for value in present}
     if kinds <= {NUMBER}:
         if not nulls.any():
@@ -655,6 +657,16 @@ def _object_column(values: npt.NDArray[Any], where: str, *, refuse_null: bool) -
         raise InputError(f"{where}: holds times by the calendars {' and '.join(sorted(calendars))}; give one")
     seconds = np.array([_object_seconds(value) for value in present], dtype=np.float64)
     return _Column(values=seconds, kind=kind, attributes=seconds_attributes(kind, calendars.pop()))
+
+
+def _refuse_objects_of_libraries(values: Iterable[Any], where: str) -> None:
+    """Raise InputError for single values that their library can put into an array."""
+    for value in values:
+        if _module(value) == "pint":
+            raise InputError(f"{where}: holds quantities of pint; give one Quantity of an array, or plain numbers")
+        if _module(value) == "pandas" and type(value).__name__ in ("Period", "Interval"):
+            remedy = "give times (dt.to_timestamp()), or their ends as two columns"
+            raise InputError(f"{where}: holds {type(value).__name__.lower()}s of pandas; {remedy}")
 
 
 def _refuse_null(nulls: npt.NDArray[np.bool_], where: str) -> None:

@@ -697,6 +697,19 @@ class TestRowsThatAConditionLeavesOut:
         kept = mark_rows(dataset.dropped, before, dataset.n)
         np.testing.assert_array_equal(np.flatnonzero(~kept), [*range(30, 40), *range(45, 68), *range(68, 74)])
 
+    def test_a_condition_that_was_forgotten_can_be_given_afterwards(self, tmp_path: Path) -> None:
+        """As the line says that tells of it."""
+        store, second = tmp_path / "s.zarr", tmp_path / "b.csv"
+        first = flagged(tmp_path / "a.csv", self.later)
+        rows = pd.read_csv(first)
+        rows.assign(x=rows["x"] + 10).to_csv(second, index=False)
+        add([first], store, where="qc == 1")
+        _, notices = add([second], store)
+        assert any("chosen by --where qc == 1; where it is meant for these too" in note for note in notices), notices
+        add([second], store, where="qc == 1", replace_known=True)
+        dataset = open_dataset(store)
+        assert dataset.rows == 38 + 40 + 38 and dataset.dropped == ((38, 78),)
+
     def test_without_replace_they_change_nothing(self, tmp_path: Path) -> None:
         store = tmp_path / "s.zarr"
         add([flagged(tmp_path / "a.csv", self.good)], store, where="qc == 1")

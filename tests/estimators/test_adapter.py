@@ -846,6 +846,9 @@ def dask_objects(values):
         (QTable(), r"X is a Table of astropy"),
         (Time(), r"X is a Time of astropy; give its \.datetime64"),
         (np.array([[pint.Quantity(value, "m")] for value in WAVE], dtype=object), "holds quantities of pint"),
+        ([[pint.Quantity(value, "m")] for value in WAVE], "holds quantities of pint"),
+        (pd.DataFrame({"when": pd.period_range("2024-01", periods=ROWS, freq="M")}), "'when': holds periods of pandas"),
+        (pd.DataFrame({"z": pd.interval_range(0, ROWS)}), "'z': holds intervals of pandas"),
         (dask_objects(HOURS.astype("M8[us]").tolist()), "columns of dtype object hold times"),
         (dd.from_pandas(pd.DataFrame({"a": ["x", "y"] * 30}), npartitions=3), "expected numbers or times"),
     ],
@@ -865,7 +868,7 @@ def dask_objects(values):
             "table",
             "qtable",
         ),
-        *("time", "pint-objects", "dask-objects", "dask-text"),
+        *("time", "pint-objects", "pint-list", "periods", "intervals", "dask-objects", "dask-text"),
     ],
 )
 def test_containers_that_cannot_be_taken_are_refused(inputs, words):
@@ -1162,3 +1165,8 @@ def test_times_of_another_byte_order_are_the_same_times(kind: str, unit: str) ->
     swapped = times.astype(times.dtype.newbyteorder())
     np.testing.assert_array_equal(model.predict(swapped), model.predict(times))
     np.testing.assert_array_equal(regressor().fit(swapped, WAVE).predict(times), model.predict(times))
+
+
+def test_lists_of_quantities_are_no_targets() -> None:
+    with pytest.raises(InputError, match="y: holds quantities of pint; give one Quantity of an array"):
+        regressor().fit(rows(), [pint.Quantity(value, "m") for value in WAVE])
