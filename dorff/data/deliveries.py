@@ -101,17 +101,21 @@ class SourceIntake:
 
     def add(self, rows: Rows) -> None:
         """Add the next rows of the source."""
-        inputs = rows["x"].astype(np.float64)
-        self._all_finite = self._all_finite and bool(np.isfinite(inputs).all())
-        low, high = self._ends
-        np.fmin(low, np.fmin.reduce(inputs, axis=0, initial=np.nan), out=low)
-        np.fmax(high, np.fmax.reduce(inputs, axis=0, initial=np.nan), out=high)
+        self.extend_box(rows["x"])
         if self._known is not None:
             keys, digests = self._columns.digests(rows)
             self._known.deliver(self.stop, keys, digests)
             self.merged = self.merged or self._columns.find_merged(rows, keys)
             self.sample.add(digests, np.hstack([rows[name] for name in self._sampled]))
-        self.rows += len(inputs)
+        self.rows += len(rows["x"])
+
+    def extend_box(self, inputs: npt.NDArray[Any]) -> None:
+        """Extend `box` to these inputs (n, columns)."""
+        values = inputs.astype(np.float64)
+        self._all_finite = self._all_finite and bool(np.isfinite(values).all())
+        low, high = self._ends
+        np.fmin(low, np.fmin.reduce(values, axis=0, initial=np.nan), out=low)
+        np.fmax(high, np.fmax.reduce(values, axis=0, initial=np.nan), out=high)
 
 
 class Delivery(AbstractContextManager["Delivery"]):
@@ -195,13 +199,14 @@ class Delivery(AbstractContextManager["Delivery"]):
         pending, columns = self._pending, self._columns
         if self._known is None or columns.absent or any(array == CLASSES for array, _ in columns.key):
             return  # of rows that are left out, labels make no new classes
-        names, first = pending.number_columns, self._intakes[source].first
+        names, intake = pending.number_columns, self._intakes[source]
         labels = pending.columns.get(GROUPS, ()) if any(array == GROUPS for array, _ in columns.key) else ()
         for block in reader.blocks(names, labels):
             rows = pending.number_arrays(conversions.convert(block.numbers, names, reader.path))
             for column, run in zip(labels, block.labels, strict=True):
                 rows[GROUPS] = group_codes(absent.blank_labels(run), f"{reader.path}: column {column!r}")
-            self._known.withdraw(first, columns.key_digests(rows))
+            intake.extend_box(rows["x"])
+            self._known.withdraw(intake.first, columns.key_digests(rows))
 
     def settle(
         self,
@@ -295,6 +300,8 @@ class Delivery(AbstractContextManager["Delivery"]):
         Values that were converted from another unit are rounded before they are
         compared, which may take different rows for one.
         """
+        if not self._columns.has_rounded_key:
+            return
         merged = next((intake.merged for intake in self._intakes if intake.merged), None)
         for _, rows in self._read_rows(self._replaced_runs(dropped)):
             keys, _ = self._columns.digests(rows)

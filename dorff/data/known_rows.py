@@ -100,6 +100,11 @@ class KeyColumns:
     absent: tuple[str, ...] = ()
     resolutions: Mapping[tuple[str, int], Resolution] = field(default_factory=dict)
 
+    @property
+    def has_rounded_key(self) -> bool:
+        """Whether some column of the key is not compared exactly."""
+        return not self.resolutions.keys().isdisjoint(self.key)
+
     def digests(self, rows: Mapping[str, npt.NDArray[Any]]) -> tuple[Digests, Digests]:
         """Return digests of the keys and of the whole rows; arrays are (n, columns)."""
         values = {column: self._compared(column, rows) for column in self.row}
@@ -124,7 +129,7 @@ class KeyColumns:
 
         Rounding has taken such rows for one. None if there is no such column.
         """
-        if not len(keys) or not self.resolutions.keys() & set(self.key):
+        if not len(keys) or not self.has_rounded_key:
             return None
         order = np.argsort(keys)
         begins = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
@@ -367,12 +372,12 @@ class _Totals:
     @classmethod
     def zero(cls, sources: int) -> Self:
         """Return totals of no rows."""
-        return cls(**{one.name: np.zeros(sources, np.int64) for one in fields(cls)})
+        return cls(**{total.name: np.zeros(sources, np.int64) for total in fields(cls)})
 
     def add(self, other: "_Totals") -> None:
         """Add the totals of further digests."""
-        for one in fields(self):
-            getattr(self, one.name)[:] += getattr(other, one.name)
+        for total in fields(self):
+            getattr(self, total.name)[:] += getattr(other, total.name)
 
 
 def _compare_source(

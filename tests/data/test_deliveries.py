@@ -697,6 +697,15 @@ class TestRowsThatAConditionLeavesOut:
         kept = mark_rows(dataset.dropped, before, dataset.n)
         np.testing.assert_array_equal(np.flatnonzero(~kept), [*range(30, 40), *range(45, 68), *range(68, 74)])
 
+    def test_they_are_found_far_from_the_rows_that_are_kept(self, tmp_path: Path) -> None:
+        """One row of the night before, flagged, beside a night of new rows elsewhere."""
+        store, second = tmp_path / "s.zarr", tmp_path / "b.csv"
+        rows = pd.read_csv(flagged(tmp_path / "a.csv", self.good))
+        add([tmp_path / "a.csv"], store, where="qc == 1")
+        pd.concat([rows.assign(x=rows["x"] + 100), rows[5:6].assign(qc=4)]).to_csv(second, index=False)
+        add([second], store, where="qc == 1", replace_known=True)
+        assert open_dataset(store).dropped == ((5, 6),)
+
     def test_a_condition_that_was_forgotten_can_be_given_afterwards(self, tmp_path: Path) -> None:
         """As the line says that tells of it."""
         store, second = tmp_path / "s.zarr", tmp_path / "b.csv"
