@@ -1029,6 +1029,13 @@ def test_names_between_backquotes_hold_anything(tmp_path: Path, name: str) -> No
         ingest([tmp_path / "a.npz"], tmp_path / "t.zarr", inputs=["n"], where=f"`{name}` == `b c` + n")
 
 
+def test_names_may_look_as_those_that_stand_for_others(tmp_path: Path) -> None:
+    columns = {"n": np.arange(4.0), "b c": np.arange(4.0), "_column_0_": np.zeros(4), "_column_0": np.zeros(4)}
+    np.savez(tmp_path / "a.npz", **columns)
+    where = "`b c` >= 2 and _column_0_ == 0 and _column_0 < n"
+    assert ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", inputs=["n"], where=where) == 2
+
+
 START = np.datetime64("2024-01-01T00:00:00", "ns") + np.arange(6) * np.timedelta64(3600, "s")
 LATER = np.array([-1, 0, 1, -1, 0, 1])
 
@@ -1113,7 +1120,7 @@ def test_times_of_other_units_are_compared(
 @pytest.mark.parametrize("origin", ["1970-01-01", "2023-12-31 23:59:59"])
 def test_whole_nanoseconds_are_compared_exactly(tmp_path: Path, inputs: list[str], origin: str) -> None:
     """As whole numbers beyond 2^53 too, and beside another source, in whose units the data set is kept."""
-    times = START + np.arange(6) * np.timedelta64(7, "ns")
+    times = START + np.arange(6) * (np.timedelta64(20, "D") + np.timedelta64(7, "ns"))
     start = counts_since(times, "ns", "1970-01-01")
     end = counts_since(times + LATER, "ns", origin.replace(" ", "T"))
     pair = (start, "nanoseconds since 1970-01-01", "standard"), (end, f"nanoseconds since {origin}", "standard")
