@@ -35,7 +35,9 @@ class ArrowTableReader(Reader):
         kind = self._schema.field(column).type
         if types.is_run_end_encoded(kind):
             kind = kind.value_type
-        if types.is_float16(kind) or types.is_float32(kind):
+        if types.is_float16(kind):
+            return np.dtype(np.float16)
+        if types.is_float32(kind):
             return np.dtype(np.float32)
         numbers = (types.is_floating, types.is_integer, types.is_decimal, types.is_boolean, types.is_time)
         if any(is_of(kind) for is_of in (*numbers, types.is_duration)):

@@ -14,7 +14,7 @@ from dorff.data.csv_numbers import is_number
 from dorff.data.labels import FILE, Run, label_of, text_of
 from dorff.data.layout import Attributes
 from dorff.data.packing import FillValues
-from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, without_given
+from dorff.data.readers import BLOCK_BYTES, Numbers, Reader, SourceBlock, common_dtype, without_given
 from dorff.data.resolutions import DIGITS, SHORT_DIGITS, TIME_DIGITS, Resolution
 from dorff.data.units import (
     ISO_MICROSECONDS,
@@ -382,7 +382,7 @@ class Encoded(Reader):
                 given = stated_attributes(self._reader, column, self._stated)
                 conversions.add(column, given, attributes, self.path)
                 if column in conversions.converted:
-                    is_short = self._reader.dtype(column) == np.float32
+                    is_short = common_dtype([self._reader.dtype(column)]) == np.float32
                     zero = conversions.by_column[column].zero
                     conversions.resolutions[column] = self._resolution(column, attributes, zero, is_short=is_short)
             elif given := time_attributes(self._reader, encoding.column, self._stated):

@@ -65,7 +65,8 @@ class FolderReader(Reader):
 
     def dtype(self, column: str) -> np.dtype[Any]:
         if column not in self._keys:
-            return common_dtype([part.dtype(column) for part in self._having(column)])
+            dtypes = {part.dtype(column) for part in self._having(column)}
+            return dtypes.pop() if len(dtypes) == 1 else common_dtype([*dtypes])
         if column not in self._numeric:
             raise unwanted(self.path, column, "text", "real numbers; convert it or leave it out")
         return np.dtype(np.float64)

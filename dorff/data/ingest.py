@@ -193,6 +193,8 @@ def ingest(
             kept = with_encoded_times(column_attributes or {}, encoding or {}, store) | (where_attributes or {})
             attributes = compared_attributes(opened, condition, kept=kept, stated=stated)
             where_attributes = (where_attributes or {}) | attributes
+            for reader in opened:  # after their attributes, which are kept as the file has them
+                reader.keep_digits([name for name in condition.paired_columns if name not in as_stored], absent)
             filtered = filter_sources(opened, condition, absent, wanted=attributes, stated=stated)
             opened = [*filtered]
         if encoding is not None and (one_hot or ordered):

@@ -134,13 +134,21 @@ class Conversion:
     def convert(self, values: npt.NDArray[Any], where: str) -> FloatArray:
         """Return values of any shape in the other unit; InputError, naming `where`, at one that is too early."""
         numbers = values.astype(np.float64)
-        if self.earliest > -math.inf and (numbers < self.earliest).any():
-            problem = "has times before October 15, 1582, where the calendars standard and proleptic_gregorian differ"
-            raise InputError(f"{where}: {problem}; write them by the calendar of the other rows.")
+        self.check(numbers, where)
         if self.is_identity:
             return numbers
         converted: FloatArray = (numbers * self.factor + self.shift) / self.divisor
         return converted
+
+    def check(self, values: npt.NDArray[Any], where: str) -> None:
+        """Raise InputError, naming `where`, at a value that is too early."""
+        if self.earliest > -math.inf and (values < self.earliest).any():
+            problem = "has times before October 15, 1582, where the calendars standard and proleptic_gregorian differ"
+            raise InputError(f"{where}: {problem}; write them by the calendar of the other rows.")
+
+    def invert(self, number: float) -> float:
+        """Return the number that becomes this one in the other unit, but for rounding."""
+        return (number * self.divisor - self.shift) / self.factor
 
 
 @dataclass(frozen=True, kw_only=True)
