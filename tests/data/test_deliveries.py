@@ -750,6 +750,18 @@ class TestRowsThatAConditionLeavesOut:
         ingest([tmp_path / "b.csv"], store, **names, where="qc == 1", append=True, replace_known=True)
         assert open_dataset(store).dropped == ((40, 80),)
 
+    def test_labels_in_the_key_are_compared_of_kept_rows_alone(self, tmp_path: Path) -> None:
+        """A label of a row that is left out would be a new class."""
+        store, names = tmp_path / "s.zarr", {"inputs": ["x"], "classes": "kind", "key": ["x", "kind"]}
+        rows = pd.DataFrame({"x": np.arange(40.0), "kind": ["a", "b"] * 20, "qc": 1})
+        rows.to_csv(tmp_path / "a.csv", index=False)
+        rows.loc[5, ["kind", "qc"]] = ["c", 4]
+        rows.to_csv(tmp_path / "b.csv", index=False)
+        ingest([tmp_path / "a.csv"], store, **names)
+        ingest([tmp_path / "b.csv"], store, **names, where="qc == 1", append=True, replace_known=True)
+        dataset = open_dataset(store, targets=Classes("classes"))
+        assert dataset.dropped == ((0, 5), (6, 40)) and dataset.labels == ("a", "b")
+
     def test_other_values_of_them_may_be_anything(self, tmp_path: Path) -> None:
         store, names = tmp_path / "s.zarr", {"inputs": ["x", "kind"], "targets": ["u"], "key": ["x"]}
         rows = pd.DataFrame(field(points(40)), columns=["x", "t", "u", "v"]).assign(qc=1)
