@@ -1051,11 +1051,11 @@ def test_counts_are_those_of_sets(data: st.DataObject) -> None:
     row = np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)), float)
     stops, declared = (old + np.cumsum(sizes)).tolist(), data.draw(st.booleans())
     part, window = (data.draw(st.sampled_from([few, 1000])) for few in (4, 8))
+    withdrawn = data.draw(st.lists(st.lists(values, max_size=3), min_size=len(sizes), max_size=len(sizes)))
     with tempfile.TemporaryDirectory() as folder:
         known = KnownRows(Path(folder), partition_rows=part, max_partitions=7)
         keys, rows = digest_rows([key]), digest_rows([key, row])
         known.deliver(old, keys[old:], rows[old:])
-        withdrawn = [data.draw(st.lists(values, max_size=3)) for _ in sizes]
         for size, stop, left_out in zip(sizes, stops, withdrawn, strict=True):
             known.withdraw(stop - size, digest_rows([np.array(left_out, float)]))
         earlier = [
