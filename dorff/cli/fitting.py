@@ -309,7 +309,7 @@ def drop(
         text += f"; the {record.replaced:,} rows that it had replaced stay dropped: deliver them again by --replace"
     result = {"store": str(store), "source": record.name, "content": record.content, "dry_run": dry_run}
     result["replaced"] = record.replaced
-    if empty := [] if dry_run else looking.labels_without_rows(store):
+    if empty := looking.labels_without_rows(store):
         result["labels_without_rows"] = empty
         named = ", ".join(map(repr, empty[:8])) + (", ..." if len(empty) > 8 else "")
         text += (

@@ -277,15 +277,15 @@ def test_delivered_rows_that_rounding_takes_for_one_replace_none(tmp_path: Path)
 
 @pytest.mark.parametrize("replace_known", [True, False])
 def test_a_constant_of_a_file_is_found_in_other_units(replace_known: bool, tmp_path: Path) -> None:
-    """Files of one depth each, whose boxes do not overlap by the last digit."""
+    """Files of one temperature each, whose boxes do not overlap by the last digit."""
     lat, values = np.linspace(40, 50, ROWS).round(3), np.arange(ROWS) / 8
-    for number, metres in enumerate([0.07, 0.14, 0.28, 0.29, 0.57, 1.13]):
+    for number, celsius in enumerate([12.3, 12.31, 8.7, 0.1]):
         store = tmp_path / f"{number}.zarr"
-        in_metres = {"z": (np.full(ROWS, metres), "m"), "lat": (lat, "1"), "T": (values, "1")}
-        first = write_columns(tmp_path / f"a{number}.nc", in_metres)
+        in_celsius = {"z": (np.full(ROWS, celsius), "degC"), "lat": (lat, "1"), "T": (values, "1")}
+        first = write_columns(tmp_path / f"a{number}.nc", in_celsius)
         ingest([first], store, inputs=["z", "lat"], targets=["T"])
-        in_centimetres = {"z": (np.full(ROWS, metres * 100), "cm"), "lat": (lat, "1"), "T": (values, "1")}
-        again = write_columns(tmp_path / f"b{number}.nc", in_centimetres)
+        in_kelvin = {"z": (np.full(ROWS, round(celsius + 273.15, 2)), "K"), "lat": (lat, "1"), "T": (values, "1")}
+        again = write_columns(tmp_path / f"b{number}.nc", in_kelvin)
         if not replace_known:
             with pytest.raises(InputError, match="500 of 500 rows are there already"):
                 add(again, store, ["z", "lat"])

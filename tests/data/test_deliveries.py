@@ -782,6 +782,7 @@ class TestKeysWithinASource:
         n, notices = add([source], tmp_path / "s.zarr", key=["x", "t"])
         assert n == 30 and any("2 of 30 rows have the x, t of a row before" in note for note in notices), notices
         assert not add([source], tmp_path / "no-key.zarr")[1]
+        assert not add([write_csv(tmp_path / "c.csv", rows + 10)], tmp_path / "no-key.zarr")[1]
         notices = add([write_csv(tmp_path / "b.csv", rows + 1e-3)], tmp_path / "s.zarr")[1]
         assert any("2 of 30 rows have the x, t of a row before" in note for note in notices), notices
 
