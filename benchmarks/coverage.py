@@ -286,7 +286,7 @@ def fit_job(rows: Rows, features: str) -> Fitted:
         mean=model.predict(X),
         std=model.std(X),
         std_target=model.std(X, noise=True),
-        features=f"{model.features.m} {model.sampler['type']}",
+        features=f"{model.feature_map.m} {model.sampler['type']}",
     )
 
 
