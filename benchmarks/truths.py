@@ -1,6 +1,6 @@
 """Whether the uncertainty of a three-line job holds: the true function and new targets inside of its bands.
 
-    python benchmarks/coverage.py [--only NAME ...] [--models MODEL ...] [--subsample 1500] [--out benchmarks/results]
+    python benchmarks/truths.py [--only NAME ...] [--models MODEL ...] [--subsample 1500] [--out benchmarks/results]
 
 Every data set is made from a function that is known, so that f itself can be compared with `Model.std`. The list was
 written down before the first run: a moving pair of eddies with five seeds, and ten more truths in 2, 3 and 4 inputs,
@@ -319,7 +319,7 @@ def run(rows: Rows, model: str, subsample: int) -> Fitted | None:
         return fit_exact(rows.subsample(subsample))
     if rows.X.shape[1] > 3:
         return None
-    return fit_job(rows, "features: {sampler: lattice}\n")
+    return fit_job(rows, "features: {sampler: {type: lattice}}\n")
 
 
 def main(models: Sequence[str] = ("job", "few", "exact", "lattice")) -> None:
@@ -331,7 +331,7 @@ def main(models: Sequence[str] = ("job", "few", "exact", "lattice")) -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of an exact process at a bound
-    path = options.out / "coverage.json"
+    path = options.out / "truths.json"
     results = json.loads(path.read_text()) if path.exists() else {}
     for name in options.only or TRUTHS:
         rows = TRUTHS[name]()
