@@ -11,6 +11,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, Product, Roots, ScalarMap, numbers
+from dorff.features.landmarks import LandmarkFeatures
 from dorff.features.trigonometric import FEW_NUMBERS, TOLERANCE, Trigonometric, doubled, fast, numbers_of, squares
 from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
@@ -242,8 +243,14 @@ def modes_of(features: FeatureMap) -> Modes:
     return phi.projection
 
 
-def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
-    """`Projected.first` of a map and of its `Law`. InputError where a part would estimate another kernel."""
+def cut(features: FeatureMap, density: Law | None, m: int) -> tuple[FeatureMap, Law | None]:
+    """Return a map, and its `Law`, of m of the features: those of the first frequencies, or of the first landmarks.
+
+    InputError where a part would estimate another kernel.
+    """
+    if isinstance(features.phi, LandmarkFeatures):
+        return replace(features, phi=features.phi.first(m)), None
+    count = m // 2
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
         problem = "several need features that are one sample of frequencies; this kernel's or sampler's are not"
         remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"

@@ -12,10 +12,31 @@ from dorff import frequencies
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
+from dorff.features.landmarks import LandmarkFeatures
 from dorff.features.projected import Law, Projected, layout
-from dorff.frequencies import IID, Arrays, Cost, Lattice, Modes, Orthogonal, Sampler, default_sampler, transform_from
+from dorff.frequencies import (
+    IID,
+    Arrays,
+    Cost,
+    Landmarks,
+    Lattice,
+    Modes,
+    Orthogonal,
+    Sampler,
+    default_sampler,
+    transform_from,
+)
 from dorff.frequencies.lattice import check_periods
-from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, scalar_from_config
+from dorff.kernels import (
+    Decomposable,
+    GaussianWeighted,
+    Mercer,
+    MultiView,
+    OperatorKernel,
+    Polynomial,
+    Spectral,
+    scalar_from_config,
+)
 from dorff.kernels.scalar import BoolArray, FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config
 
@@ -59,7 +80,7 @@ class Recipe:
             raise InputError(f"n_features must be a whole number, not {count!r}")
         if not isinstance(self.sampler, Sampler):
             raise InputError(f"sampler must be one of dorff.frequencies, such as IID(), not {self.sampler!r}")
-        if not self._own:
+        if not self._own or self.landmarks is not None:
             self.sampler.check(self.kernel, self.d, self.p)
         if not self._own and self._count < 1:
             least = f"{self._each + self._beside} or more"
@@ -77,9 +98,22 @@ class Recipe:
         if not self._own and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
             problem = "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra"
             raise InputError(f"{problem}, which only an intercept can take; fit one, or use iid, orthogonal or qmc")
-        if self._own and not isinstance(self.sampler, IID | Orthogonal):
+        if self.landmarks is not None:
+            self._check_landmarks()
+        elif self._own and not isinstance(self.sampler, IID | Orthogonal):
             problem = f"a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies"
             raise InputError(f"sampler: {problem}; leave the sampler out")
+
+    def _check_landmarks(self) -> None:
+        """Raise InputError for a kernel that landmarks have no features of."""
+        bases = [base for _, base in self.kernel.terms()]
+        problem = "sampler: landmarks need a decomposable kernel of one scalar kernel, which depends on x - z"
+        if isinstance(self.kernel, MultiView) or not all(isinstance(base, Decomposable) for base in bases):
+            raise InputError(f"{problem}; use lattice, iid or orthogonal for vector fields and several views")
+        if self.kernel.concatenated or len({base.scalar for base in bases}) > 1:
+            raise InputError(f"{problem}; this sum has several: use iid or orthogonal")
+        if not isinstance(self.scalar, Spectral):
+            raise InputError(f"{problem}, which {type(self.scalar).__name__} does not; leave the sampler out")
 
     @classmethod
     def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = True) -> Self:
@@ -93,6 +127,17 @@ class Recipe:
     def on_lattice(self) -> bool:
         """Whether frequencies are those of a lattice, whose box and size the rows tell."""
         return isinstance(self.sampler, Lattice)
+
+    @property
+    def landmarks(self) -> Landmarks | None:
+        """The sampler where features are kernel values at rows of the data."""
+        return self.sampler if isinstance(self.sampler, Landmarks) else None
+
+    def among(self, X: FloatArray, seed: int) -> Self:
+        """Return the same with landmarks chosen among scaled rows X (n, d); others do not see them."""
+        if self.landmarks is None:
+            return self
+        return replace(self, sampler=self.landmarks.among(self.scalar, X, self.n_features, seed))
 
     def over(self, box: FloatArray) -> Self:
         """The same for inputs in a box (2, d), as they are scaled: of a lattice; others do not see it."""
@@ -136,7 +181,9 @@ class Recipe:
 
     @property
     def _own(self) -> int:
-        """How many features the scalar kernel brings itself; 0 where they are those of frequencies."""
+        """How many features there are that need no frequencies; 0 where they are those of frequencies."""
+        if self.landmarks is not None:
+            return self.n_features if self.landmarks.points is None else len(self.landmarks.points)
         if isinstance(self.scalar, Polynomial):
             return monomial_count(self.scalar, self.d)
         return len(self.scalar.eigenvalues) if isinstance(self.scalar, Mercer) else 0
@@ -191,6 +238,8 @@ class Recipe:
     @property
     def seeded(self) -> bool:
         """Whether the draw depends on the seed."""
+        if self.landmarks is not None:
+            return True
         if self._own:
             return self.m < self._own
         several = self.sampler.sampled and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1
@@ -199,6 +248,8 @@ class Recipe:
     @property
     def idle(self) -> dict[str, str]:
         """Why the sampler, or the seed, has no effect on the draw, where it has none."""
+        if self.landmarks is not None:
+            return {}
         own = "polynomial and Mercer kernels bring features of their own, without frequencies to draw"
         drawn = {} if self.seeded else {"seed": "nothing is drawn at random: every seed gives these features"}
         return drawn | ({"sampler": own} if self._own else {})
@@ -206,6 +257,8 @@ class Recipe:
     @property
     def numbers(self) -> int:
         """Numbers of 8 bytes that the map holds and works with, besides F."""
+        if self.landmarks is not None:
+            return 2 * self.m**2 + self.m * (self.d + 3 * 256)
         if self._own:
             return self.m * (self.d + 256) * getattr(self.scalar, "degree", 1)
         return self._cost.numbers + 256 * (self.frequencies + self.d)
@@ -213,10 +266,14 @@ class Recipe:
     @property
     def flops(self) -> float:
         """Operations of the map for one row, besides the activation."""
+        if self.landmarks is not None:
+            return float(self.m) * (self.m + 3 * self.d + 20)
         return 2.0 * self.m * self.d * getattr(self.scalar, "degree", 1) if self._own else self._cost.flops
 
     def question(self) -> Config:
-        """All that the draw depends on besides the seed, as plain JSON."""
+        """All that the draw depends on besides the seed and the rows, as plain JSON."""
+        if self.landmarks is not None:
+            return {"scalar": self.scalar.config(), "m": self.n_features, "sampler": self.sampler.config()}
         if self._own:
             return {"scalar": self.scalar.config(), "m": self.m}
         laws = self.sampler.recipe(self.kernel, d=self.d, p=self.p, count=self._count)
@@ -226,6 +283,9 @@ class Recipe:
         """The feature map; it depends on the recipe and the seed alone."""
         whole("seed", seed, 0)
         rng, scalar = np.random.default_rng(seed), self.scalar
+        if self.landmarks is not None:
+            assert self.landmarks.points is not None
+            return Drawn(LandmarkFeatures.of(scalar, self.landmarks.points), None)
         if isinstance(scalar, Polynomial):
             exact = self.m == self._own
             return Drawn(Monomials.of(scalar, self.d) if exact else Maclaurin.of(scalar, self.d, self.m, rng), None)
@@ -293,6 +353,8 @@ def _scalar_map(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]
         return Monomials(whole("d of a feature map", config["d"]), arrays["factors"], arrays["feature_weights"])
     if kind == "maclaurin":
         return Maclaurin(arrays["signs"], arrays["degrees"], arrays["feature_weights"])
+    if kind == "landmarks":
+        return LandmarkFeatures(scalar_from_config(config["kernel"]), arrays["landmarks"], arrays["whitening"])
     if kind == "eigenfunctions":
         kernel = scalar_from_config(config["kernel"])
         if not isinstance(kernel, Mercer):

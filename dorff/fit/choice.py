@@ -47,6 +47,7 @@ def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = No
             penalties=penalties(plan, terms, weights), sample=sample,
             free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
             sampled=plan.job.posteriors > 0, features=frozen.features if on_lattice else None,
+            landmarks=plan.recipe.landmarks is not None,
         )
         for (number, kernel), weights in (each if only is None else each[only : only + 1])
         for frozen in (plan.alone(number),)

@@ -102,7 +102,7 @@ class Fitted:
         """The model on the chosen number of the features, which the sampler drew with the seed, or on those of the
         chosen setting alone; `info` is what a reader of it will want to know."""
         fit, m, setting = self.fit, self.choice.m, self.settings[self.choice.candidate]
-        kept = setting.features or (features if m == features.m else cut(features, None, m // 2)[0])
+        kept = setting.features or (features if m == features.m else cut(features, None, m)[0])
         h, observe = fit.solution.h, setting.observe
         return Model(kept, fit.weights, h, fit.bias, fit.scale, fit.kernel, sampler, seed, info, observe)
 
@@ -213,7 +213,7 @@ def run_pass(plan: Plan, engine: Engine, progress: Told = None, *, lease: Lease 
         frozen = freeze_constants(plan)
         plan.sharing()
         for m in plan.counts:
-            cut(frozen.features, frozen.constants.density, m // 2)  # refused before the pass
+            cut(frozen.features, frozen.constants.density, m)  # refused before the pass
         began = time.perf_counter()
         tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
         counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)

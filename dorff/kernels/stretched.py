@@ -174,6 +174,28 @@ class Isotropic(Stretched):
         values[..., range(d), range(d)] += 2 * slope[..., None] * scale**2
         return values
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether the kernel has second derivatives, and so `gradient`."""
+        try:
+            self.check_derivatives()
+        except InputError:
+            return False
+        return True
+
+    @final
+    def gradient(self, X: FloatArray, Z: FloatArray, W: FloatArray) -> FloatArray:
+        """Return the gradients (n, p, d) at X (n, d) of sum_a k0(x, z_a) W_a, for Z (m, d) and W (m, p).
+
+        With q the squared distance in length-scales, dk0/dx = 2 g'(q) S^2 (x - z), S the diagonal of `stretch`.
+        """
+        scale = self.stretch(X.shape[1])
+        slope, _ = self._slopes(cdist(X * scale, Z * scale, "sqeuclidean"))
+        gradients = (slope @ W)[:, :, None] * X[:, None, :]
+        for axis, column in enumerate(Z.T):
+            gradients[:, :, axis] -= slope @ (column[:, None] * W)
+        return np.asarray(2.0 * scale**2 * gradients)
+
     @final
     def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         if not biased:

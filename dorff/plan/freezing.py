@@ -19,7 +19,7 @@ from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, RowsName, fro
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS, Rows, freeze
 from dorff.plan.costs import SAMPLE_BYTES
 from dorff.plan.lattice import box_of, named, same_sample
-from dorff.plan.lengthscale import build_kernels, check_all_finite, multiplied, tuned_config, tuning_rows, with_medians
+from dorff.plan.lengthscale import build_kernels, check_all_finite, multiplied, spread_rows, tuned_config, with_medians
 from dorff.plan.plan import Plan
 from dorff.plan.sampled import FirstLook, distance, held_out_multiple, linear_r2, look, run_length, sample_runs
 from dorff.plan.sharing import make_recipe
@@ -65,13 +65,19 @@ def _still_frozen(plan: Plan) -> bool:
         constants = plan.frozen().constants
     except InputError:  # damaged: the same rows give the same constants again
         return False
-    dataset, tuning = plan.dataset, constants.tuning_rows
-    if not same_sample(plan.frozen(), dataset):
+    if not same_sample(plan.frozen(), plan.dataset):
         return False
-    if tuning is None or tuning.first < dataset.first:
+    searched = _still_there(plan, constants.tuning_rows, targets=True)
+    return searched and _still_there(plan, constants.landmark_rows, targets=False)
+
+
+def _still_there(plan: Plan, named_rows: RowsName | None, *, targets: bool) -> bool:
+    """Whether rows that constants came from are what they were, or have left the window."""
+    dataset = plan.dataset
+    if named_rows is None or named_rows.first < dataset.first:
         return True
-    rows = dataset.window(tuning.first)
-    return tuning.rows <= rows.n and tuning == tuning_rows(plan.spec, rows, tuning.rows)[1]
+    rows = dataset.window(named_rows.first)
+    return named_rows.rows <= rows.n and named_rows == spread_rows(plan.spec, rows, named_rows.rows, targets=targets)[1]
 
 
 def _sample(plan: Plan) -> tuple[RowBlock, RowsName]:
@@ -147,11 +153,17 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         kernel, together = plan.candidates[0], (np.arange(dataset.d),) if spec.one_scale else ()
         tied = kernel.tied(dataset.d) if kernel.V > 1 else together
 
+    landmarks = plan.recipe.landmarks is not None
+    candidates, landmark_rows = spread_rows(spec, dataset, dataset.n, targets=False) if landmarks else (None, None)
+
     def described(scaled: Scaled) -> tuple[_Looked, Recipe]:
         looked = _looked(plan, _numbers(plan, rows, scaled), scaled)
         sources = drawn if looked[0].drawn is None else build_kernels(looked[0].drawn, dataset.d)
         box = scaled(box_of(spec)) if plan.recipe.on_lattice else None
-        return looked, make_recipe(sources, dataset, plan.job, plan.observe, box)
+        recipe = make_recipe(sources, dataset, plan.job, plan.observe, box)
+        if candidates is not None:
+            recipe = recipe.among(scaled(_inputs(plan, candidates)), spec.seed)
+        return looked, recipe
 
     invariant = all(base.scalar.shift_invariant for kernel in drawn for _, base in kernel.terms())
     (kernels, rule, sampled), _, draw, features = draw_features(
@@ -175,6 +187,7 @@ def constants_of(plan: Plan, *, narrow: bool = False) -> FrozenConstants:
         run=run,
         sampled=None if sampled is None else asdict(sampled),
         distances=[distance(one, x) for one in _chosen(plan, kernels)] if np.isfinite(x).all() else None,
+        landmark_rows=landmark_rows,
     )
 
 
@@ -267,7 +280,7 @@ def _numbers(plan: Plan, sample: RowBlock, scaled: Scaled) -> _Kernels:
     if not spec.tuning:
         return _Kernels(drawn, fitted or None)
     check_all_finite(spec, plan.dataset)
-    rows, name = tuning_rows(spec, plan.dataset, plan.dataset.n)
+    rows, name = spread_rows(spec, plan.dataset, plan.dataset.n)
     most, m = search_size(plan.dataset.n)
     tune = partial(
         tune_lengthscales, X=scaled(_inputs(plan, rows)), Y=rows.Y, n_features=min(m, spec.count), seed=spec.seed,

@@ -26,24 +26,30 @@ UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
 _ONE, _EACH = "tune", "tune each"
 
 
-def tuning_rows(spec: PassSpec, dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
-    """At most `ROWS` rows, evenly spread over those up to number n, of those that a pass keeps and are whole; and the
-    name of these rows and values. Up to 64 runs are read, evenly spread. n is the number of rows at the first plan:
-    rows appended later do not change the length-scales, and so a fit of the same rows all at once may find others (as
-    with class_weight: balanced). InputError where no row counts, or one is to be refused."""
+def spread_rows(spec: PassSpec, dataset: Dataset, n: int, *, targets: bool = True) -> tuple[RowBlock, RowsName]:
+    """Return at most `ROWS` rows, evenly spread over those up to number n, and the name of these rows and values.
+
+    They are rows that a pass keeps, with finite inputs and, for `targets`, all targets. Up to 64 runs are read, evenly
+    spread. n is the number of rows at the first plan: rows appended later change neither the length-scales nor the
+    landmarks, and so a fit of the same rows all at once may find others (as with class_weight: balanced). InputError
+    where no row counts, or one is to be refused.
+    """
     starts = np.arange(dataset.first, n, dataset.unit_rows)
     starts = starts[_spread(len(starts), UNITS)]
     taken = []
     for start in starts.tolist():
         rows = spec.kept(dataset.block(start, min(start + dataset.unit_rows, n)))
         check_finite(spec, dataset, rows)
-        at = np.flatnonzero(rows.whole())
+        at = np.flatnonzero(rows.whole() if targets else np.isfinite(rows.X).all(axis=1))
         taken.append(rows[at[_spread(len(at), -(-ROWS // len(starts)))]])
     rows = RowBlock.joined(taken)
     if not len(rows):
-        problem = f"needs rows of {dataset.path} with all inputs and targets, and found none"
+        wanted = "all inputs and targets" if targets else "all inputs"
+        problem = f"needs rows of {dataset.path} with {wanted}, and found none"
         runs = f"{len(starts)} runs of {dataset.unit_rows}"
-        raise InputError(f"kernel: lengthscale 'tune' {problem} in {runs}; give a number, or median")
+        if targets:
+            raise InputError(f"kernel: lengthscale 'tune' {problem} in {runs}; give a number, or median")
+        raise InputError(f"features.sampler: landmarks {problem} in {runs}; use orthogonal")
     rows = rows[_spread(len(rows), ROWS)]
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     crc = zlib.crc32(weights.data, zlib.crc32(rows.Y.data, zlib.crc32(rows.X.data)))

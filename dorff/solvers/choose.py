@@ -251,6 +251,12 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
         return folds, setting
     if isinstance(setting.kernel, MultiView):
         raise InputError("features.count: several do not go with a multi-view kernel; give one count")
+    if setting.landmarks:
+        columns = np.arange(m)
+        cut = [[part.columns(columns, 1.0) for part in fold] for fold in folds]
+        fewer = tuple(replace(one, sums=one.sums.columns(columns, 1.0)) for one in setting.penalties)
+        rows = setting.sample and setting.sample.of_first(m)
+        return cut, replace(setting, m=m, penalties=fewer, sample=rows)
     D, first = setting.m // 2, m // 2
     at = np.concatenate([np.arange(first), np.arange(D, D + first)])
     if (density := setting.density) is not None:

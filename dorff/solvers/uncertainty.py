@@ -23,6 +23,7 @@ from dorff.features import FeatureMap, cut
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
 from dorff.moments import FloatArray
 from dorff.solvers.direct import SpectralSolver, factor_of
+from dorff.solvers.outputs import output_directions
 from dorff.solvers.problem import Parts, Problem
 from dorff.solvers.scores import Ridge, Solution
 from dorff.solvers.select import FoldErrors, Spread, about_mean, contrasts, independent, mean_weight, row_sums
@@ -92,6 +93,23 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, pa
         else:
             blocks.append(_block(problem, block, ridge, about))
     return Posterior(tuple(blocks), _intercept(problem, about), np.diag(unit) if noise is None else noise)
+
+
+def prior_covariance(problem: Problem, solution: Solution, noise: FloatArray) -> FloatArray:
+    """Return the covariance (p, p) of f where k(x, x) = 1, before any row, in the targets' units.
+
+    For weights of one root R (r, p), the prior of h is N(0, t2 I), with t2 l ridge the noise (`_Noise.prior`); of
+    directions with ridges of their own each has a t2 of its own.
+    """
+    about, root, scale = _Noise.of(problem, solution, noise), problem.weights.root[0], problem.outputs
+    if solution.ridges is None:
+        variance = np.full(len(root), about.level / (problem.l * solution.ridge))
+        return np.asarray((root.T * variance) @ root * np.outer(scale, scale))
+    V = output_directions(root)
+    loading = root @ V
+    each = about.prior / (problem.l * solution.ridges)
+    covariance = V @ np.diag(each * np.sum(loading**2, axis=0)) @ V.T
+    return np.asarray(covariance * np.outer(scale, scale))
 
 
 def sampled_posterior(of: Preconditioned, solution: Solution, noise: FloatArray) -> Posterior:
@@ -275,7 +293,7 @@ class LeftOut:
 
     def of_first(self, m: int) -> "LeftOut":
         """With the first m features."""
-        return self if m == self.features.m else replace(self, features=cut(self.features, None, m // 2)[0])
+        return self if m == self.features.m else replace(self, features=cut(self.features, None, m)[0])
 
 
 def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_scale: bool = False) -> FoldErrors:
