@@ -51,9 +51,8 @@ class Landmarks(Sampler):
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         if measure != Measure.UNBOUNDED:
-            raise InputError(
-                f"sampler: landmarks are no frequencies, and the {measure} measure is of those; leave it out"
-            )
+            problem = f"sampler: landmarks are no frequencies, and the {measure} measure is of those"
+            raise InputError(f"{problem}; leave the measure out")
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         raise AssertionError("landmarks are no frequencies: `Recipe.draw` makes their features")
@@ -69,23 +68,26 @@ class Pivots:
     def missing(self, diagonal: FloatArray) -> FloatArray:
         """Return the mean over the rows of k(x, x) less its estimate, by none, one, ... all landmarks (m + 1,)."""
         explained = np.concatenate([[0.0], np.cumsum(np.mean(self.factor**2, axis=0))])
-        return np.maximum(np.mean(diagonal) - explained, 0.0)
+        return np.asarray(np.maximum(np.mean(diagonal) - explained, 0.0))
 
 
-def pivoted_cholesky(scalar: ScalarKernel, X: FloatArray, count: int, rng: np.random.Generator) -> Pivots:
+def pivoted_cholesky(
+    scalar: ScalarKernel, X: FloatArray, count: int, rng: np.random.Generator, *, enough: float = 0.0
+) -> Pivots:
     """Choose at most `count` rows of X (n, d) by a randomly pivoted Cholesky factorization of their Gram matrix.
 
     A row's probability is in proportion to what earlier pivots leave of k(x, x) (Chen, Epperly, Tropp & Webber 2025,
     algorithm 1). `PROPOSALS` rows are drawn at a time, and each is accepted with the share of its probability that
     those accepted before it leave (Epperly, Tropp & Webber 2024, "Embrace rejection"): the law of the pivots is the
-    same, and nearly all of the work is products of matrices. Ends where no row has more than `LEAST_PIVOT` left.
-    Takes n m^2 operations and 8 n m bytes.
+    same, and nearly all of the work is products of matrices. Ends where no row has more than `LEAST_PIVOT` left, or
+    the mean over the rows is `enough` or less. Fewer pivots are the first of more. Takes n m^2 operations and 8 n m
+    bytes.
     """
     left = _diagonal(scalar, X)
     least = LEAST_PIVOT * float(left.max(initial=0.0))
     factor = np.empty((len(X), min(count, len(X))), order="F")
     rows = np.empty(0, dtype=np.int64)
-    while len(rows) < factor.shape[1] and (left > least).any():
+    while len(rows) < factor.shape[1] and (left > least).any() and np.mean(left) > enough:
         known = factor[:, : len(rows)]
         weights = np.where(left > least, left, 0.0)
         proposed = rng.choice(len(X), PROPOSALS, p=weights / weights.sum())

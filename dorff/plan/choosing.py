@@ -1,34 +1,47 @@
-"""`sampler: auto`: whether a lattice, and which, is closer to a job's kernels than random frequencies are; and how
-far features on a lattice are from a kernel."""
+"""`sampler: auto`: which features are closest to a job's kernels, once rows told their length-scales; and how far
+features on a lattice are from a kernel.
+
+A lattice is taken where it is close enough for so many rows: its sums serve every kernel that it covers, and a row
+costs the same whatever the number of features. Else landmarks, where on a sample they predict rows that were held out
+at least as well as random features do, and leave out less of the kernel than the lattice does; else whichever of a
+lattice and random features is closer to the kernel.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import log
 from typing import Final
 
 import numpy as np
 
-from dorff.data import Dataset
+from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
+from dorff.features.lengthscale_search import search_size
+from dorff.frequencies import Landmarks, Sampler
+from dorff.frequencies.landmarks import pivoted_cholesky
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.kernels.stretched import Stretched
 from dorff.model.weights import Density, operator_weights
-from dorff.moments import Kind
-from dorff.plan.lattice import own_recipes, summable, told_box
+from dorff.moments import Kind, pinned
+from dorff.passes.frozen import Rows
+from dorff.plan.constants import Survey, scaled_rows, survey_rows, surveyed_kernels, surveyed_recipe
+from dorff.plan.draft import Draft, draft_of
+from dorff.plan.lattice import box_of, own_recipes, summable, told_box
 from dorff.plan.lengthscale import lengthscale_words
-from dorff.plan.sampled import sample_runs
+from dorff.plan.resolving import Resolved
+from dorff.plan.sampled import held_out_score
+from dorff.solvers import Setting
 from dorff.spec.job import Job
 from dorff.spec.part import Part
 from dorff.spec.registry import SAMPLERS
 
-ERRORS: Final = (1e-6, 1e-3, 1e-2, 1e-1)  # the first where it takes few features, for rows with next to no noise
+ERRORS: Final = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # of lattices that are tried
+USUAL_ERROR: Final = 1e-3  # of a lattice for which landmarks are no choice
 FEW_SHARE: Final = 0.25  # of the features that there may be
-SIDES: Final = 4.0  # of the box, in length-scales, where these are not known yet
 MOST_INPUTS: Final = 5  # that vary
 FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
-WIDE: Final = 20  # standard deviations, beyond which a box is that of a few rows far away
 LAGS: Final = 512
 FAR: Final = 0.1  # from the kernel: features that predict something else
 MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
@@ -36,34 +49,139 @@ MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d
 COPIES, FURTHER = 4096, 2**14
 #: How refusals begin that a lattice is the reason of: no rule, or too few of its leaves, which are large.
 OF_LATTICES: Final = ("sampler: ", "solve.folds", "data.window")
+LEAST_COMPARED: Final = 64  # rows of a sample, by which landmarks are compared with random features
+COMPARED_FOLDS: Final = 5
+AS_GOOD: Final = 0.002  # of the targets' variance: an error that much larger is as good
+LEFT_OUT_SHARE: Final = 0.05  # of the posterior variance: what landmarks may leave out of the prior's
+ROUNDED_TO: Final = 16  # numbers of landmarks
 
 
 class NotBetter(InputError):
-    """Why a job's features are not on a lattice."""
+    """Why a job's features are not on a lattice, or not of landmarks."""
 
 
-def samplers() -> Iterator[Part]:
-    """The lattices that `sampler: auto` may stand for, those of the least error first."""
-    entry = SAMPLERS.get("lattice")
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    """A draft, the share of k(x, x) that its features leave out, and why it is taken."""
+
+    draft: Draft
+    missing: float
+    why: str
+
+    def chosen(self) -> Draft:
+        """Return the draft, with the reason beside its sampler."""
+        resolved = (replace(one, why=self.why) if one.key == "features.sampler" else one for one in self.draft.resolved)
+        return replace(self.draft, resolved=tuple(resolved))
+
+
+def suitable_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
+    """Yield the drafts of a job that leaves the sampler to dorff, the best first.
+
+    `plain` is the one with random features, which comes last, for those whose memory the others do not fit. Raises
+    InputError for a job that cannot be done.
+    """
+    survey, why = survey_rows(plain), list[str]()
+    known = surveyed_recipe(plain, survey)
+    comparison: _Comparison | None = None
+    candidates = list[_Candidate]()
+    try:
+        _check_landmarks(resolved.job, plain, known)
+        comparison = _compare(plain, known, survey)
+    except NotBetter as refused:
+        why.append(f"landmarks: {_reason(refused)}")
+    try:
+        candidates.append(_on_lattice(resolved, plain, survey, comparison))
+    except InputError as refused:
+        if not isinstance(refused, NotBetter) and not str(refused).startswith(OF_LATTICES):
+            raise
+        why.append(f"lattice: {_reason(refused)}")
+    close = comparison is not None and any(one.missing <= comparison.enough for one in candidates)
+    if comparison is not None and not close:
+        if comparison.landmarks > comparison.random + AS_GOOD:
+            why.append(f"landmarks: {comparison.sentence}")
+        else:
+            candidates.append(_of_landmarks(resolved, plain, survey, comparison))
+    for candidate in sorted(candidates, key=lambda one: one.missing):
+        yield candidate.chosen()
+    text = "; ".join(why or ["no other features fit the memory"])
+    yield plain.with_choice("features.sampler", plain.recipe.sampler.config(), text)
+
+
+def begun_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
+    """Yield every draft that a state may have been begun with; those that look at no row first."""
+    why = "as the sums in the state are"
+    yield plain.with_choice("features.sampler", plain.recipe.sampler.config(), why)
+    for options in (_options("landmarks"), *_lattices()):
+        with suppress(InputError):  # no rule for this job, so that none was begun with it
+            yield draft_of(resolved.filled("features.sampler", options, why))
+
+
+def _reason(refused: InputError) -> str:
+    return str(refused).partition(";")[0].removeprefix("sampler: ")
+
+
+def _options(word: str, **options: float) -> Part:
+    entry = SAMPLERS.get(word)
     assert entry is not None
-    return (entry.options.model_validate({"type": "lattice", "error": error}) for error in ERRORS)
+    return entry.options.model_validate({"type": word, **options})
 
 
-def few(each: Sequence[Recipe]) -> bool:
-    """Whether recipes on a lattice take few of the features that there may be; of unknown length-scales, about 1."""
-    usual = np.outer([0.0, SIDES], np.ones(each[0].d))
-    known = each if each[0].lattice is not None else [one.over(usual) for one in each]
-    return all(one.m <= FEW_SHARE * one.n_features for one in known)
+def _lattices() -> Iterator[Part]:
+    """The lattices that `sampler: auto` may stand for, those of the least error first."""
+    return (_options("lattice", error=error) for error in ERRORS)
 
 
-def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
-    """NotBetter, with the reason, for a job with these features that is none for a lattice. Looks at no row."""
-    recipe = replace(recipe, sampler=sampler_of(next(samplers()).model_dump(), recipe.kernel))
+def _on_lattice(resolved: Resolved, plain: Draft, survey: Survey, comparison: "_Comparison | None") -> _Candidate:
+    """The draft with features on the lattice that is closest to the kernels; InputError where random ones are.
+
+    Of lattices those of the largest error that is small `enough` have the fewest features; where that is more than
+    there may be, those of larger ones. Without a comparison the least error is tried where it takes few features.
+    """
+    _check_lattice(resolved.job, plain.recipe, plain.dataset)
+    tried = list[tuple[Draft, list[Recipe]]]()
+    for error in ERRORS if comparison is None else _errors_from(comparison.enough):
+        draft = draft_of(resolved.filled("features.sampler", _options("lattice", error=error), ""))
+        each = own_recipes(surveyed_recipe(draft, survey), surveyed_kernels(draft, survey))
+        many = any(one.m > FEW_SHARE * one.n_features for one in each)
+        if comparison is None and error < USUAL_ERROR and (error > ERRORS[0] or many):
+            continue
+        tried.append((draft, each))
+        if not any(one.cut for one in each):
+            break
+    box = survey.scaling(box_of(tried[0][0].own))
+    distances = [kernel_distance(each, box) for _, each in tried]
+    best = int(np.argmin(distances))
+    draft, each = tried[best]
+    random = kernel_distance([surveyed_recipe(plain, survey)], box)
+    m, kind = max(one.m for one in each), plain.recipe.sampler.config()["type"]
+    why = f"{m} features of a lattice are {distances[best]:.2g} from the kernel"
+    why += f", {plain.recipe.m} of {kind} {random:.2g} (root mean square, over k(x, x))"
+    if min(distances[best], random) > FAR:
+        why += ", so that neither are close: raise features.count"
+    if distances[best] > random:
+        raise NotBetter(why)
+    return _Candidate(draft=draft, missing=max(_lattice_missing(one) for one in each), why=why)
+
+
+def _errors_from(enough: float) -> tuple[float, ...]:
+    """Return the errors of lattices to be tried, beginning with the largest that is small enough."""
+    first = max((error for error in ERRORS if error <= enough), default=ERRORS[0])
+    return tuple(error for error in ERRORS if error >= first)
+
+
+def _lattice_missing(recipe: Recipe) -> float:
+    """Return the share of k(x, x) that features on a lattice leave out, or get wrong."""
+    kernel = recipe.kernel.fix(recipe.d, recipe.p, np.eye(recipe.p))
+    law = recipe.draw(0).density
+    return 0.0 if law is None else max(kernel_error(kernel, law, recipe), 0.0)
+
+
+def _check_lattice(job: Job, recipe: Recipe, dataset: Dataset) -> None:
+    """Raise NotBetter, with the reason, for a job with these features that is none for a lattice. Looks at no row."""
+    recipe = replace(recipe, sampler=sampler_of(next(_lattices()).model_dump(), recipe.kernel))
     if not summable(job, recipe):
         raise NotBetter("what the job asks for needs sums of the features' products")
-    fields = [base for _, base in recipe.kernel.terms() if not isinstance(base, Decomposable)]
-    if job.features.seed or any(base.measure is not None for base in fields):
-        raise NotBetter("features.seed or a kernel's measure is given, for frequencies that are drawn")
+    _check_unseeded(job, recipe)
     if len(job.features.counts) > 1 or job.features.kernels or recipe.kernel.concatenated:
         raise NotBetter("the job names counts to choose from, kernels to draw for, or a concatenated sum")
     unsaid = any(lengthscale_words([kernel.model_dump() for kernel in job.kernels])) or job.solve.standardize is True
@@ -73,27 +191,132 @@ def check_suited(job: Job, recipe: Recipe, dataset: Dataset) -> None:
         raise NotBetter(f"a lattice{more} is for {most} inputs or fewer that vary, here are {dataset.d}")
 
 
-def check_better(each: Sequence[Recipe], dataset: Dataset, box: FloatArray, others: Recipe) -> str:
-    """Why features on a lattice, `each` of one kernel, for inputs in a box (2, d) are better; NotBetter if not."""
-    sides = np.ptp(box, axis=0)
-    many = int(np.count_nonzero(sides))
-    if each[0].lattice is not None:
-        here, there = kernel_distance(each, box), kernel_distance([others], box)
-        m, kind = max(one.m for one in each), others.sampler.config()["type"]
-        why = f"{m} features of a lattice are {here:.2g} from the kernel, {others.m} of {kind} {there:.2g}"
-        why += " (root mean square, over k(x, x))"
-        if min(here, there) > FAR:
-            why += ", so that neither are close: raise features.count"
-        if here > there:
-            raise NotBetter(why)
-        return why
-    if many > FEW:
-        raise NotBetter(f"{many} inputs vary, and the length-scale is not known yet")
-    X = np.concatenate([dataset.block(*run).weighty().X for run in sample_runs(dataset.first, dataset.n)])
-    spread = np.std(X[np.isfinite(X).all(axis=1)], axis=0) if len(X) else sides
-    if np.any(sides > WIDE * spread):
-        raise NotBetter(f"few rows reach far: the box's side is more than {WIDE} standard deviations of an input")
-    return f"no more than {FEW} inputs vary"
+def _check_unseeded(job: Job, recipe: Recipe) -> None:
+    """Raise NotBetter for a job that says how frequencies are to be drawn."""
+    fields = [base for _, base in recipe.kernel.terms() if not isinstance(base, Decomposable)]
+    if job.features.seed or any(base.measure is not None for base in fields):
+        raise NotBetter("features.seed or a kernel's measure is given, for frequencies that are drawn")
+
+
+def _check_landmarks(job: Job, plain: Draft, known: Recipe) -> None:
+    """Raise NotBetter, with the reason, for a job that landmarks do not suit."""
+    _check_unseeded(job, plain.recipe)
+    if len(job.kernels) > 1 or job.features.kernels:
+        raise NotBetter("they are of one kernel, and the job lists several, or some to draw for")
+    try:
+        replace(known, sampler=Landmarks())
+    except InputError as refused:
+        raise NotBetter(_reason(refused)) from refused
+
+
+def _of_landmarks(resolved: Resolved, plain: Draft, survey: Survey, comparison: "_Comparison") -> _Candidate:
+    """The draft with features of landmarks: as many as leave out little, where the job does not name a number."""
+    rows, known = scaled_rows(plain, survey, targets=False), surveyed_recipe(plain, survey)
+    rng = np.random.default_rng(plain.spec.seed)
+    with pinned():
+        pivots = pivoted_cholesky(known.scalar, rows.X, known.n_features, rng, enough=comparison.enough)
+    missing = float(pivots.missing(np.ones(len(rows)))[-1])
+    if plain.chose("features.count"):
+        count = min(-(-len(pivots.rows) // ROUNDED_TO) * ROUNDED_TO, known.n_features)
+        why = f"of {known.n_features:,} at most: so many leave out {missing:.1g} of k(x, x)"
+        resolved = resolved.filled("features.count", count, why)
+    draft = draft_of(resolved.filled("features.sampler", _options("landmarks"), ""))
+    return _Candidate(draft=draft, missing=missing, why=comparison.sentence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Comparison:
+    """Held-out errors of `rows` rows, over the targets' variance, by as many landmarks and random features.
+
+    `ratio` is the noise variance over the prior's, by the ridge that is best for landmarks; `freedom` the degrees of
+    freedom of a fit to all `fitted` rows.
+    """
+
+    rows: int
+    fitted: int
+    features: int
+    landmarks: float
+    random: float
+    ratio: float
+    freedom: float
+
+    @property
+    def enough(self) -> float:
+        """The share of k(x, x) that features may leave out.
+
+        With a noise variance `ratio` times the prior's, f keeps a posterior variance of about ratio * freedom / n
+        times the prior's at the n rows that are fitted: what is left out is to be a small part of that.
+        """
+        return LEFT_OUT_SHARE * self.ratio * self.freedom / self.fitted
+
+    @property
+    def sentence(self) -> str:
+        """What was measured."""
+        if not self.rows:
+            return "too few rows have targets to compare them with random features"
+        of = f"on {self.rows:,} rows that were held out in turn {self.features} landmarks"
+        return f"{of} have an error of {self.landmarks:.3g} of the variance, random features {self.random:.3g}"
+
+
+def _compare(plain: Draft, known: Recipe, survey: Survey) -> _Comparison:
+    """Predict the folds of a sample by landmarks and by random features of the known length-scales."""
+    dataset = plain.dataset
+    most_rows, columns = search_size(dataset.n)
+    count = min(columns, known.n_features)
+    none = _Comparison(rows=0, fitted=dataset.rows, features=count, landmarks=0.0, random=0.0, ratio=0.0, freedom=0.0)
+    try:
+        rows = scaled_rows(plain, survey, targets=True)
+    except InputError:  # none has all targets
+        return none
+    rows = rows[np.linspace(0, len(rows) - 1, min(most_rows, len(rows))).astype(np.intp)]
+    if len(rows) < LEAST_COMPARED or not np.ptp(rows.Y, axis=0).any():
+        return none
+    classes = dataset.labels is not None
+    setting = Setting(
+        surveyed_kernels(plain, survey)[0],
+        dataset.d,
+        count,
+        None,
+        not classes,
+        plain.job.solve.intercept,
+        plain.observe,
+        one_scale=plain.spec.one_scale,
+        free_scale=classes,
+    )
+    folds = _folds(survey, rows)
+
+    def score(sampler: Sampler) -> tuple[float, float]:
+        with pinned():
+            found = held_out_score(setting, rows, folds, plain.spec.seed, sampler)
+        return found.least, found.ridge
+
+    (landmarks, ridge), (random, _) = score(Landmarks()), score(plain.recipe.sampler)
+    ratio = ridge * len(rows) * (1.0 - 1.0 / COMPARED_FOLDS)
+    return _Comparison(
+        rows=len(rows),
+        fitted=dataset.rows,
+        features=count,
+        landmarks=landmarks,
+        random=random,
+        ratio=ratio,
+        freedom=_freedom(known, rows.X, count, plain.spec.seed, ratio * len(rows) / dataset.rows),
+    )
+
+
+def _folds(survey: Survey, rows: RowBlock) -> Rows:
+    """How the rows of a sample are held out: as those of the pass, where that says so by rows or groups."""
+    if survey.folds is not None and survey.folds.by_rows:
+        folds = np.unique(survey.folds.of(rows), return_inverse=True)[1] % COMPARED_FOLDS
+        if folds.any():
+            return np.asarray(folds)
+    return np.arange(len(rows)) % COMPARED_FOLDS
+
+
+def _freedom(known: Recipe, X: FloatArray, count: int, seed: int, ratio: float) -> float:
+    """Return tr K (K + ratio I)^-1 of the Gram matrix K of rows X, by `count` landmarks."""
+    factor = pivoted_cholesky(known.scalar, X, count, np.random.default_rng(seed)).factor
+    values = np.maximum(np.linalg.eigvalsh(factor.T @ factor), 0.0)
+    return float(np.sum(values / (values + ratio)))
 
 
 def kernel_distance(each: Sequence[Recipe], box: FloatArray) -> float:

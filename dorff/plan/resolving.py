@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
 from dorff.data.stores import check_disjoint
 from dorff.errors import InputError
-from dorff.passes import Configs, FoldRule, FrozenConstants, Leaf
+from dorff.passes import Configs, FoldRule, FrozenConstants, Leaf, frozen_hash, load_pass
 from dorff.passes.blocks import alone_of
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.plan.lengthscale import all_lengthscales, lengthscales
@@ -50,7 +52,8 @@ class Resolved:
             return part.model_copy(update={name: put(getattr(part, name), *rest) if rest else value})
 
         plain = value.model_dump() if isinstance(value, Part) else value
-        return Resolved(put(self.job, *key.split(".")), (*self.chosen, Chosen(key, plain, why)))
+        others = (one for one in self.chosen if one.key != key)
+        return Resolved(put(self.job, *key.split(".")), (*others, Chosen(key, plain, why)))
 
 
 def told_by_arrays(job: Job) -> Resolved:
@@ -95,8 +98,19 @@ def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
     if first.job.features.count != AUTO:
         yield base
         return
-    for count in COUNTS:
+    for count in dict.fromkeys([*COUNTS, *_landmark_counts(locate(first.job.state))]):
         yield base.filled("features.count", count, "as the sums in the state have")
+
+
+def _landmark_counts(state: Path) -> list[int]:
+    """Return the numbers of landmarks of the passes in a state, which are no round ones."""
+    counts = set[int]()
+    for place in state.glob("*/plan.json") if state.exists() else ():
+        with suppress(InputError, OSError):  # it is damaged, or of another version
+            spec = load_pass(place.parent, frozen_hash(place.parent) or "").spec
+            if spec.sampler.get("type") == "landmarks":
+                counts.add(spec.count)
+    return sorted(counts)
 
 
 def features_for(rows: int) -> int:
