@@ -148,13 +148,18 @@ class Projected(ScalarMap):
     def differentiable(self) -> bool:
         return self.projection.linear and (self.phi is None or self.phi.activation.derivative is not None)
 
+    @property
+    def equal_pairs(self) -> bool:
+        """Whether features are cosine and sine pairs of equal weight, of which any part estimates the kernel."""
+        equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
+        drawn = not isinstance(self.projection, Modes) and self.phi is None
+        return bool(drawn and self.centre == 0 and equal)
+
     def first(self, count: int) -> "Projected":
         """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
-        equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
-        equal = equal and not isinstance(self.projection, Modes)
-        if self.phi is not None or self.centre != 0 or not equal:
+        if not self.equal_pairs:
             problem = "several need cosine and sine pairs of equal weight, of which any part will do"
             remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
             raise InputError(f"features.count: {problem}; this kernel's or sampler's features are others: {remedy}")
@@ -259,6 +264,12 @@ def cut(features: FeatureMap, density: Law | None, m: int) -> tuple[FeatureMap, 
     if density is not None:
         density = phi.omega, density[1][:count], None
     return FeatureMap(phi, features.center, features.scale), density
+
+
+def estimates_in_parts(features: FeatureMap, density: Law | None) -> bool:
+    """Whether any part of the frequencies estimates the kernel (`cut`): one sample of them, for one law."""
+    phi = features.phi
+    return isinstance(phi, Projected) and phi.equal_pairs and (density is None or density[2] is None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from dorff.data import Dataset
 from dorff.data.nodes import committed, group_attributes
 from dorff.engine import Engine
@@ -20,7 +22,7 @@ from dorff.model import Model, Posterior
 from dorff.moments import Kind, LatticeMoments, Moments, Part, Solvable, Toeplitz, Triangle, by_fold, pooled, unseen
 from dorff.passes import Leaf, PassSums, Tree, leaf_bounds
 from dorff.plan import ManifoldTerm, Plan, features_of, freeze_constants
-from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
+from dorff.solvers import Choice, Fit, Setting, carried_ridges, feature_variance, of_first
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 from dorff.store import Lease, Receipt
@@ -86,7 +88,10 @@ class Fitted:
         """Of the coefficients, of a fit whose system was formed; by route cg samples of them."""
         fit = self.noised.fit  # before the sums are added again: they are held once at a time
         parts, setting = self.total()
-        return setting.posterior(parts, fit)
+        found = setting.posterior(parts, fit)
+        if setting.halves and setting.m >= LEAST_HALVED:
+            found = replace(found, unexplained=np.diag(feature_variance(parts, setting, fit)))
+        return found
 
     @cached_property
     def log_evidence(self) -> float:
@@ -109,6 +114,7 @@ class Fitted:
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
 Told = Progress | None
+LEAST_HALVED: Final = 8  # features, of which either half is fitted
 GRAPHS, TERMS = "graphs", "terms"  # folders of built graphs and of sums, in that of the pass
 STAGES: Final = 7  # of building a graph, at most: half of what a term's pass is told to be
 

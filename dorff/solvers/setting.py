@@ -72,7 +72,9 @@ class Setting:
     of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels that this one is compared with
     have a say. `sample`: rows left out. `features` are its own where the moments are a lattice's sums, which serve
     several settings (`choose.of_first`). `landmarks`: features are of landmarks, the first m' of them those of the
-    first m' landmarks, and leave out a part of k(x, x). InputError: penalties of learned outputs."""
+    first m' landmarks, and leave out a part of k(x, x). `missing` is the share of it that features leave out at every
+    x alike, those of a lattice; `halves`: either half of the frequencies estimates the kernel, so that fits to both
+    tell how far f depends on the draw (`feature_variance`). InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int
@@ -91,6 +93,8 @@ class Setting:
     sampled: bool = False
     features: FeatureMap | None = None
     landmarks: bool = False
+    missing: float = 0.0
+    halves: bool = False
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
@@ -276,7 +280,11 @@ class Setting:
         else:
             problem = self._of_weights(fit.weights, parts, self.scaling(parts))
             found = posterior(problem, fit.solution, noise, parts)
-        return replace(found, prior=prior_covariance(problem, fit.solution, noise)) if self.landmarks else found
+        if self.landmarks:
+            return replace(found, prior=prior_covariance(problem, fit.solution, noise))
+        if self.missing > 0:
+            return replace(found, unexplained=self.missing * prior_covariance(problem, fit.solution, noise))
+        return found
 
     def check_scored(self) -> None:
         """InputError where there are penalties: for GCV, evidence, and outputs with ridges of their own."""

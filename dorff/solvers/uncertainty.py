@@ -21,6 +21,7 @@ import scipy.linalg
 from dorff.errors import InputError
 from dorff.features import FeatureMap, cut
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
+from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray
 from dorff.solvers.direct import SpectralSolver, factor_of
 from dorff.solvers.outputs import output_directions
@@ -96,20 +97,30 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, pa
 
 
 def prior_covariance(problem: Problem, solution: Solution, noise: FloatArray) -> FloatArray:
-    """Return the covariance (p, p) of f where k(x, x) = 1, before any row, in the targets' units.
+    """Return the covariance (p, p) of f at any x before any row, by the features, in the targets' units.
 
-    For weights of one root R (r, p), the prior of h is N(0, t2 I), with t2 l ridge the noise (`_Noise.prior`); of
-    directions with ridges of their own each has a t2 of its own.
+    The prior of h is N(0, t2 I), with t2 l ridge the noise (`_Noise.prior`); of directions with ridges of their own
+    each has a t2 of its own. Features are of k(x, x) = 1: of landmarks, or cosine and sine pairs, whose squares sum to
+    the same at every x.
     """
-    about, root, scale = _Noise.of(problem, solution, noise), problem.weights.root[0], problem.outputs
+    about, weights, scale = _Noise.of(problem, solution, noise), problem.weights, problem.outputs
     if solution.ridges is None:
-        variance = np.full(len(root), about.level / (problem.l * solution.ridge))
-        return np.asarray((root.T * variance) @ root * np.outer(scale, scale))
+        level = about.level / (problem.l * solution.ridge)
+        return np.asarray(level * _size_at_zero(weights) * np.outer(scale, scale))
+    root = weights.root[0]
     V = output_directions(root)
     loading = root @ V
     each = about.prior / (problem.l * solution.ridges)
     covariance = V @ np.diag(each * np.sum(loading**2, axis=0)) @ V.T
     return np.asarray(covariance * np.outer(scale, scale))
+
+
+def _size_at_zero(weights: OperatorWeights) -> FloatArray:
+    """Return sum_a psi_a^T psi_a (p, p) over cosines, or the one root's of landmarks: the kernel at x = z."""
+    if weights.separable and np.all(weights.gain == 1.0):
+        return np.asarray(weights.root[0].T @ weights.root[0])
+    psi = weights.psi[: len(weights.gain) // 2]
+    return np.asarray(np.einsum("arp,arq->pq", psi, psi))
 
 
 def sampled_posterior(of: Preconditioned, solution: Solution, noise: FloatArray) -> Posterior:
