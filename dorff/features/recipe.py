@@ -26,6 +26,7 @@ from dorff.frequencies import (
     default_sampler,
     transform_from,
 )
+from dorff.frequencies.landmarks import MAX_ROWS
 from dorff.frequencies.lattice import check_periods
 from dorff.kernels import (
     Decomposable,
@@ -80,6 +81,8 @@ class Recipe:
             raise InputError(f"n_features must be a whole number, not {count!r}")
         if not isinstance(self.sampler, Sampler):
             raise InputError(f"sampler must be one of dorff.frequencies, such as IID(), not {self.sampler!r}")
+        if self.landmarks is not None:
+            self._check_landmarks()
         if not self._own or self.landmarks is not None:
             self.sampler.check(self.kernel, self.d, self.p)
         if not self._own and self._count < 1:
@@ -98,9 +101,7 @@ class Recipe:
         if not self._own and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
             problem = "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra"
             raise InputError(f"{problem}, which only an intercept can take; fit one, or use iid, orthogonal or qmc")
-        if self.landmarks is not None:
-            self._check_landmarks()
-        elif self._own and not isinstance(self.sampler, IID | Orthogonal):
+        if self._own and self.landmarks is None and not isinstance(self.sampler, IID | Orthogonal):
             problem = f"a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies"
             raise InputError(f"sampler: {problem}; leave the sampler out")
 
@@ -114,6 +115,9 @@ class Recipe:
             raise InputError(f"{problem}; this sum has several: use iid or orthogonal")
         if not isinstance(self.scalar, Spectral):
             raise InputError(f"{problem}, which {type(self.scalar).__name__} does not; leave the sampler out")
+        if self.n_features > MAX_ROWS:
+            problem = f"n_features is {self.n_features}, but landmarks are chosen among {MAX_ROWS} rows"
+            raise InputError(f"{problem}; lower it, or use iid or orthogonal")
 
     @classmethod
     def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = True) -> Self:

@@ -52,6 +52,7 @@ OF_LATTICES: Final = ("sampler: ", "solve.folds", "data.window")
 LEAST_COMPARED: Final = 64  # rows of a sample, by which landmarks are compared with random features
 COMPARED_FOLDS: Final = 5
 AS_GOOD: Final = 0.002  # of the targets' variance: an error that much larger is as good
+MOST_LANDMARKS: Final = 4096  # that are chosen by themselves
 LEFT_OUT_SHARE: Final = 0.05  # of the posterior variance: what landmarks may leave out of the prior's
 ROUNDED_TO: Final = 16  # numbers of landmarks
 
@@ -203,6 +204,8 @@ def _check_landmarks(job: Job, plain: Draft, known: Recipe) -> None:
     _check_unseeded(job, plain.recipe)
     if len(job.kernels) > 1 or job.features.kernels:
         raise NotBetter("they are of one kernel, and the job lists several, or some to draw for")
+    if known.n_features > MOST_LANDMARKS:
+        raise NotBetter(f"features.count is {known.n_features}, of which rows of a sample are too few")
     try:
         replace(known, sampler=Landmarks())
     except InputError as refused:
