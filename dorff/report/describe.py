@@ -152,7 +152,9 @@ class Subject:
     are the inputs that are not constant. `centre` (d,) is what the others are held at where one is looked at, in
     words `place`: the row of `data` nearest to the medians, or the middle of the box. `data` are rows to draw, X (n,
     d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not the same where that is C f.
-    `sites` say where the data never had a value; None where the model does not know."""
+    `sites` say where the data never had a value; None where the model does not know. `values` (k, p) are what f is
+    where data are: targets, the predictions of rows if targets are no values of f, or 0 and 1 of classes; None if the
+    model keeps no rows."""
 
     model: Model
     inputs: tuple[ColumnLabel, ...]
@@ -166,6 +168,7 @@ class Subject:
     data: Observations | None
     fitted: tuple[ColumnLabel, ...]
     sites: Sites | None = None
+    values: FloatArray | None = None
 
     @classmethod
     def of(cls, model: Model, observations: Observations | None = None) -> "Subject":
@@ -204,7 +207,12 @@ class Subject:
         if model.observe is not None and not model.views:  # targets are no values of f
             rows, fitted = observations, _columns(data.get("fitted"), len(model.observe), "target ", attributes)
         sites = None if model.held is None else model.held.sites
-        return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted, sites)
+        values = None if rows is None else rows[1]
+        if values is None and model.held is not None:
+            values = model.predict(model.held.X)
+        if values is None and "labels" in model.info:
+            values = np.repeat([[0.0], [1.0]], model.p, axis=1)
+        return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted, sites, values)
 
     @cached_property
     def _dummies(self) -> list[range]:
