@@ -32,7 +32,7 @@ from dorff.report.fields import (
     planes,
 )
 from dorff.report.figures import draw_curves
-from dorff.solvers import least
+from dorff.solvers import R2, least
 from dorff.storage.location import locate
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
@@ -86,6 +86,7 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         subject=subject,
         whole=observations is not None,
         quality=Quality.of(model, subject),
+        r2_of=R2.of_info(model.info, model.kernel, model.observe),
         labels=_labels(model, subject),
         coverage=_coverage(model),
         loss=mapping(report.get("loss")),
@@ -224,10 +225,16 @@ class Quality:
         kept = [{"target": str(one.get("target"))} | {key: _real(one.get(key)) for key in _FIGURES} for one in outputs]
         return cls(tuple(kept), folds)
 
-    def mean(self, figure: str) -> float | None:
-        """Of a figure that all targets have."""
+    def r2(self, figure: str, definition: R2) -> float | None:
+        """An R2 of all targets together, of those that `figure` has of each; None where one has none.
+
+        The pooled one is the mean of the targets', each with the weight of its variance.
+        """
         values = [one[figure] for one in self.outputs]
-        return sum(values) / len(values) if values and None not in values else None
+        weights = [1.0 if definition is R2.MEAN else (one["rmse_mean"] or 0.0) ** 2 for one in self.outputs]
+        if None in values or not sum(weights) > 0:
+            return None
+        return float(np.average(values, weights=weights))
 
 
 def _coverage(model: Model) -> dict[str, list[list[float]]]:
