@@ -200,12 +200,12 @@ def _at_the_edge(best: float, tried: Sequence[float]) -> str:
 
 def _tuned(report: "FitReport") -> str:
     """The length-scale that was found, and a word of warning where the search was not a plain success."""
-    if report.tuned is None:
+    if report.tuned is None or not report.lengthscale_in_units:
         return ""
-    lengths = report.lengthscale[0]
-    numbers = [f"{number:.3g}" for number in (lengths if isinstance(lengths, list) else [lengths])]
+    from dorff.plan.lengthscale import lengths_text
+
     warning = "" if report.tuned == "converged" else f" ({report.tuned})"
-    return f", length-scale {', '.join(numbers)}{warning}"
+    return f", length-scale {lengths_text(report.lengthscale_in_units[0])}{warning}"
 
 
 def score_text(scores: "Scores") -> str:
