@@ -16,6 +16,7 @@ from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 import dorff.estimators.array_sums as array_sums
 import dorff.estimators.parameters as parameters
@@ -32,7 +33,16 @@ from dorff.fit import Fitted, folds_with_rows
 from dorff.fit.quality import FitQuality, warnings_of
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.graphs import Manifold
-from dorff.kernels import FloatArray, Gaussian, MultiView, OperatorKernel, ScalarKernel, mean_of, median_lengthscale
+from dorff.kernels import (
+    FloatArray,
+    Gaussian,
+    MultiView,
+    OperatorKernel,
+    ScalarKernel,
+    input_lengthscales,
+    mean_of,
+    median_lengthscale,
+)
 from dorff.model import Density, Model, Posterior, Views
 from dorff.model.losses import Loss
 from dorff.moments import pooled
@@ -95,6 +105,17 @@ class ORFFEstimator(Nested, ABC):
     solver: str = "auto"
     tol: float = 1e-4
     of_sums: ClassVar[bool] = True  # whether it is fitted to sums of rows
+
+    @property
+    def lengthscales_(self) -> list[FloatArray | None]:
+        """The kernel's length-scales in the inputs' own units, for each term (d,); None of a term that has none."""
+        check_is_fitted(self)
+        model, found = self.model_, list[FloatArray | None]()
+        for lengths in input_lengthscales(model.kernel, model.feature_map.scale):
+            numbers = np.full(model.d, np.nan)
+            numbers[list(lengths or ())] = list((lengths or {}).values())
+            found.append(None if lengths is None else numbers)
+        return found
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:

@@ -93,7 +93,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     class_weight_ : ndarray (K,)
     transduction_ : ndarray (n,)
         Where there is a manifold: the labels of the rows fitted to, predicted where they had none.
-    ridge_, gcv_, cv_errors_, manifold_, trials_, condition_, rung_, digits_, n_features_in_, feature_names_in_
+    lengthscales_, ridge_, gcv_, cv_errors_, manifold_, trials_, condition_, rung_, digits_, n_features_in_,
+    feature_names_in_
         As of `ORFFRegressor`.
 
     Notes

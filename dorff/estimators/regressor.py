@@ -130,9 +130,16 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     log_evidence_ : float
         Log marginal likelihood of the targets at `ridge_`, each target's noise variance at its best: that of Bayesian
         linear regression on the features, h ~ N(0, s2 / (l ridge) I), s2 the mean of these, flat in the intercept.
+    lengthscales_ : list of ndarray (d,) or None
+        The length-scales of each term of the kernel in the inputs' own units, also where inputs were standardized
+        (those of `model_.kernel` are then in standard deviations); NaN of inputs that a view does not see. None for a
+        term that has none. Of times they are seconds.
     noise_ : ndarray (q, q)
-        Covariance of the targets' noise in their own units, for a row of mean weight: diagonal, as the evidence has
-        it; of independent outputs with one ridge, the residuals' over the degrees of freedom left.
+        Variances of the targets' noise, on the diagonal, in the squares of the targets' units; zeros elsewhere, as
+        noise is independent across targets. `np.sqrt(np.diag(noise_))` are its standard deviations. They are of a row
+        of mean weight: one of k times that weight has `noise_ / k`. Those of the most evidence; but with manifold
+        terms, and for several independent outputs that share one ridge, the mean squared residuals, divided by the
+        degrees of freedom left in place of the rows.
     posterior_model_ : Model
         `model_` with its posterior: `std`, `covariance`, `sample`, `band`; published for `dorff predict --std`.
     condition_, rung_, digits_ : float, str, float
@@ -199,7 +206,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             Numbers; NaN, masked or null ones as `missing` says.
         sample_weight : (n,), of any kind, or None
             How much a row counts, 0 or more; held in memory. A row of weight 2 is that row given twice, but for its
-            noise: a row's noise variance is `noise_` over its weight.
+            noise: a row's noise variance is `noise_` over its weight, in mean weights.
         groups : (n,), of any kind, or None
             For `cv`: rows of a group are held out together.
 
@@ -311,7 +318,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     @property
     def noise_(self) -> FloatArray:
-        """Covariance (q, q) of the targets' noise."""
+        """Variances of the targets' noise in the squares of their units, as a diagonal matrix (q, q)."""
         with one_thread(), absent():
             noise = self._kept.noised.fit.noise if self._noise is None else self._noise
         assert noise is not None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from dorff.kernels import MultiView, Spectral
 from dorff.model.calibration import Codes, HeldSample
 from dorff.moments import FloatArray, Solvable, by_fold, pinned, pooled
 from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linear_r2
-from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
+from dorff.solvers import R2, LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
 from dorff.solvers.choose import DIRECT, LAST
 from dorff.solvers.stochastic import MOST_STEPS
 from dorff.spec.registry import HELD_OUT
@@ -67,8 +67,10 @@ class FitQuality:
     """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows; or, by `ONE_BY_ONE`, rows of a
     sample that are left out alone, each predicted by the fit to all others. The linear model is of `linear_rows` of
     them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was looked at. `half`
-    is R2 with the first half of the features, `outputs` those of each target. Of classes it is the one fold that
-    calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their weights."""
+    is R2 with the first half of the features, `outputs` those of each target. `r2_by_definition` has R2 as the mean of
+    outputs' and pooled, whichever `r2` is, to be compared with fits of other kernels (`solvers.R2`). Of classes it is
+    the one fold that calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their
+    weights."""
 
     by: str
     folds: int
@@ -82,6 +84,7 @@ class FitQuality:
     accuracy: float | None = None
     accuracy_frequent: float | None = None
     classes: tuple[ClassQuality, ...] = ()
+    r2_by_definition: dict[str, float | None] = field(default_factory=dict)
 
 
 def left_alone(plan: Plan, fitted: Fitted) -> LeftOut | None:
@@ -135,11 +138,12 @@ def quality_of(
         )
         for at, name in enumerate(targets)
     ]  # fmt: skip
-    r2 = _number(setting.r2.score(squares, spread))
+    by_definition = {str(one): _number(one.score(squares, spread)) for one in R2}
+    r2 = by_definition[setting.r2]
     rows = sum(part.n for fold in parts[: 1 if fitted.one_held else None] for part in fold)
     if sample is not None or by is None:
         by, folds, rows = ONE_BY_ONE, [], 0 if sample is None else len(sample.X)
-    return FitQuality(by, len(folds), rows, r2, half, *seen, tuple(outputs))
+    return FitQuality(by, len(folds), rows, r2, half, *seen, tuple(outputs), r2_by_definition=by_definition)
 
 
 def _linear(sample: LeftOut | None, q: int) -> tuple[Each, Seen]:

@@ -25,6 +25,7 @@ from dorff.model import HeldSample, Model
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.plan.lattice import ANEW
+from dorff.plan.lengthscale import lengthscales_in_units
 from dorff.solvers import Choice, LeftOut, Score
 from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
@@ -336,6 +337,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         m=choice.m,
         kernel=kernel,
         lengthscale=[term.scalar.config().get("lengthscale") for _, term in choice.fit.kernel.terms()],
+        lengthscale_in_units=lengthscales_in_units(choice.fit.kernel, plan.frozen().features.scale, plan.dataset),
         tuned=plan.tuned()[kernel],
         manifold=list(plan.weights[weights]),
         graphs=[term.summary for one in passes for term in one.terms],

@@ -45,8 +45,8 @@ class Plan(Draft):
         """What the job left out, as far as it is known: once constants are frozen, what rows told too."""
         if frozen_hash(self.directory) is None and self.constants is None:
             return self.resolved
-        columns, constants = self.dataset.input_columns, self.frozen().constants
-        more = resolving.told_by_rows(self.job, constants, self.kernel_configs, self.configs(), columns)
+        constants, configs = self.frozen().constants, self.configs()
+        more = resolving.told_by_rows(self.job, constants, self.kernel_configs, configs, self.dataset)
         return (*self.resolved, *more)
 
     @property

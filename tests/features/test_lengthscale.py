@@ -19,7 +19,7 @@ from dorff.errors import InputError
 from dorff.features.lengthscale_search import Evidence, tune_lengthscales
 from dorff.features.projected import UnitFeatures, with_lengthscale
 from dorff.model.weights import OperatorWeights
-from dorff.plan.lengthscale import UNITS, tuned_config, tunes, spread_rows
+from dorff.plan.lengthscale import UNITS, spread_rows, tuned_config, tunes
 from dorff.solvers import Problem
 from dorff.solvers.direct import SpectralSolver
 
