@@ -63,9 +63,10 @@ class NotBetter(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """A draft, the share of k(x, x) that its features leave out, and why it is taken."""
+    """A draft, how many features it has, the share of k(x, x) that they leave out, and why it is taken."""
 
     draft: Draft
+    features: int
     missing: float
     why: str
 
@@ -96,7 +97,9 @@ def suitable_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
         if not isinstance(refused, NotBetter) and not str(refused).startswith(OF_LATTICES):
             raise
         why.append(f"lattice: {_reason(refused)}")
-    close = comparison is not None and any(one.missing <= comparison.enough for one in candidates)
+    close = comparison is not None and any(
+        one.missing <= comparison.enough and one.features < comparison.fitted for one in candidates
+    )
     if comparison is not None and not close:
         if comparison.landmarks > comparison.random + AS_GOOD:
             why.append(f"landmarks: {comparison.sentence}")
@@ -161,7 +164,7 @@ def _on_lattice(resolved: Resolved, plain: Draft, survey: Survey, comparison: "_
         why += ", so that neither are close: raise features.count"
     if distances[best] > random:
         raise NotBetter(why)
-    return _Candidate(draft=draft, missing=max(_lattice_missing(one) for one in each), why=why)
+    return _Candidate(draft=draft, features=m, missing=max(_lattice_missing(one) for one in each), why=why)
 
 
 def _errors_from(enough: float) -> tuple[float, ...]:
@@ -224,7 +227,7 @@ def _of_landmarks(resolved: Resolved, plain: Draft, survey: Survey, comparison: 
         why = f"of {known.n_features:,} at most: so many leave out {missing:.1g} of k(x, x)"
         resolved = resolved.filled("features.count", count, why)
     draft = draft_of(resolved.filled("features.sampler", _options("landmarks"), ""))
-    return _Candidate(draft=draft, missing=missing, why=comparison.sentence)
+    return _Candidate(draft=draft, features=draft.recipe.m, missing=missing, why=comparison.sentence)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,11 @@ from dorff.storage.location import locate
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A plan before its costs: `spec` is of the pass made, `own` of Gram sums; `unlike`: why earlier ones serve not."""
+    """A plan before its costs: `spec` is of the pass made, `own` of Gram sums.
+
+    `unlike` says why earlier sums do not serve it; `outgrown` that those of its lattice would, but for new rows outside
+    of their box.
+    """
 
     job: Job
     dataset: Dataset
@@ -35,6 +39,7 @@ class Draft:
     own: PassSpec
     resolved: tuple[resolving.Chosen, ...]
     unlike: tuple[str, ...]
+    outgrown: bool
 
     @property
     def directory(self) -> Path:
@@ -83,11 +88,13 @@ def draft_of(resolved: resolving.Resolved) -> Draft:
     leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
     spec = _spec(job, dataset, recipe, resolving.fold_rule(job, dataset, leaves, largest_leaf(width)), words, observe)
     spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
-    draft = Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen, ())
+    draft = Draft(
+        job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen, (), False
+    )
     if not recipe.on_lattice:
         return draft
     one = lattice.settled(job, dataset, spec, recipe, draft.made, leaves)
-    draft = replace(draft, own=one.own, spec=one.spec, recipe=one.recipe, unlike=one.unlike)
+    draft = replace(draft, own=one.own, spec=one.spec, recipe=one.recipe, unlike=one.unlike, outgrown=one.outgrown)
     return draft.with_choice("data.box", one.ends(dataset.input_columns), one.why) if one.why else draft
 
 

@@ -204,7 +204,7 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     tries = [_drafts(one, begun=True) for one in resolving.every_count(first, dataset)] if begun else []
     for draft in chain(map(next, tries), *tries):  # those that look at no row first
         own = first.job.features.count != AUTO or draft.spec.count == draft.own.count
-        if own and frozen_hash(draft.directory) is not None:
+        if own and (draft.outgrown or frozen_hash(draft.directory) is not None):
             return _priced(draft, anywhere=anywhere)
     for resolved in resolving.resolutions(first, dataset):
         try:
