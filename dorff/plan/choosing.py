@@ -4,7 +4,6 @@ far features on a lattice are from a kernel."""
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import log
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,8 @@ import numpy as np
 from dorff.data import Dataset
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
+from dorff.frequencies import Lattice
+from dorff.frequencies.aliasing import LatticeBox, aliases
 from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
 from dorff.kernels.stretched import Stretched
 from dorff.model.weights import Density, operator_weights
@@ -32,8 +33,6 @@ WIDE: Final = 20  # standard deviations, beyond which a box is that of a few row
 LAGS: Final = 512
 FAR: Final = 0.1  # from the kernel: features that predict something else
 MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
-#: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
-COPIES, FURTHER = 4096, 2**14
 #: How refusals begin that a lattice is the reason of: no rule, or too few of its leaves, which are large.
 OF_LATTICES: Final = ("sampler: ", "solve.folds", "data.window")
 
@@ -122,17 +121,77 @@ def _lags(kernel: OperatorKernel, sides: FloatArray) -> FloatArray:
     return np.concatenate([anywhere, *near])
 
 
-def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
-    """How far features on a lattice may be from the kernel, whose output matrices are written out, on the box, over
-    k(x, x): what its copies are asked to come to, and the weight of all frequencies that are left out. That of zero is
-    none of these where a free intercept has its place. `of` is a recipe on that lattice, for scaled inputs."""
-    (omega, log_density, _), error = density, float(of.sampler.config()["error"])
-    weights = operator_weights(kernel, 2 * len(omega), density)
-    kept = float(weights.sizes[: len(omega)].sum())
-    if of.intercept:
-        zero = omega[:1] - (omega[:1] if omega.ndim == 2 else omega[:1].mean(axis=1, keepdims=True))
-        kept += float(operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None)).sizes[0])
-    return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
+def kernel_error(kernel: OperatorKernel, density: Density, recipe: Recipe) -> float:
+    """Return how far features on a lattice may be from a kernel on the box, over k(x, x).
+
+    That is the weight of all frequencies that are left out, and the largest sum of the kernel's copies: a bound, which
+    is about reached. A constant that a free intercept takes, or that the weight of the frequency 0 makes up for, is no
+    part of it.
+
+    Parameters
+    ----------
+    kernel : OperatorKernel
+        The kernel that is meant, with its output matrices written out.
+    density : Density
+        The frequencies of the features.
+    recipe : Recipe
+        What they were made by, for scaled inputs in a known box.
+    """
+    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
+    box = _continued(density, recipe)
+    wanted_trace = added_trace = copies = 0.0
+    for weight, base in terms:
+        scalar, is_field = base.scalar, not isinstance(base, Decomposable)
+        assert isinstance(scalar, Stretched)
+        added = aliases(scalar, box, derivatives=is_field)
+        # Of tr K(0), what it takes of k0(0), or of the Laplacian of k0 at 0.
+        of_trace = weight * base.trace(recipe.d, recipe.p) / _own_trace(scalar, recipe.d, is_field=is_field)
+        own = of_trace * float(_entries_of_trace(added.at_zero).sum())
+        wanted_trace += own
+        added_trace += of_trace * float(_entries_of_trace(added.added_at_zero).sum())
+        taken = added.centre() if recipe.intercept else (1.0 - _zero_kept(density)) * added.constant
+        copies += own * added.largest(taken)
+    omega = density[0]
+    is_zero = ~np.any(_lattice_points(omega), axis=1)
+    kept = float(operator_weights(kernel, 2 * len(omega), density).sizes[: len(omega)][~is_zero].sum())
+    return (max(wanted_trace + added_trace - kept, 0.0) + copies) / wanted_trace
+
+
+def _continued(density: Density, recipe: Recipe) -> LatticeBox:
+    """Return the box, and the periods with which these frequencies continue it."""
+    assert isinstance(recipe.sampler, Lattice)
+    box = recipe.lattice_box
+    points = np.abs(_lattice_points(density[0]))
+    least = np.min(np.where(points > 0, points, np.inf), axis=0)
+    seen = np.isfinite(least) & np.isfinite(box.periods)  # of too few frequencies some are 0 along an input
+    periods = np.where(seen, 2.0 * np.pi / np.where(seen, least, 1.0), box.periods)
+    return replace(box, periods=periods)
+
+
+def _lattice_points(omega: FloatArray) -> FloatArray:
+    """Return frequencies (D, d) without what they are along constant inputs."""
+    return omega if omega.ndim == 2 else omega.mean(axis=1)
+
+
+def _zero_kept(density: Density) -> float:
+    """Return the share of its weight that the frequency 0 has kept; 1 where there is none."""
+    omega, log_density, _ = density
+    is_zero = ~np.any(_lattice_points(omega), axis=1)
+    if not is_zero.any() or is_zero.all():
+        return 1.0
+    by = log_density.reshape(len(log_density), -1)[:, 0]
+    return float(np.exp(by[~is_zero][0] - by[is_zero][0]) * 2.0)
+
+
+def _entries_of_trace(entries: FloatArray) -> FloatArray:
+    """Return those on the diagonal, of the entries of a symmetric matrix or of a number."""
+    d = round((np.sqrt(8 * len(entries) + 1) - 1) / 2)
+    return entries[np.equal(*np.triu_indices(d))]
+
+
+def _own_trace(scalar: Stretched, d: int, *, is_field: bool) -> float:
+    """Return k0(0), or minus its Laplacian there."""
+    return float(scalar.second_moments(d).sum()) if is_field else 1.0
 
 
 def shortfall(
@@ -148,7 +207,7 @@ def shortfall(
     most = (MOST_WANTED >> of.d) // (1 if of.lattice is None else len(of.lattice.beside))
     with suppress(InputError):  # a lattice for other kernels serves this one by chance
         while needed <= most:
-            more = of.further(error, needed)
+            more = of.further(needed)
             more = own_recipes(more, [kernel])[0] if sums is Kind.TOEPLITZ else more
             law = more.draw(0).density
             if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
@@ -165,34 +224,10 @@ def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto
     fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
     laws = [one.draw(0).density for one in each]
     pairs = [(kernel, law, at) for at, (kernel, law) in enumerate(zip(fixed, laws, strict=True)) if law is not None]
-    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe)):
+    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], each[pair[2]])):
         if text := shortfall(kernel, law, recipe, sums=sums, auto=auto)[1]:
             return [f"kernel[{at}]: {one}" if len(kernels) > 1 else one for one in text]
     return []
-
-
-def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:
-    """tr K(x, x); of a kernel with periods it is the sum of its copies, and that of its spectrum over the lattice
-    (Poisson): the larger of two that end somewhere, as one is short where the other is long."""
-    periods = of.periods
-    lags = _copies(periods)
-    trace = sum(weight * float(_trace_of(base, lags, p).sum()) for weight, base in kernel.terms())
-    if np.isfinite(periods).any():
-        with suppress(InputError):  # that takes too much memory
-            recipe = replace(of, kernel=kernel, p=p).further(0.1 * of.sampler.config()["error"], 2 * FURTHER)
-            sizes = operator_weights(kernel, recipe.m, recipe.draw(0).density).sizes
-            trace = max(trace, float(sizes[: recipe.m // 2].sum()))
-    return trace
-
-
-def _copies(periods: FloatArray) -> FloatArray:
-    """Where copies of a kernel lie (n, d), along the inputs whose `periods` (d,) are finite."""
-    turns = np.flatnonzero(np.isfinite(periods))
-    far = int(COPIES ** (1.0 / max(len(turns), 1))) // 2
-    lags = np.zeros(((2 * far + 1) ** len(turns), len(periods)))
-    for axis, n in zip(turns, np.meshgrid(*[np.arange(-far, far + 1)] * len(turns)), strict=True):
-        lags[:, axis] = n.ravel() * periods[axis]
-    return lags
 
 
 def _trace_of(base: BaseKernel, lags: FloatArray, p: int) -> FloatArray:
