@@ -68,11 +68,11 @@ class Aliases:
     @property
     def added_at_zero(self) -> FloatArray:
         """C - v_0 (entries,) at lag 0, the first of the lags."""
-        return self.varying[:, 0]
+        return np.asarray(self.varying[:, 0])
 
     def centre(self) -> FloatArray:
         """Return the constants (entries,) that are nearest to C."""
-        return self.constant + 0.5 * (self.varying.max(axis=1) + self.varying.min(axis=1))
+        return np.asarray(self.constant + 0.5 * (self.varying.max(axis=1) + self.varying.min(axis=1)))
 
     def largest(self, taken: FloatArray) -> float:
         """Return the largest |C - taken| over the kernel at lag 0, for constants (entries,) that are taken out."""
@@ -144,15 +144,15 @@ def _of_isotropic(
     own = [_theta(x, period, t) for x, period in zip(lags, own_periods, strict=True)]
     mean = np.prod([_theta_mean(period, t) for period in periods[finite]], axis=0)
     if stretch is None:
-        constant = _mean_of_copies(scalar, periods[finite])
-        at_zero = _product([factor[:, :, :1] for factor in own], ())
+        v_0 = _mean_of_copies(scalar, periods[finite])
+        own_at_zero = _product([factor[:, :, :1] for factor in own], ())
         if wanted[finite].all():  # the mean over t of `mean` alone may converge slowly
-            size = weights @ (at_zero - mean[:, None]) + constant
-            return Aliases(varying=np.array([[-constant]]), constant=np.array([constant]), at_zero=size)
-        varying = weights @ (_product(continued, ()) - _product(own, ()) - mean[:, None])
-        return Aliases(varying=varying[None], constant=np.array([constant]), at_zero=weights @ at_zero)
+            size = weights @ (own_at_zero - mean[:, None]) + v_0
+            return Aliases(varying=np.array([[-v_0]]), constant=np.array([v_0]), at_zero=size)
+        added = weights @ (_product(continued, ()) - _product(own, ()) - mean[:, None])
+        return Aliases(varying=added[None], constant=np.array([v_0]), at_zero=weights @ own_at_zero)
     d = len(periods)
-    entries = list(zip(*np.triu_indices(d), strict=True))
+    entries = [(i, j) for i in range(d) for j in range(i, d)]  # as of `numpy.triu_indices`
     varying = np.empty((len(entries), math.prod(map(len, lags))))
     constant, at_zero = np.zeros(len(entries)), np.empty(len(entries))
     for at, (i, j) in enumerate(entries):

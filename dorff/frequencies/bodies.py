@@ -27,9 +27,10 @@ brentq = lazily("scipy.optimize", "brentq")
 
 FARTHEST_MARGIN: Final = 1e9  # length-scales, that no margin is as wide as
 LEAST_MARGIN: Final = 1.0  # of kernels that decay slowly, whose copies may add hardly more than a constant
-COPIES_SHARE: Final = 0.5  # of the error, for copies of such kernels
-MOST_COPIES_SHARE: Final = 0.75  # the same for kernels that decay fast
-LEAST_TAIL_SHARE: Final = 0.25  # of the error, for the part of the spectrum that is left out
+COPIES_SHARE: Final = 0.5  # of the error, for copies of such kernels: takes about the fewest features
+PRODUCT_COPIES_SHARE: Final = 0.7  # the same for such products, whose copies along an axis decay the slowest
+MOST_COPIES_SHARE: Final = 0.6  # the same for kernels that decay fast
+LEAST_TAIL_SHARE: Final = 0.1  # of the error, for the part of the spectrum that is left out
 FARTHEST_LEVEL: Final = 16.0  # at which a spectrum is cut off, in cut-offs of the integral
 LEAST_KEPT: Final = 2.0**-20  # of the weight of the frequency 0
 _RADII: Final = np.exp(np.linspace(-12.0, 60.0, 2**14))  # in 1 / length-scales
@@ -78,6 +79,8 @@ class Body:
         As those of `LatticeBox`.
     sink : ConstantSink
         What takes the constant of the copies.
+    unseen : float
+        A part of the error that is made already, by inputs that vary by too little to have frequencies.
     """
 
     scalar: Stretched
@@ -86,6 +89,7 @@ class Body:
     sides: FloatArray
     wanted: BoolArray
     sink: ConstantSink
+    unseen: float = 0.0
 
     @cached_property
     def unit(self) -> Stretched:
@@ -157,7 +161,8 @@ class Body:
         That is 1, or more where the sum over the lattice, unlike the integral, leaves too much there. With fewer
         than so many frequencies; else the level does not matter.
         """
-        allowed = max(self.error - self.copies_error(step), LEAST_TAIL_SHARE * self.error)
+        made = self.copies_error(step) + self.unseen
+        allowed = max(self.error - made, LEAST_TAIL_SHARE * self.error)
         level = 1.0
         while level < FARTHEST_LEVEL:
             k = half_lattice([CutBody(self, step, level)], count)
@@ -208,8 +213,9 @@ class Body:
 
     def _margin_of_sums(self) -> float:
         """Return the least margin for which the sum of all copies is small enough."""
+        share = COPIES_SHARE if isinstance(self.scalar, Isotropic) else PRODUCT_COPIES_SHARE
         high, low = LEAST_MARGIN, 0.0
-        while self.copies_error(self._step_for(high)) > COPIES_SHARE * self.error:
+        while self.copies_error(self._step_for(high)) > share * self.error:
             high, low = 2.0 * high, high
             if high > FARTHEST_MARGIN:
                 raise InputError(
@@ -217,7 +223,7 @@ class Body:
                 )
         while low > 0.0 and high / low > 1.005:
             middle = math.sqrt(low * high)
-            if self.copies_error(self._step_for(middle)) > COPIES_SHARE * self.error:
+            if self.copies_error(self._step_for(middle)) > share * self.error:
                 low = middle
             else:
                 high = middle
@@ -293,7 +299,7 @@ def _points_of_balls(bodies: Sequence[CutBody], count: int) -> IntArray:
         most = most * 0.8
     axes = [np.arange(-max(math.floor(end), 1), max(math.floor(end), 1) + 1) for end in most]
     k = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, d)
-    return k[len(k) // 2 + 1 :]  # in this order the first that is not zero is positive behind the middle
+    return np.asarray(k[len(k) // 2 + 1 :])  # in this order the first that is not zero is positive behind the middle
 
 
 def _points_of_crosses(bodies: Sequence[CutBody], count: int) -> IntArray:
@@ -303,7 +309,7 @@ def _points_of_crosses(bodies: Sequence[CutBody], count: int) -> IntArray:
     while True:
         k = np.unique(np.concatenate([np.eye(d, dtype=np.int64), *(cut.points(level) for cut in bodies)]), axis=0)
         first = k[np.arange(len(k)), np.argmax(k != 0, axis=1)]
-        k = k[first > 0]
+        k = np.asarray(k[first > 0], dtype=np.int64)
         inside = np.min([cut.levels(k) for cut in bodies], axis=0) <= level
         if level >= 1.0 or np.count_nonzero(inside) >= count:
             return k

@@ -207,6 +207,11 @@ class _Points(NamedTuple):
     zero_kept: float
 
 
+def _changes(scalar: Stretched, sides: FloatArray) -> FloatArray:
+    """Return by how much a kernel falls along each side of a box (d,)."""
+    return np.asarray(1.0 - scalar.gram(np.diag(sides), np.zeros((1, len(sides))))[:, 0])
+
+
 @lru_cache(maxsize=16)
 def _modes_of(laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tuple[float, ...], count: int) -> _Points:
     d, L, serves, constant, grid = len(sides), _sides(laws, sides, of.error), True, of.constant, of.grid
@@ -221,7 +226,15 @@ def _modes_of(laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tupl
     some = max(count - constant, 1)
     sinks = constant_sinks([field for _, field in laws], free_intercept=not constant, all_vary=len(varied) == d)
     bodies = [
-        Body(scalar=scalar, field=field, error=of.error, sides=L, wanted=turns, sink=sink)
+        Body(
+            scalar=scalar,
+            field=field,
+            error=of.error,
+            sides=L,
+            wanted=turns,
+            sink=sink,
+            unseen=float(_changes(scalar, np.where(L > 0, 0.0, sides)).sum()),
+        )
         for (scalar, field), sink in zip(laws, sinks, strict=True)
     ]
     finest = np.min([body.step for body in bodies], axis=0)
@@ -251,8 +264,7 @@ def _modes_of(laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tupl
 def _sides(laws: Sequence[tuple[Stretched, bool]], sides: Sequence[float], error: float) -> FloatArray:
     """The sides (d,), 0 where the inputs vary by so little that no kernel changes by a tenth of its error; not all."""
     L = np.asarray(sides)
-    ends = np.vstack([np.zeros(len(L)), np.diag(L)])
-    moved = np.max([1.0 - scalar.gram(ends[1:], ends[:1])[:, 0] for scalar, _ in laws], axis=0)
+    moved = np.max([_changes(scalar, L) for scalar, _ in laws], axis=0)
     varied = moved > 0.1 * error
     return np.where(varied, L, 0.0) if varied.any() else L
 

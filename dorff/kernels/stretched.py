@@ -163,7 +163,7 @@ class Isotropic(Stretched):
 
     @final
     def density_radius(self, unit: FloatArray) -> FloatArray:
-        return np.linalg.norm(unit, axis=1)
+        return np.asarray(np.linalg.norm(unit, axis=1))
 
     def rotation_invariant(self, measure: Measure) -> bool:
         return measure != Measure.TRACE or len(set(np.ravel(self.lengthscale))) == 1
@@ -279,7 +279,7 @@ class Laplacian(Product):
 
     def density_radius(self, unit: FloatArray) -> FloatArray:
         """As `Stretched.density_radius`: the density is 1 / (pi^d prod_j (1 + omega_j^2))."""
-        return np.sqrt(np.expm1(np.log1p(unit**2).sum(axis=1)))
+        return np.asarray(np.sqrt(np.expm1(np.log1p(unit**2).sum(axis=1))))
 
     def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         # -cot(pi u) is tan(pi (u - 1/2)) with the digits of a small u kept.
@@ -312,7 +312,7 @@ class Cauchy(Product):
 
     def density_radius(self, unit: FloatArray) -> FloatArray:
         """As `Stretched.density_radius`: the density is exp(-|omega|_1) / 2^d."""
-        return np.abs(unit).sum(axis=1)
+        return np.asarray(np.abs(unit).sum(axis=1))
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])

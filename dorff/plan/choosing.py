@@ -13,7 +13,7 @@ from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
 from dorff.frequencies import Lattice
 from dorff.frequencies.aliasing import LatticeBox, aliases
-from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
+from dorff.kernels import BaseKernel, CurlFree, Decomposable, FloatArray, OperatorKernel
 from dorff.kernels.stretched import Stretched
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
@@ -137,24 +137,42 @@ def kernel_error(kernel: OperatorKernel, density: Density, recipe: Recipe) -> fl
     recipe : Recipe
         What they were made by, for scaled inputs in a known box.
     """
-    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
     box = _continued(density, recipe)
-    wanted_trace = added_trace = copies = 0.0
+    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
+    wanted, continued = np.zeros((2, recipe.p, recipe.p))  # K(0), and what all frequencies but 0 make of it
+    copies = 0.0
     for weight, base in terms:
-        scalar, is_field = base.scalar, not isinstance(base, Decomposable)
+        scalar = base.scalar
         assert isinstance(scalar, Stretched)
-        added = aliases(scalar, box, derivatives=is_field)
-        # Of tr K(0), what it takes of k0(0), or of the Laplacian of k0 at 0.
-        of_trace = weight * base.trace(recipe.d, recipe.p) / _own_trace(scalar, recipe.d, is_field=is_field)
-        own = of_trace * float(_entries_of_trace(added.at_zero).sum())
-        wanted_trace += own
-        added_trace += of_trace * float(_entries_of_trace(added.added_at_zero).sum())
+        added = aliases(scalar, box, derivatives=not isinstance(base, Decomposable))
+        own = weight * _matrix(base, added.at_zero)
+        wanted += own
+        continued += own + weight * _matrix(base, added.added_at_zero)
         taken = added.centre() if recipe.intercept else (1.0 - _zero_kept(density)) * added.constant
-        copies += own * added.largest(taken)
+        copies += float(np.trace(own)) * (added.largest(taken) + _unseen(base, box, recipe))
     omega = density[0]
     is_zero = ~np.any(_lattice_points(omega), axis=1)
-    kept = float(operator_weights(kernel, 2 * len(omega), density).sizes[: len(omega)][~is_zero].sum())
-    return (max(wanted_trace + added_trace - kept, 0.0) + copies) / wanted_trace
+    weights = operator_weights(kernel, 2 * len(omega), density)
+    gain, root = weights.gain[: len(omega)][~is_zero], weights.root
+    if len(root) == 1:
+        kept = float(np.sum(gain**2)) * (root[0].T @ root[0])
+    else:
+        psi = gain[:, None, None] * root[: len(omega)][~is_zero]
+        kept = np.einsum("arp,arq->pq", psi, psi)
+    left_out = continued - kept
+    of_entries = float(np.abs(left_out).max() / np.abs(wanted).max())
+    return max(of_entries, float(np.trace(left_out) / np.trace(wanted))) + copies / float(np.trace(wanted))
+
+
+def _matrix(base: BaseKernel, entries: FloatArray) -> FloatArray:
+    """Return the value (p, p) that a kernel makes of k0, or of the entries (i <= j) of -d_i d_j k0."""
+    if isinstance(base, Decomposable):
+        return np.asarray(entries[0] * base.matrix)
+    d = round((np.sqrt(8 * len(entries) + 1) - 1) / 2)
+    values = np.zeros((d, d))
+    values[np.triu_indices(d)] = entries
+    values = values + np.triu(values, 1).T
+    return values if isinstance(base, CurlFree) else np.trace(values) * np.eye(d) - values
 
 
 def _continued(density: Density, recipe: Recipe) -> LatticeBox:
@@ -168,9 +186,24 @@ def _continued(density: Density, recipe: Recipe) -> LatticeBox:
     return replace(box, periods=periods)
 
 
+def _unseen(base: BaseKernel, box: LatticeBox, recipe: Recipe) -> float:
+    """Return by how much a kernel changes, over k(0), along inputs that vary by too little for the lattice."""
+    assert isinstance(recipe.sampler, Lattice)
+    assert recipe.sampler.sides is not None
+    lags = np.diag(np.where(box.sides > 0, 0.0, recipe.sampler.sides))
+    lags = lags[np.any(lags, axis=1)]
+    if not len(lags):
+        return 0.0
+    origin = np.zeros((1, recipe.d))
+    at_zero, values = base.gram(origin, origin)[0, 0], base.gram(lags, origin)[:, 0]
+    return float(np.abs(values - at_zero).max(axis=(1, 2)).sum() / np.abs(at_zero).max())
+
+
 def _lattice_points(omega: FloatArray) -> FloatArray:
     """Return frequencies (D, d) without what they are along constant inputs."""
-    return omega if omega.ndim == 2 else omega.mean(axis=1)
+    if omega.ndim == 2:
+        return omega
+    return np.where(np.ptp(omega, axis=1) == 0, omega[:, 0], 0.0)
 
 
 def _zero_kept(density: Density) -> float:
@@ -181,17 +214,6 @@ def _zero_kept(density: Density) -> float:
         return 1.0
     by = log_density.reshape(len(log_density), -1)[:, 0]
     return float(np.exp(by[~is_zero][0] - by[is_zero][0]) * 2.0)
-
-
-def _entries_of_trace(entries: FloatArray) -> FloatArray:
-    """Return those on the diagonal, of the entries of a symmetric matrix or of a number."""
-    d = round((np.sqrt(8 * len(entries) + 1) - 1) / 2)
-    return entries[np.equal(*np.triu_indices(d))]
-
-
-def _own_trace(scalar: Stretched, d: int, *, is_field: bool) -> float:
-    """Return k0(0), or minus its Laplacian there."""
-    return float(scalar.second_moments(d).sum()) if is_field else 1.0
 
 
 def shortfall(
