@@ -40,7 +40,7 @@ def fit_text(report: "FitReport", weights: Sequence[Sequence[float]] = (), *, cl
         f"{report.seconds:.1f} s, {share}; {asked if report.buckets else ''}{peak} of "
         f"{size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
         f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{winner}{_weighed(report, weights)}{_tuned(report)}"
-        f"{_scored(report, classes)}; model {report.model}{_remedy(report)}{_guessed(report)}"
+        f"{_scored(report, classes)}; model {report.model}{_guessed(report)}"
         f"{f'; {crowd}' if crowd else ''}"
     )
 
@@ -173,13 +173,6 @@ def _other_r2(report: "FitReport") -> str:
         return ""
     others = [(name, value) for name, value in by_definition.items() if name != report.r2_of and value is not None]
     return "".join(f"; {name} {value:.4f}" for name, value in others)
-
-
-def _remedy(report: "FitReport") -> str:
-    if report.status != "ill_conditioned":
-        return ""
-    remedy = "raise the ridge, or see that features.precision is double, solve.route auto and solve.qr true"
-    return f"; only {report.digits:.0f} digits of the fitted values are right: {remedy}"
 
 
 def _guessed(report: "FitReport") -> str:

@@ -30,7 +30,7 @@ from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_o
 from dorff.features import Recipe, folded, periods_of
 from dorff.features.lengthscale_search import search_size
 from dorff.fit import Fitted, folds_with_rows
-from dorff.fit.quality import FitQuality, warnings_of
+from dorff.fit.quality import FitQuality, warnings_of, warnings_of_status
 from dorff.frequencies import Lattice, Sampler, default_sampler
 from dorff.graphs import Manifold
 from dorff.kernels import (
@@ -392,6 +392,9 @@ class ORFFEstimator(Nested, ABC):
             problem = f"{solution.digits:.1f} digits of the fitted values, condition {solution.condition:.1e}"
             remedy = f"raise ridge{', or lower manifold' * (penalties is not None)}"
             warnings.warn(f"rounding leaves {problem}; {remedy}", LinAlgWarning, stacklevel=4)
+        elif not solution.converged:
+            for sentence in warnings_of_status(solution):
+                warnings.warn(in_python(sentence), ConvergenceWarning, stacklevel=4)
 
     def _mapped(
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None

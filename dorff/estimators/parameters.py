@@ -42,6 +42,7 @@ _IN_PYTHON: Final = {  # remedies
     "leave solve.folds.by out, or set it to blocks": "set cv='auto'",
     "leave lengthscale out": "give the kernel by its name",
     "raise features.count": "raise n_features",
+    "raise solve.ridge": "raise ridge",
     "set solve.class_weight: balanced": "set class_weight='balanced'",
     " (dorff report)": "",
     "(a job: data.box)": "(or give Lattice a box)",

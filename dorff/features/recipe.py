@@ -26,6 +26,7 @@ from dorff.frequencies import (
     default_sampler,
     transform_from,
 )
+from dorff.frequencies.aliasing import LatticeBox
 from dorff.frequencies.landmarks import MAX_ROWS
 from dorff.frequencies.lattice import check_periods
 from dorff.kernels import (
@@ -154,11 +155,10 @@ class Recipe:
         assert isinstance(self.sampler, Lattice)
         return replace(self, sampler=self.sampler.on(lattice))
 
-    def further(self, error: float, n_features: int) -> Self:
-        """As many frequencies of a lattice in the same box as this error needs, 0 among them."""
+    def further(self, n_features: int) -> Self:
+        """As many frequencies of a lattice in the same box as its error needs, and a number of features allows."""
         assert isinstance(self.sampler, Lattice)
-        sampler = replace(self.sampler, error=error, constant=True, grid=None)
-        return replace(self, sampler=sampler, n_features=n_features, intercept=False)
+        return replace(self, sampler=replace(self.sampler, grid=None), n_features=n_features)
 
     @property
     def lattice(self) -> Modes | None:
@@ -168,10 +168,10 @@ class Recipe:
         return self.sampler.modes(self.kernel, self.d, self.p, self._count)
 
     @property
-    def periods(self) -> FloatArray:
-        """Of a lattice in a box each input's period (d,), as it is scaled, which is its side; infinite without one."""
+    def lattice_box(self) -> LatticeBox:
+        """Of a lattice in a known box, this and the periods with which the kernel's frequencies continue it."""
         assert isinstance(self.sampler, Lattice)
-        return np.where(np.isfinite(periods_of(self.sampler.config(), self.d)), self.sampler.sides or np.inf, np.inf)
+        return self.sampler.box_of(self.kernel, self.d, self.p, self._count)
 
     @property
     def cut(self) -> bool:

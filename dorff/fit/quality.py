@@ -13,7 +13,8 @@ from dorff.kernels import MultiView, Spectral
 from dorff.model.calibration import Codes, HeldSample
 from dorff.moments import FloatArray, Solvable, by_fold, pinned, pooled
 from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linear_r2
-from dorff.solvers import R2, LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
+from dorff.solvers import R2, LeftOut, Ridge, Solution, Spread, held_out_squares, of_first, squared_errors
+from dorff.solvers.cg import RUNG
 from dorff.solvers.choose import DIRECT, LAST
 from dorff.solvers.stochastic import MOST_STEPS
 from dorff.spec.registry import HELD_OUT
@@ -197,6 +198,29 @@ def _of_held(fitted: Fitted, folds: Sequence[Sequence[Solvable]]) -> Spread:
 
 def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def warnings_of_status(solution: Solution, *, by_steps: bool = False) -> Iterator[str]:
+    """Yield what is wrong with a solution that did not end well, and what to do.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of the chosen kernel and ridge.
+    by_steps : bool
+        Whether another loss than the square was minimised, which warns of its own end.
+    """
+    right = f"{solution.digits:.1f} digits of the fitted values are right"
+    if not solution.converged and solution.rung == RUNG:
+        problem = f"the iterations ended before the solution was as close as rounding allows: {right}"
+        yield f"{problem}; raise solve.ridge, or set solve.route: direct, with fewer features if that does not fit"
+    elif not solution.converged and not by_steps:
+        problem = "the iterations for the output matrix 'learned' ended before it was found"
+        yield f"{problem}; raise solve.ridge, or give the matrix"
+    if solution.ill_conditioned and (solution.converged or solution.rung != RUNG):
+        problem = f"rounding leaves few digits: {right}, condition {solution.condition:.1e}"
+        where = "features.precision is double, solve.route auto and solve.qr true"
+        yield f"{problem}; raise solve.ridge, or see that {where}"
 
 
 def warnings_of(

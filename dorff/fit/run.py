@@ -19,7 +19,16 @@ from dorff.fit.minimised import Minimised, begin, minimise, of_loss, step
 from dorff.fit.new_version import explain_new_version
 from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_left, run_pass, sum_terms
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
-from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
+from dorff.fit.quality import (
+    FitQuality,
+    better,
+    given_distance,
+    left_alone,
+    looked,
+    quality_of,
+    warnings_of,
+    warnings_of_status,
+)
 from dorff.fit.streaming import fit_streaming
 from dorff.model import HeldSample, Model
 from dorff.moments.blas import pinned
@@ -297,7 +306,9 @@ def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | Non
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
     how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
-    more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
+    by_steps = solved.minimised is not None  # which says itself where it ended
+    more = list(warnings_of_status(fitted.fit.solution, by_steps=by_steps))
+    more += list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
     more += solved.lattice_error[1]
     if solved.minimised is not None:
         more += of_loss(solved.minimised, fitted, auto=how["auto"])
@@ -329,7 +340,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         condition=float(solution.condition),
         digits=float(solution.digits),
         rung=solution.rung,
-        status="ill_conditioned" if solution.ill_conditioned else "ok" if solution.converged else "not_converged",
+        status=solution.status,
         ridge=solution.ridge,
         ridges=None if solution.ridges is None else solution.ridges.tolist(),
         log_evidence=solution.log_evidence,

@@ -10,7 +10,6 @@ lattice and random features is closer to the kernel.
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import log
 from typing import Final
 
 import numpy as np
@@ -19,9 +18,10 @@ from dorff.data import Dataset, RowBlock
 from dorff.errors import InputError
 from dorff.features import Recipe, sampler_of
 from dorff.features.lengthscale_search import search_size
-from dorff.frequencies import Landmarks, Sampler
+from dorff.frequencies import Landmarks, Lattice, Sampler
+from dorff.frequencies.aliasing import LatticeBox, aliases
 from dorff.frequencies.landmarks import pivoted_cholesky
-from dorff.kernels import BaseKernel, Decomposable, FloatArray, OperatorKernel
+from dorff.kernels import BaseKernel, CurlFree, Decomposable, FloatArray, OperatorKernel
 from dorff.kernels.stretched import Stretched
 from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind, pinned
@@ -45,8 +45,6 @@ FEW: Final = 2  # inputs, of which a lattice serves about any length-scale
 LAGS: Final = 512
 FAR: Final = 0.1  # from the kernel: features that predict something else
 MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
-#: Of a kernel with periods, whose sum its trace is: copies, and frequencies.
-COPIES, FURTHER = 4096, 2**14
 #: How refusals begin that a lattice is the reason of: no rule, or too few of its leaves, which are large.
 OF_LATTICES: Final = ("sampler: ", "solve.folds", "data.window")
 LEAST_COMPARED: Final = 64  # rows of a sample, by which landmarks are compared with random features
@@ -351,17 +349,99 @@ def _lags(kernel: OperatorKernel, sides: FloatArray) -> FloatArray:
     return np.concatenate([anywhere, *near])
 
 
-def kernel_error(kernel: OperatorKernel, density: Density, of: Recipe) -> float:
-    """How far features on a lattice may be from the kernel, whose output matrices are written out, on the box, over
-    k(x, x): what its copies are asked to come to, and the weight of all frequencies that are left out. That of zero is
-    none of these where a free intercept has its place. `of` is a recipe on that lattice, for scaled inputs."""
-    (omega, log_density, _), error = density, float(of.sampler.config()["error"])
+def kernel_error(kernel: OperatorKernel, density: Density, recipe: Recipe) -> float:
+    """Return how far features on a lattice may be from a kernel on the box, over k(x, x).
+
+    That is the weight of all frequencies that are left out, and the largest sum of the kernel's copies: a bound, which
+    is about reached. A constant that a free intercept takes, or that the weight of the frequency 0 makes up for, is no
+    part of it.
+
+    Parameters
+    ----------
+    kernel : OperatorKernel
+        The kernel that is meant, with its output matrices written out.
+    density : Density
+        The frequencies of the features.
+    recipe : Recipe
+        What they were made by, for scaled inputs in a known box.
+    """
+    box = _continued(density, recipe)
+    terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
+    wanted, continued = np.zeros((2, recipe.p, recipe.p))  # K(0), and what all frequencies but 0 make of it
+    copies = 0.0
+    for weight, base in terms:
+        scalar = base.scalar
+        assert isinstance(scalar, Stretched)
+        added = aliases(scalar, box, derivatives=not isinstance(base, Decomposable))
+        own = weight * _matrix(base, added.at_zero)
+        wanted += own
+        continued += own + weight * _matrix(base, added.added_at_zero)
+        taken = added.centre() if recipe.intercept else (1.0 - _zero_kept(density)) * added.constant
+        copies += float(np.trace(own)) * (added.largest(taken) + _unseen(base, box, recipe))
+    omega = density[0]
+    is_zero = ~np.any(_lattice_points(omega), axis=1)
     weights = operator_weights(kernel, 2 * len(omega), density)
-    kept = float(weights.sizes[: len(omega)].sum())
-    if of.intercept:
-        zero = omega[:1] - (omega[:1] if omega.ndim == 2 else omega[:1].mean(axis=1, keepdims=True))
-        kept += float(operator_weights(kernel, 2, (zero, log_density[-1:] + log(2.0), None)).sizes[0])
-    return 1.0 - kept / max(_trace(kernel, of, weights.shape[2]), kept, 1e-300) + 0.5 * error
+    gain, root = weights.gain[: len(omega)][~is_zero], weights.root
+    if len(root) == 1:
+        kept = float(np.sum(gain**2)) * (root[0].T @ root[0])
+    else:
+        psi = gain[:, None, None] * root[: len(omega)][~is_zero]
+        kept = np.einsum("arp,arq->pq", psi, psi)
+    left_out = continued - kept
+    of_entries = float(np.abs(left_out).max() / np.abs(wanted).max())
+    return max(of_entries, float(np.trace(left_out) / np.trace(wanted))) + copies / float(np.trace(wanted))
+
+
+def _matrix(base: BaseKernel, entries: FloatArray) -> FloatArray:
+    """Return the value (p, p) that a kernel makes of k0, or of the entries (i <= j) of -d_i d_j k0."""
+    if isinstance(base, Decomposable):
+        return np.asarray(entries[0] * base.matrix)
+    d = round((np.sqrt(8 * len(entries) + 1) - 1) / 2)
+    values = np.zeros((d, d))
+    values[np.triu_indices(d)] = entries
+    values = values + np.triu(values, 1).T
+    return values if isinstance(base, CurlFree) else np.trace(values) * np.eye(d) - values
+
+
+def _continued(density: Density, recipe: Recipe) -> LatticeBox:
+    """Return the box, and the periods with which these frequencies continue it."""
+    assert isinstance(recipe.sampler, Lattice)
+    box = recipe.lattice_box
+    points = np.abs(_lattice_points(density[0]))
+    least = np.min(np.where(points > 0, points, np.inf), axis=0)
+    seen = np.isfinite(least) & np.isfinite(box.periods)  # of too few frequencies some are 0 along an input
+    periods = np.where(seen, 2.0 * np.pi / np.where(seen, least, 1.0), box.periods)
+    return replace(box, periods=periods)
+
+
+def _unseen(base: BaseKernel, box: LatticeBox, recipe: Recipe) -> float:
+    """Return by how much a kernel changes, over k(0), along inputs that vary by too little for the lattice."""
+    assert isinstance(recipe.sampler, Lattice)
+    assert recipe.sampler.sides is not None
+    lags = np.diag(np.where(box.sides > 0, 0.0, recipe.sampler.sides))
+    lags = lags[np.any(lags, axis=1)]
+    if not len(lags):
+        return 0.0
+    origin = np.zeros((1, recipe.d))
+    at_zero, values = base.gram(origin, origin)[0, 0], base.gram(lags, origin)[:, 0]
+    return float(np.abs(values - at_zero).max(axis=(1, 2)).sum() / np.abs(at_zero).max())
+
+
+def _lattice_points(omega: FloatArray) -> FloatArray:
+    """Return frequencies (D, d) without what they are along constant inputs."""
+    if omega.ndim == 2:
+        return omega
+    return np.where(np.ptp(omega, axis=1) == 0, omega[:, 0], 0.0)
+
+
+def _zero_kept(density: Density) -> float:
+    """Return the share of its weight that the frequency 0 has kept; 1 where there is none."""
+    omega, log_density, _ = density
+    is_zero = ~np.any(_lattice_points(omega), axis=1)
+    if not is_zero.any() or is_zero.all():
+        return 1.0
+    by = log_density.reshape(len(log_density), -1)[:, 0]
+    return float(np.exp(by[~is_zero][0] - by[is_zero][0]) * 2.0)
 
 
 def shortfall(
@@ -377,7 +457,7 @@ def shortfall(
     most = (MOST_WANTED >> of.d) // (1 if of.lattice is None else len(of.lattice.beside))
     with suppress(InputError):  # a lattice for other kernels serves this one by chance
         while needed <= most:
-            more = of.further(error, needed)
+            more = of.further(needed)
             more = own_recipes(more, [kernel])[0] if sums is Kind.TOEPLITZ else more
             law = more.draw(0).density
             if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
@@ -394,34 +474,10 @@ def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto
     fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
     laws = [one.draw(0).density for one in each]
     pairs = [(kernel, law, at) for at, (kernel, law) in enumerate(zip(fixed, laws, strict=True)) if law is not None]
-    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], recipe)):
+    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], each[pair[2]])):
         if text := shortfall(kernel, law, recipe, sums=sums, auto=auto)[1]:
             return [f"kernel[{at}]: {one}" if len(kernels) > 1 else one for one in text]
     return []
-
-
-def _trace(kernel: OperatorKernel, of: Recipe, p: int) -> float:
-    """tr K(x, x); of a kernel with periods it is the sum of its copies, and that of its spectrum over the lattice
-    (Poisson): the larger of two that end somewhere, as one is short where the other is long."""
-    periods = of.periods
-    lags = _copies(periods)
-    trace = sum(weight * float(_trace_of(base, lags, p).sum()) for weight, base in kernel.terms())
-    if np.isfinite(periods).any():
-        with suppress(InputError):  # that takes too much memory
-            recipe = replace(of, kernel=kernel, p=p).further(0.1 * of.sampler.config()["error"], 2 * FURTHER)
-            sizes = operator_weights(kernel, recipe.m, recipe.draw(0).density).sizes
-            trace = max(trace, float(sizes[: recipe.m // 2].sum()))
-    return trace
-
-
-def _copies(periods: FloatArray) -> FloatArray:
-    """Where copies of a kernel lie (n, d), along the inputs whose `periods` (d,) are finite."""
-    turns = np.flatnonzero(np.isfinite(periods))
-    far = int(COPIES ** (1.0 / max(len(turns), 1))) // 2
-    lags = np.zeros(((2 * far + 1) ** len(turns), len(periods)))
-    for axis, n in zip(turns, np.meshgrid(*[np.arange(-far, far + 1)] * len(turns)), strict=True):
-        lags[:, axis] = n.ravel() * periods[axis]
-    return lags
 
 
 def _trace_of(base: BaseKernel, lags: FloatArray, p: int) -> FloatArray:

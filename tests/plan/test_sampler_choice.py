@@ -118,9 +118,9 @@ def test_both_are_chosen_at_the_limits() -> None:
 @pytest.mark.parametrize(
     ("d", "name", "length", "m", "auto", "wanted"),
     [
-        (2, "matern52", 0.1, 2048, False, None), (2, "matern52", 0.1, 1024, False, "about 1,934; raise features.count"),
+        (2, "matern52", 0.1, 2048, False, None), (2, "matern52", 0.1, 1024, False, "about 1,932; raise features.count"),
         (2, "matern52", 0.1, 1024, True, None), (3, "matern52", 0.2, 4096, True, None),
-        (3, "gaussian", 0.1, 1024, False, "about 3,696; raise features.count"),
+        (3, "gaussian", 0.1, 1024, False, "about 3,694; raise features.count"),
         (3, "matern32", 0.5, 2048, False, "more than 8,192; raise features.count"),
         (3, "matern32", 0.2, 8192, False, "was wanted; raise features.count"),
         (3, "matern32", 0.5, 2048, True, "raise features.count, or set features.sampler: {type: orthogonal}"),
