@@ -7,6 +7,7 @@ at least as well as random features do, and leave out less of the kernel than th
 lattice and random features is closer to the kernel.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from dorff.plan.constants import Survey, scaled_rows, survey_rows, surveyed_kern
 from dorff.plan.draft import Draft, draft_of
 from dorff.plan.lattice import box_of, own_recipes, summable, told_box
 from dorff.plan.lengthscale import lengthscale_words
-from dorff.plan.resolving import Resolved
+from dorff.plan.resolving import Resolved, begun_specs
 from dorff.plan.sampled import held_out_score
 from dorff.solvers import Setting
 from dorff.spec.job import Job
@@ -51,6 +52,7 @@ LEAST_COMPARED: Final = 64  # rows of a sample, by which landmarks are compared 
 COMPARED_FOLDS: Final = 5
 AS_GOOD: Final = 0.002  # of the targets' variance: an error that much larger is as good
 MOST_LANDMARKS: Final = 4096  # that are chosen by themselves
+NEXT_TO_NOTHING: Final = 1e-5  # of k(x, x), that a lattice may leave out of whatever is fitted
 LEFT_OUT_SHARE: Final = 0.05  # of the posterior variance: what landmarks may leave out of the prior's
 ROUNDED_TO: Final = 16  # numbers of landmarks
 
@@ -96,7 +98,8 @@ def suitable_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
             raise
         why.append(f"lattice: {_reason(refused)}")
     close = comparison is not None and any(
-        one.missing <= comparison.enough and one.features < comparison.fitted for one in candidates
+        one.missing <= max(comparison.enough, NEXT_TO_NOTHING) and one.features < comparison.fitted
+        for one in candidates
     )
     if comparison is not None and not close:
         if comparison.landmarks > comparison.random + AS_GOOD:
@@ -110,10 +113,15 @@ def suitable_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
 
 
 def begun_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
-    """Yield every draft that a state may have been begun with; those that look at no row first."""
+    """Yield every draft that a job's state may have been begun with: by random features, and by what is in it."""
     why = "as the sums in the state are"
     yield plain.with_choice("features.sampler", plain.recipe.sampler.config(), why)
-    for options in (_options("landmarks"), *_lattices()):
+    kinds = ("landmarks", "lattice")
+    configs = [spec.sampler for spec in begun_specs(resolved.job) if spec.sampler.get("type") in kinds]
+    for config in {json.dumps(one, sort_keys=True): one for one in configs}.values():
+        entry = SAMPLERS.get(config["type"])
+        assert entry is not None
+        options = entry.options.model_validate(config)
         with suppress(InputError):  # no rule for this job, so that none was begun with it
             yield draft_of(resolved.filled("features.sampler", options, why))
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from dorff import kernels
@@ -12,7 +11,7 @@ from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
 from dorff.data.stores import check_disjoint
 from dorff.errors import InputError
-from dorff.passes import Config, Configs, FoldRule, FrozenConstants, Leaf, frozen_hash, load_pass
+from dorff.passes import Config, Configs, FoldRule, FrozenConstants, Leaf, PassSpec, frozen_hash, load_pass
 from dorff.passes.blocks import alone_of
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
 from dorff.plan.lengthscale import all_lengthscales, lengths_text, lengthscales, lengthscales_in_units
@@ -99,19 +98,18 @@ def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
     if first.job.features.count != AUTO:
         yield base
         return
-    for count in dict.fromkeys([*COUNTS, *_landmark_counts(locate(first.job.state))]):
+    own = sorted(spec.count for spec in begun_specs(first.job) if spec.sampler.get("type") == "landmarks")
+    for count in dict.fromkeys([*COUNTS, *own]):
         yield base.filled("features.count", count, "as the sums in the state have")
 
 
-def _landmark_counts(state: Path) -> list[int]:
-    """Return the numbers of landmarks of the passes in a state, which are no round ones."""
-    counts = set[int]()
-    for place in state.glob("*/plan.json") if state.exists() else ():
+def begun_specs(job: Job) -> list[PassSpec]:
+    """Return the specs of the passes in a job's state, in the order of their names."""
+    state, specs = locate(job.state), list[PassSpec]()
+    for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
         with suppress(InputError, OSError):  # it is damaged, or of another version
-            spec = load_pass(place.parent, frozen_hash(place.parent) or "").spec
-            if spec.sampler.get("type") == "landmarks":
-                counts.add(spec.count)
-    return sorted(counts)
+            specs.append(load_pass(place, frozen_hash(place) or "").spec)
+    return specs
 
 
 def features_for(rows: int) -> int:
