@@ -180,7 +180,7 @@ def _survey_key(draft: Draft) -> str:
     spec, dataset = draft.spec, draft.dataset
     own = ("recipe", "sampler", "count", "precision", "sums", "block_rows", "read_rows")
     words = {name: value for name, value in spec.config().items() if name not in own}
-    words |= {
+    more = {
         "searched": min(search_size(dataset.n)[1], spec.count),
         "checked": min(MOST_CHECKED, spec.count),
         "box": spec.recipe.get("box") if spec.recipe.get("outside") == "drop" else None,
@@ -191,9 +191,9 @@ def _survey_key(draft: Draft) -> str:
         "intercept": draft.job.solve.intercept,
         "stamp": dataset.stamp(dataset.first, dataset.n),
         "chosen folds": draft.chose("solve.folds.by"),
-        "folds": draft.job.solve.folds.count,
+        "fold count": draft.job.solve.folds.count,
     }
-    return json.dumps(words, sort_keys=True)
+    return json.dumps([words, more], sort_keys=True)
 
 
 @lru_cache(maxsize=4)
