@@ -65,7 +65,8 @@ def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet. A free
-    `intercept` takes the place of a rule's centre and phi's constant. InputError for what cannot be drawn."""
+    `intercept` takes the place of a rule's centre and phi's constant. `points` (m, d) are landmarks, scaled, once rows
+    are seen (`among`). InputError for what cannot be drawn."""
 
     kernel: OperatorKernel
     sampler: Sampler
@@ -73,6 +74,7 @@ class Recipe:
     p: int
     n_features: int
     intercept: bool = True
+    points: FloatArray | None = None
 
     def __post_init__(self) -> None:
         count = self.n_features
@@ -80,6 +82,8 @@ class Recipe:
             raise InputError(f"n_features must be a whole number, not {count!r}")
         if not isinstance(self.sampler, Sampler):
             raise InputError(f"sampler must be one of dorff.frequencies, such as IID(), not {self.sampler!r}")
+        if self.landmarks is not None:
+            self._check_landmarks()
         if not self._own or self.landmarks is not None:
             self.sampler.check(self.kernel, self.d, self.p)
         if not self._own and self._count < 1:
@@ -98,9 +102,7 @@ class Recipe:
         if not self._own and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
             problem = "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra"
             raise InputError(f"{problem}, which only an intercept can take; fit one, or use iid, orthogonal or qmc")
-        if self.landmarks is not None:
-            self._check_landmarks()
-        elif self._own and not isinstance(self.sampler, IID | Orthogonal):
+        if self.landmarks is None and self._own and not isinstance(self.sampler, IID | Orthogonal):
             problem = f"a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies"
             raise InputError(f"sampler: {problem}; leave the sampler out")
 
@@ -137,7 +139,7 @@ class Recipe:
         """Return the same with landmarks chosen among scaled rows X (n, d); others do not see them."""
         if self.landmarks is None:
             return self
-        return replace(self, sampler=self.landmarks.among(self.scalar, X, self.n_features, seed))
+        return replace(self, points=self.landmarks.choose(self.scalar, X, self.n_features, seed))
 
     def over(self, box: FloatArray) -> Self:
         """The same for inputs in a box (2, d), as they are scaled: of a lattice; others do not see it."""
@@ -183,7 +185,7 @@ class Recipe:
     def _own(self) -> int:
         """How many features there are that need no frequencies; 0 where they are those of frequencies."""
         if self.landmarks is not None:
-            return self.n_features if self.landmarks.points is None else len(self.landmarks.points)
+            return self.n_features if self.points is None else len(self.points)
         if isinstance(self.scalar, Polynomial):
             return monomial_count(self.scalar, self.d)
         return len(self.scalar.eigenvalues) if isinstance(self.scalar, Mercer) else 0
@@ -284,8 +286,8 @@ class Recipe:
         whole("seed", seed, 0)
         rng, scalar = np.random.default_rng(seed), self.scalar
         if self.landmarks is not None:
-            assert self.landmarks.points is not None
-            return Drawn(LandmarkFeatures.of(scalar, self.landmarks.points), None)
+            assert self.points is not None
+            return Drawn(LandmarkFeatures.of(scalar, self.points), None)
         if isinstance(scalar, Polynomial):
             exact = self.m == self._own
             return Drawn(Monomials.of(scalar, self.d) if exact else Maclaurin.of(scalar, self.d, self.m, rng), None)

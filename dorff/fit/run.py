@@ -23,7 +23,7 @@ from dorff.fit.quality import FitQuality, better, given_distance, left_alone, lo
 from dorff.fit.streaming import fit_streaming
 from dorff.model import HeldSample, Model
 from dorff.moments.blas import pinned
-from dorff.plan import Plan, freeze_constants, make_plan
+from dorff.plan import Plan, features_for, freeze_constants, make_plan
 from dorff.plan.lattice import ANEW
 from dorff.solvers import Choice, LeftOut, Score
 from dorff.spec.checks import AUTO
@@ -292,10 +292,17 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
     return model, quality
 
 
+def _has_enough_landmarks(plan: Plan) -> bool:
+    """Whether the number of landmarks was chosen, and is less than there might be."""
+    chosen = plan.recipe.landmarks is not None and plan.chose("features.count")
+    return chosen and plan.recipe.n_features < features_for(plan.dataset.rows)
+
+
 def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
     how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
+    how["enough_features"] = _has_enough_landmarks(plan)
     more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
     more += solved.lattice_error[1]
     if solved.minimised is not None:

@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit, TimeSeriesSpl
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels
 from dorff.errors import QualityWarning
+from dorff.frequencies import Orthogonal
 from dorff.passes import FoldRule
 from dorff.plan import sampled as look_at
 from dorff.plan.sampled import linear_r2
@@ -45,11 +46,11 @@ def test_a_walk_is_dealt_in_blocks_and_other_rows_one_by_one() -> None:
         fold_of = FoldRule(5, by_rows=True, run=run).of_rows(np.arange(2000))
         errors = []
         for ridge in ridges:
-            one, squares = ORFFRegressor(GAUSSIAN, 32, ridge=ridge), []
+            one, squares = ORFFRegressor(GAUSSIAN, 32, ridge=ridge, sampler=Orthogonal()), []
             for held in (fold_of == fold for fold in range(5)):
                 squares.append((one.fit(X[~held], y[~held]).predict(X[held]) - y[held]) ** 2)
             errors.append(np.concatenate(squares).mean())
-        fitted = ORFFRegressor(GAUSSIAN, 32, ridge=ridges).fit(X, y)
+        fitted = ORFFRegressor(GAUSSIAN, 32, ridge=ridges, sampler=Orthogonal()).fit(X, y)
         np.testing.assert_allclose(fitted.cv_errors_, errors, rtol=1e-6)
 
 
@@ -91,7 +92,7 @@ def test_quality_is_that_of_the_folds_by_hand() -> None:
     X, y = table(300)
     Y, X = np.column_stack([y, X[:, 0] + 0.3 * np.cos(7 * y)]), X / X.std(axis=0)
     fold_of = FoldRule(4, by_rows=True, seed=0).of_rows(np.arange(300))
-    one = ORFFRegressor(GAUSSIAN, 64, ridge=1e-3)
+    one = ORFFRegressor(GAUSSIAN, 64, ridge=1e-3, sampler=Orthogonal())
     splits = PredefinedSplit(fold_of)
     for cv, by in ((4, "rows"), (splits, "splits")):
         fitted = clone(one).set_params(cv=cv).fit(X, Y)
