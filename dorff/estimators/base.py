@@ -229,7 +229,8 @@ class ORFFEstimator(Nested, ABC):
             chosen, looked, run = self._given(scaled(some_x), own), None, 1
             kernel = chosen if isinstance(chosen, OperatorKernel) else self._of_scalar(chosen)
             if self._unsaid:
-                kernel = tuned(kernel, read, seen, n=n, seed=seed, observe=observe, weights=weights)
+                how: dict[str, Any] = {"observe": observe, "weights": weights, "classes": free_scale}
+                kernel = tuned(kernel, read, seen, n=n, seed=seed, **how)
             if looks:
                 looked = parameters.looked_at(kernel, read, seen, weights, n=n, seed=seed)
                 run = run_length(looked[0], n, FOLDS) if is_auto(self.cv) else 1

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import accuracy_score, r2_score, recall_score, root_mean_squared_error
 from sklearn.model_selection import GridSearchCV, PredefinedSplit, TimeSeriesSplit, cross_val_predict
 
@@ -183,3 +183,19 @@ def test_a_target_that_no_row_left_out_has_is_unknown(monkeypatch: pytest.Monkey
     seen, unseen = fitted.quality_.outputs
     assert seen.r2 > 0.9 and 0 < seen.rmse < seen.rmse_mean
     assert (unseen.r2, unseen.rmse, unseen.rmse_mean) == (None, None, None)
+
+
+@pytest.mark.filterwarnings("ignore::dorff.errors.QualityWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_few_labels_have_no_lengthscale_that_one_input_tells_by_heart(seed: int) -> None:
+    """Of 25 labels the evidence of ones and zeros without noise has no bound: one input told them all apart."""
+    digits = load_digits()
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(digits.target))
+    labelled, others = order[:25], order[25:]
+    scaled = digits.data[labelled] / np.where(np.ptp(digits.data[labelled], axis=0) > 0, digits.data.std(axis=0), 1.0)
+    found = ORFFClassifier(calibrate=False).fit(digits.data[labelled], digits.target[labelled])
+    median = kernels.Gaussian(kernels.median_lengthscale(scaled))
+    one = ORFFClassifier(median, calibrate=False, standardize=True).fit(digits.data[labelled], digits.target[labelled])
+    at, truth = digits.data[others], digits.target[others]
+    assert found.score(at, truth) > one.score(at, truth) - 0.05 and found.score(at, truth) > 0.5
