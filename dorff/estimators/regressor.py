@@ -52,10 +52,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         one for all of a vector field. Parameters are `kernel__lengthscale` and so on.
     n_features : int or "auto"
         The most columns of the feature matrix, cosines and sines together. A rule that needs another number, such as
-        pairs, uses fewer: `model_.feature_map.m`. "auto": 1024, 2048 from 20,000 rows, 4096 from 100,000.
+        pairs, uses fewer: `model_.feature_map.m`. "auto": 1024, 2048 from 20,000 rows, 4096 from 100,000; of landmarks
+        that `fit` chose itself, as many as leave out little of the kernel.
     sampler : Sampler or None
-        Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
-        spectrum rotations change (a product over inputs, such as the Laplacian).
+        What the features are. None: in `fit` `frequencies.Landmarks()`, kernel values at rows of X, where these predict
+        rows of a sample that are held out as well as random features do; else, and in `partial_fit`, random features,
+        `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose spectrum rotations change (a product over
+        inputs, such as the Laplacian). Landmarks are chosen among 8192 rows at most, those of the first call.
     ridge : float, list of floats or "auto"
         Of a list the best by held-out R2 (of `score`), or by `criterion`; "auto" tries powers of ten, more at an end.
     cv : "auto", int, splitter, iterable of splits, or None
@@ -223,7 +226,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             The memory does not suffice for the sums.
         """
         self._stream: Stream | None = None
-        self._add(X, y, sample_weight, groups)
+        self._add(X, y, sample_weight, groups, all_rows=True)
         if self._cv is not None or not self.posterior:  # whose sums take memory of their own
             self._stream = None
         return self
@@ -251,10 +254,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             leave-one-out, are asked for, which need all rows together.
         """
         self._stream = self._begun()
-        self._add(X, y, sample_weight, None)
+        self._add(X, y, sample_weight, None, all_rows=False)
         return self
 
-    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
+    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, all_rows: bool) -> None:
         self._check_arguments()
         check_alignment(X=X, y=y, sample_weight=sample_weight, groups=groups)
         terms, stream, jobs = self._manifold_terms(), self._stream, self._jobs()
@@ -281,6 +284,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 drawing = self._draw(
                     X, Y, lambda rule: dealt(self._cv, X.shape[0], rule, seen=seen, y=y, groups=groups),
                     scale_targets=scales, observe=observe, partial=self._partial, weights=weights, inputs=inputs,
+                    all_rows=all_rows,
                 )  # fmt: skip
                 stream = Stream(drawing, drawing.summing(self.precision, partial=self._partial))
             stream, drawing = stream.added(X, Y, weights, jobs), stream.drawing

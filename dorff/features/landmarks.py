@@ -17,6 +17,18 @@ _LARGEST_JITTER = 1e-6  # of k(x, x), where rounding left the landmarks' Gram ma
 
 
 @dataclass(frozen=True, eq=False)
+class _KernelSum:
+    """The functions sum_a k(x, z_a) W_a of points z_a (m, d) and coefficients W (m, p); may be pickled."""
+
+    kernel: ScalarKernel
+    points: FloatArray
+    coefficients: FloatArray
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        return np.asarray(self.kernel.gram(x, self.points) @ self.coefficients)
+
+
+@dataclass(frozen=True, eq=False)
 class LandmarkFeatures(ScalarMap):
     """F(x) = k(x, Z) L^-T, so that F(x) . F(z) = k(x, Z) K_ZZ^-1 k(Z, z) (Williams & Seeger 2001).
 
@@ -62,8 +74,7 @@ class LandmarkFeatures(ScalarMap):
         return np.asfortranarray(self.whitening)
 
     def product(self, W: FloatArray) -> Product:
-        combined = self.whitening @ W
-        return lambda x: np.asarray(self.kernel.gram(x, self.points) @ combined)
+        return _KernelSum(self.kernel, self.points, self.whitening @ W)
 
     @property
     def differentiable(self) -> bool:

@@ -67,7 +67,8 @@ def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet. A free
-    `intercept` takes the place of a rule's centre and phi's constant. InputError for what cannot be drawn."""
+    `intercept` takes the place of a rule's centre and phi's constant. `points` (m, d) are landmarks, scaled, once rows
+    are seen (`among`). InputError for what cannot be drawn."""
 
     kernel: OperatorKernel
     sampler: Sampler
@@ -75,6 +76,7 @@ class Recipe:
     p: int
     n_features: int
     intercept: bool = True
+    points: FloatArray | None = None
 
     def __post_init__(self) -> None:
         count = self.n_features
@@ -142,7 +144,7 @@ class Recipe:
         """Return the same with landmarks chosen among scaled rows X (n, d); others do not see them."""
         if self.landmarks is None:
             return self
-        return replace(self, sampler=self.landmarks.among(self.scalar, X, self.n_features, seed))
+        return replace(self, points=self.landmarks.choose(self.scalar, X, self.n_features, seed))
 
     def over(self, box: FloatArray) -> Self:
         """The same for inputs in a box (2, d), as they are scaled: of a lattice; others do not see it."""
@@ -187,7 +189,7 @@ class Recipe:
     def _own(self) -> int:
         """How many features there are that need no frequencies; 0 where they are those of frequencies."""
         if self.landmarks is not None:
-            return self.n_features if self.landmarks.points is None else len(self.landmarks.points)
+            return self.n_features if self.points is None else len(self.points)
         if isinstance(self.scalar, Polynomial):
             return monomial_count(self.scalar, self.d)
         return len(self.scalar.eigenvalues) if isinstance(self.scalar, Mercer) else 0
@@ -288,8 +290,8 @@ class Recipe:
         whole("seed", seed, 0)
         rng, scalar = np.random.default_rng(seed), self.scalar
         if self.landmarks is not None:
-            assert self.landmarks.points is not None
-            return Drawn(LandmarkFeatures.of(scalar, self.landmarks.points), None)
+            assert self.points is not None
+            return Drawn(LandmarkFeatures.of(scalar, self.points), None)
         if isinstance(scalar, Polynomial):
             exact = self.m == self._own
             return Drawn(Monomials.of(scalar, self.d) if exact else Maclaurin.of(scalar, self.d, self.m, rng), None)

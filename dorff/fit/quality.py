@@ -225,10 +225,11 @@ def warnings_of_status(solution: Solution, *, by_steps: bool = False) -> Iterato
 
 def warnings_of(
     fitted: Fitted, quality: FitQuality | None, *, auto: bool, distance: float | None = None,
-    held: HeldSample | None = None, weighed: bool = False, conformal: bool = False,
+    held: HeldSample | None = None, weighed: bool = False, conformal: bool = False, enough_features: bool = False,
 ) -> Iterator[str]:  # fmt: skip
     """What is wrong with the fit, and what to do. Ridges are dorff's own (`auto`), classes `weighed`, bands conformal;
-    `distance` is rows' over a length-scale that was given, `held` are rows for plain bands."""
+    `distance` is rows' over a length-scale that was given, `held` are rows for plain bands. `enough_features`: there
+    are as many as leave out little of the kernel, and might have been more."""
     yield from not_told_apart([(one.least, one.error) for one in fitted.choice.table])
     r2 = None if quality is None or quality.rows < LEAST_ROWS else quality.r2
     yield from (far := list(_far(distance, r2)))
@@ -272,7 +273,7 @@ def warnings_of(
         remedy = "conformal bands are right" if conformal else "set solve.conformal: true, for bands that hold"
         problem = f"errors hang together, and deviations of f (--std) are too small too; {remedy}"
         yield f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}: {problem}"
-    if quality.half is not None and quality.r2 is not None and not poor:
+    if quality.half is not None and quality.r2 is not None and not poor and not enough_features:
         fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)
         if fell > GAIN and 1.0 - quality.r2 > NOTHING:
             problem = f"more features would do better: with twice as many the held-out error fell by {fell:.0%}"

@@ -32,7 +32,7 @@ from dorff.fit.quality import (
 from dorff.fit.streaming import fit_streaming
 from dorff.model import HeldSample, Model
 from dorff.moments.blas import pinned
-from dorff.plan import Plan, freeze_constants, make_plan
+from dorff.plan import Plan, features_for, freeze_constants, make_plan
 from dorff.plan.lattice import ANEW
 from dorff.plan.lengthscale import lengthscales_in_units
 from dorff.solvers import Choice, LeftOut, Score
@@ -302,11 +302,18 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
     return model, quality
 
 
+def _has_enough_landmarks(plan: Plan) -> bool:
+    """Whether the number of landmarks was chosen, and is less than there might be."""
+    chosen = plan.recipe.landmarks is not None and plan.chose("features.count")
+    return chosen and plan.recipe.n_features < features_for(plan.dataset.rows)
+
+
 def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
     how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
     by_steps = solved.minimised is not None  # which says itself where it ended
+    how["enough_features"] = _has_enough_landmarks(plan)
     more = list(warnings_of_status(fitted.fit.solution, by_steps=by_steps))
     more += list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
     more += solved.lattice_error[1]

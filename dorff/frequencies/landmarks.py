@@ -8,7 +8,7 @@ what is missing. Landmarks are chosen by a randomly pivoted Cholesky factorizati
 (Chen, Epperly, Tropp & Webber 2025): each is drawn with a probability in proportion to what the earlier ones leave of
 k(x, x)."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -33,21 +33,19 @@ class LandmarksSpec(Typed):
 class Landmarks(Sampler):
     """Features k(x, Z) L^-T of landmarks Z, rows of the data, with L L^T = K_ZZ.
 
-    The first m' features are those of the first m' landmarks. `points` (m, d), in scaled inputs, are None until rows
-    are seen.
+    The first m' features are those of the first m' landmarks.
     """
 
-    points: FloatArray | None = field(default=None, compare=False)
     kind = "landmarks"
     sampled = False
 
     def config(self) -> dict[str, str]:
         return {"type": self.kind}
 
-    def among(self, scalar: ScalarKernel, X: FloatArray, count: int, seed: int) -> "Landmarks":
-        """Return the same with at most `count` landmarks among scaled rows X (n, d)."""
+    def choose(self, scalar: ScalarKernel, X: FloatArray, count: int, seed: int) -> FloatArray:
+        """Return at most `count` landmarks (m, d) among scaled rows X (n, d)."""
         pivots = pivoted_cholesky(scalar, X, count, np.random.default_rng(seed))
-        return replace(self, points=X[pivots.rows])
+        return np.asarray(X[pivots.rows])
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
         if measure != Measure.UNBOUNDED:

@@ -15,24 +15,22 @@ from typing import Final
 
 import numpy as np
 
-from dorff.data import Dataset, RowBlock
+from dorff.data import Dataset
 from dorff.errors import InputError
-from dorff.features import Recipe, sampler_of
+from dorff.features import FeatureMap, Recipe, estimates_in_parts, sampler_of
 from dorff.features.lengthscale_search import search_size
-from dorff.frequencies import Landmarks, Lattice, Sampler
+from dorff.frequencies import Lattice
 from dorff.frequencies.aliasing import LatticeBox, aliases
-from dorff.frequencies.landmarks import pivoted_cholesky
 from dorff.kernels import BaseKernel, CurlFree, Decomposable, FloatArray, OperatorKernel
 from dorff.kernels.stretched import Stretched
 from dorff.model.weights import Density, operator_weights
-from dorff.moments import Kind, pinned
-from dorff.passes.frozen import Rows
+from dorff.moments import Kind
 from dorff.plan.constants import Survey, scaled_rows, survey_rows, surveyed_kernels, surveyed_recipe
 from dorff.plan.draft import Draft, draft_of
+from dorff.plan.landmark_choice import Comparison, check_landmarks, compare_samplers, count_landmarks
 from dorff.plan.lattice import box_of, own_recipes, summable, told_box
 from dorff.plan.lengthscale import lengthscale_words
 from dorff.plan.resolving import Resolved, begun_specs
-from dorff.plan.sampled import held_out_score
 from dorff.solvers import Setting
 from dorff.spec.job import Job
 from dorff.spec.part import Part
@@ -48,13 +46,8 @@ FAR: Final = 0.1  # from the kernel: features that predict something else
 MOST_WANTED: Final = 2**16  # features that a lattice is said to need, times 2^d: some tens of MB to make them
 #: How refusals begin that a lattice is the reason of: no rule, or too few of its leaves, which are large.
 OF_LATTICES: Final = ("sampler: ", "solve.folds", "data.window")
-LEAST_COMPARED: Final = 64  # rows of a sample, by which landmarks are compared with random features
-COMPARED_FOLDS: Final = 5
-AS_GOOD: Final = 0.002  # of the targets' variance: an error that much larger is as good
-MOST_LANDMARKS: Final = 4096  # that are chosen by themselves
 NEXT_TO_NOTHING: Final = 1e-5  # of k(x, x), that a lattice may leave out of whatever is fitted
-LEFT_OUT_SHARE: Final = 0.05  # of the posterior variance: what landmarks may leave out of the prior's
-ROUNDED_TO: Final = 16  # numbers of landmarks
+MOST_LANDMARKS: Final = 4096  # that are chosen by themselves
 
 
 class NotBetter(InputError):
@@ -84,7 +77,7 @@ def suitable_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
     """
     survey, why = survey_rows(plain), list[str]()
     known = surveyed_recipe(plain, survey)
-    comparison: _Comparison | None = None
+    comparison: Comparison | None = None
     candidates = list[_Candidate]()
     try:
         _check_landmarks(resolved.job, plain, known)
@@ -102,10 +95,10 @@ def suitable_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
         for one in candidates
     )
     if comparison is not None and not close:
-        if comparison.landmarks > comparison.random + AS_GOOD:
-            why.append(f"landmarks: {comparison.sentence}")
-        else:
+        if comparison.prefers_landmarks:
             candidates.append(_of_landmarks(resolved, plain, survey, comparison))
+        else:
+            why.append(f"landmarks: {comparison.sentence}")
     for candidate in sorted(candidates, key=lambda one: one.missing):
         yield candidate.chosen()
     text = "; ".join(why or ["no other features fit the memory"])
@@ -141,7 +134,7 @@ def _lattices() -> Iterator[Part]:
     return (_options("lattice", error=error) for error in ERRORS)
 
 
-def _on_lattice(resolved: Resolved, plain: Draft, survey: Survey, comparison: "_Comparison | None") -> _Candidate:
+def _on_lattice(resolved: Resolved, plain: Draft, survey: Survey, comparison: Comparison | None) -> _Candidate:
     """The draft with features on the lattice that is closest to the kernels; InputError where random ones are.
 
     Of lattices those of the largest error that is small `enough` have the fewest features; where that is more than
@@ -216,73 +209,31 @@ def _check_landmarks(job: Job, plain: Draft, known: Recipe) -> None:
     if known.n_features > MOST_LANDMARKS:
         raise NotBetter(f"features.count is {known.n_features}, of which rows of a sample are too few")
     try:
-        replace(known, sampler=Landmarks())
+        check_landmarks(known)
     except InputError as refused:
         raise NotBetter(_reason(refused)) from refused
 
 
-def _of_landmarks(resolved: Resolved, plain: Draft, survey: Survey, comparison: "_Comparison") -> _Candidate:
+def _of_landmarks(resolved: Resolved, plain: Draft, survey: Survey, comparison: Comparison) -> _Candidate:
     """The draft with features of landmarks: as many as leave out little, where the job does not name a number."""
     rows, known = scaled_rows(plain, survey, targets=False), surveyed_recipe(plain, survey)
-    rng = np.random.default_rng(plain.spec.seed)
-    with pinned():
-        pivots = pivoted_cholesky(known.scalar, rows.X, known.n_features, rng, enough=comparison.enough)
-    missing = float(pivots.missing(np.ones(len(rows)))[-1])
+    found = count_landmarks(known, rows.X, comparison.enough, plain.spec.seed)
     if plain.chose("features.count"):
-        count = min(-(-len(pivots.rows) // ROUNDED_TO) * ROUNDED_TO, known.n_features)
-        why = f"of {known.n_features:,} at most: so many leave out {missing:.1g} of k(x, x)"
-        resolved = resolved.filled("features.count", count, why)
+        why = f"of {known.n_features:,} at most: so many leave out {found.missing:.1g} of k(x, x)"
+        resolved = resolved.filled("features.count", found.count, why)
     draft = draft_of(resolved.filled("features.sampler", _options("landmarks"), ""))
-    return _Candidate(draft=draft, features=draft.recipe.m, missing=missing, why=comparison.sentence)
+    return _Candidate(draft=draft, features=draft.recipe.m, missing=found.missing, why=comparison.sentence)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Comparison:
-    """Held-out errors of `rows` rows, over the targets' variance, by as many landmarks and random features.
-
-    `ratio` is the noise variance over the prior's, by the ridge that is best for landmarks; `freedom` the degrees of
-    freedom of a fit to all `fitted` rows.
-    """
-
-    rows: int
-    fitted: int
-    features: int
-    landmarks: float
-    random: float
-    ratio: float
-    freedom: float
-
-    @property
-    def enough(self) -> float:
-        """The share of k(x, x) that features may leave out.
-
-        With a noise variance `ratio` times the prior's, f keeps a posterior variance of about ratio * freedom / n
-        times the prior's at the n rows that are fitted: what is left out is to be a small part of that.
-        """
-        return LEFT_OUT_SHARE * self.ratio * self.freedom / self.fitted
-
-    @property
-    def sentence(self) -> str:
-        """What was measured."""
-        if not self.rows:
-            return "too few rows have targets to compare them with random features"
-        of = f"on {self.rows:,} rows that were held out in turn {self.features} landmarks"
-        return f"{of} have an error of {self.landmarks:.3g} of the variance, random features {self.random:.3g}"
-
-
-def _compare(plain: Draft, known: Recipe, survey: Survey) -> _Comparison:
+def _compare(plain: Draft, known: Recipe, survey: Survey) -> Comparison:
     """Predict the folds of a sample by landmarks and by random features of the known length-scales."""
     dataset = plain.dataset
     most_rows, columns = search_size(dataset.n)
     count = min(columns, known.n_features)
-    none = _Comparison(rows=0, fitted=dataset.rows, features=count, landmarks=0.0, random=0.0, ratio=0.0, freedom=0.0)
     try:
         rows = scaled_rows(plain, survey, targets=True)
     except InputError:  # none has all targets
-        return none
-    rows = rows[np.linspace(0, len(rows) - 1, min(most_rows, len(rows))).astype(np.intp)]
-    if len(rows) < LEAST_COMPARED or not np.ptp(rows.Y, axis=0).any():
-        return none
+        return Comparison.none(fitted=dataset.rows, features=count)
     classes = dataset.labels is not None
     setting = Setting(
         surveyed_kernels(plain, survey)[0],
@@ -295,40 +246,9 @@ def _compare(plain: Draft, known: Recipe, survey: Survey) -> _Comparison:
         one_scale=plain.spec.one_scale,
         free_scale=classes,
     )
-    folds = _folds(survey, rows)
-
-    def score(sampler: Sampler) -> tuple[float, float]:
-        with pinned():
-            found = held_out_score(setting, rows, folds, plain.spec.seed, sampler)
-        return found.least, found.ridge
-
-    (landmarks, ridge), (random, _) = score(Landmarks()), score(plain.recipe.sampler)
-    ratio = ridge * len(rows) * (1.0 - 1.0 / COMPARED_FOLDS)
-    return _Comparison(
-        rows=len(rows),
-        fitted=dataset.rows,
-        features=count,
-        landmarks=landmarks,
-        random=random,
-        ratio=ratio,
-        freedom=_freedom(known, rows.X, count, plain.spec.seed, ratio * len(rows) / dataset.rows),
-    )
-
-
-def _folds(survey: Survey, rows: RowBlock) -> Rows:
-    """How the rows of a sample are held out: as those of the pass, where that says so by rows or groups."""
-    if survey.folds is not None and survey.folds.by_rows:
-        folds = np.unique(survey.folds.of(rows), return_inverse=True)[1] % COMPARED_FOLDS
-        if folds.any():
-            return np.asarray(folds)
-    return np.arange(len(rows)) % COMPARED_FOLDS
-
-
-def _freedom(known: Recipe, X: FloatArray, count: int, seed: int, ratio: float) -> float:
-    """Return tr K (K + ratio I)^-1 of the Gram matrix K of rows X, by `count` landmarks."""
-    factor = pivoted_cholesky(known.scalar, X, count, np.random.default_rng(seed)).factor
-    values = np.maximum(np.linalg.eigvalsh(factor.T @ factor), 0.0)
-    return float(np.sum(values / (values + ratio)))
+    fold_of = survey.folds.of(rows) if survey.folds is not None and survey.folds.by_rows else None
+    seed, fitted = plain.spec.seed, dataset.rows
+    return compare_samplers(setting, known, rows, fold_of, most_rows=most_rows, fitted=fitted, seed=seed)
 
 
 def kernel_distance(each: Sequence[Recipe], box: FloatArray) -> float:
@@ -450,6 +370,20 @@ def _zero_kept(density: Density) -> float:
         return 1.0
     by = log_density.reshape(len(log_density), -1)[:, 0]
     return float(np.exp(by[~is_zero][0] - by[is_zero][0]) * 2.0)
+
+
+def with_feature_error(setting: Setting, recipe: Recipe, features: FeatureMap) -> Setting:
+    """Return the setting of drawn features with what is known of how far they are from its kernel.
+
+    Of landmarks that they leave out a part of k(x, x), of a lattice which share of it, of one sample of frequencies
+    that either half of them estimates the kernel. `recipe` is of scaled inputs.
+    """
+    density, missing = setting.density, 0.0
+    if recipe.on_lattice and density is not None and density[2] is None:
+        fixed = setting.kernel.fix(recipe.d, recipe.p, np.eye(recipe.p))
+        missing = max(kernel_error(fixed, density, recipe), 0.0)
+    halves = recipe.sampler.sampled and estimates_in_parts(features, density)
+    return replace(setting, landmarks=recipe.landmarks is not None, missing=missing, halves=halves)
 
 
 def shortfall(

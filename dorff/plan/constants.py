@@ -357,6 +357,7 @@ def _numbers(draft: Draft, sample: RowBlock, scaled: Scaled) -> _Kernels:
     tune = partial(
         tune_lengthscales, X=scaled(_inputs(draft, rows)), Y=rows.Y, n_features=min(m, spec.count), seed=spec.seed,
         rows=most, intercept=draft.job.solve.intercept, observe=draft.observe, weights=rows.weights,
+        classes=draft.dataset.labels is not None,
     )  # fmt: skip
     configs, searches = tuned_config([*drawn, *fitted], tune)
     status, split = [None if one is None else one.status for one in searches], len(drawn)

@@ -191,7 +191,7 @@ def held_out_score(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int, s
     Inputs of the rows are scaled. Landmarks are chosen among all of them.
     """
     d, p = setting.d, rows.Y.shape[1] if setting.observe is None else setting.observe.shape[1]
-    tried = setting.kernel.fix(d, p)
+    tried = setting.kernel.fix(d, p, np.eye(p))  # features do not depend on a covariance, which the folds tell
     m = max(2, setting.m // (p if tried.vector_field else 1))
     drawn = Recipe(tried, sampler, d, p, m, setting.intercept).among(rows.X, seed).draw(seed)
     features = FeatureMap(drawn.phi, np.zeros(d), np.ones(d))

@@ -9,6 +9,7 @@ from cases import rows
 
 from dorff import ORFFRegressor, kernels
 from dorff.errors import InputError
+from dorff.frequencies import Orthogonal
 
 N = 24
 GAUSS = kernels.Gaussian(0.7)
@@ -18,7 +19,9 @@ HELMHOLTZ = 0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(GAUSS)
 
 
 def regressor(kernel, ridge, **options):
-    return ORFFRegressor(kernel, 16, ridge=ridge, standardize=False, **{"cv": None, "criterion": "loo"} | options)
+    return ORFFRegressor(
+        kernel, 16, ridge=ridge, standardize=False, **{"cv": None, "criterion": "loo"} | options, sampler=Orthogonal()
+    )
 
 
 @pytest.mark.parametrize("missing", ["refuse", "partial"])
