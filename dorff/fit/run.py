@@ -21,7 +21,7 @@ from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
 from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
 from dorff.fit.streaming import fit_streaming
-from dorff.model import HeldSample, Model
+from dorff.model import Model
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, freeze_constants, make_plan
 from dorff.plan.lattice import ANEW
@@ -83,8 +83,9 @@ def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[Fi
             solved = replace(solved, fitted=solved.fitted.noised)
     alone = left_alone(solved.last[0], solved.fitted) if job.solve.by_squares else None
     model, quality = _model(solved, alone, run.peak)
-    warnings = _warnings(solved, quality, model.held, alone)
+    warnings = _warnings(solved, quality, model, alone)
     report = _report(solved, quality, warnings, run.peak.bytes if job.cluster.on_this_machine else None)
+    report = replace(report, bands=None if model.conformal is None else model.conformal.summary)
     current = current_model(run.plan)
     since = rewritten_since(current, solved.last[1].receipts)
     rewritten = sorted(since.union(report.rewritten))
@@ -292,14 +293,25 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
     return model, quality
 
 
-def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
+def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: LeftOut | None) -> list[str]:
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
-    how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
-    more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
+    auto, distance = solve.ridge == AUTO, given_distance(plan, fitted)
+    weighed = solve.class_weight != "none"
+    more = list(
+        warnings_of(
+            fitted,
+            quality,
+            auto=auto,
+            distance=distance,
+            held=model.held,
+            weighed=weighed,
+            conformal=model.conformal,
+        )
+    )
     more += solved.lattice_error[1]
     if solved.minimised is not None:
-        more += of_loss(solved.minimised, fitted, auto=how["auto"])
+        more += of_loss(solved.minimised, fitted, auto=auto)
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 
