@@ -86,8 +86,8 @@ def dependent_lines(found: Sequence[dict[str, Any]]) -> list[str]:
             if one["data"] == data and one["level"] == 0.9
         ]
         lines.append(
-            f"| conformal bands of 90%, {what}: share (%) inside, mean of 20 fits (worst fit; tenth percentile of single "
-            f"walks, tracks or blocks) | {'; '.join(cells)} | `benchmarks/dependent.py` |"
+            f"| conformal bands of 90%, {what}: share (%) inside, mean of 20 fits (worst fit; tenth percentile of "
+            f"single walks, tracks or blocks) | {'; '.join(cells)} | `benchmarks/dependent.py` |"
         )
     return lines
 

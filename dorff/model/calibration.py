@@ -226,8 +226,8 @@ class Conformal:
         if at == len(LEVELS) or not np.isfinite(self.factors[at]).all():
             held = f"{min(self.units)} held-out {self.unit}"
             problem = f"level {level:g}: {held}, and levels up to {LEVELS[-1]:g}, cannot say"
-            remedy = "ask for plain bands" if self.highest == 0 else f"ask for {self.highest:g} or less"
-            raise InputError(f"{problem}; {remedy}, or fit to more {self.unit}")
+            lower = f"ask for {self.highest:g} or less, " if self.highest else ""
+            raise InputError(f"{problem}; {lower}take plain bands (conformal=False), or fit to more {self.unit}")
         return np.asarray(self.factors[at])
 
     @property
