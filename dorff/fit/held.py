@@ -107,14 +107,21 @@ class Held:
         if few:
             yield _joined(few)
 
-    def errors(self, most: int) -> "HeldErrors | None":
-        """Return the errors of about `most` rows of the fold; None where there are none any more."""
-        parts = []
+    @property
+    def longest(self) -> int:
+        """The rows in order that are held out together, at most."""
+        rule = self.plan.frozen().folds
+        return rule.run if rule.by_rows else max(leaf.stop - leaf.start for leaf in self.leaves)
+
+    def errors(self, share: float = 1.0) -> "HeldErrors | None":
+        """Return the errors of the rows of the fold, of a `share` of `most_rows` at most; None where there are none any
+        more."""
+        parts, most = [], max(1, int(share * calibration.most_rows(self.plan.dataset.q)))
         with pinned():
             for rows in self.rows(most):
                 values = self.model.observed(self.model.predict(rows.X))
                 scores = calibration.scores(rows.Y, values, self.model.std(rows.X, noise=True))
-                parts.append(HeldErrors(rows.numbers, np.sign(rows.Y - values) * scores, rows.groups))
+                parts.append(HeldErrors(rows.numbers, np.sign(rows.Y - values) * scores, rows.groups, self.longest))
         return HeldErrors.joined(parts) if parts else None
 
     def _of_runs(self, most: int) -> Iterator[RowBlock]:
@@ -155,11 +162,14 @@ class HeldErrors:
         (y - C f) / std; NaN where a target is missing.
     groups : ndarray of shape (n,), or None
         The keys of the rows' groups; None where rows are not grouped.
+    longest : int
+        The rows in order that were held out together, at most.
     """
 
     numbers: IntArray
     errors: FloatArray
     groups: Keys | None
+    longest: int
 
     @classmethod
     def joined(cls, parts: "Sequence[HeldErrors]") -> "HeldErrors":
@@ -167,7 +177,8 @@ class HeldErrors:
         numbers = np.concatenate([part.numbers for part in parts])
         errors = np.concatenate([part.errors for part in parts])
         groups = [part.groups for part in parts if part.groups is not None]
-        return cls(numbers, errors, np.concatenate(groups) if groups else None)
+        longest = max(part.longest for part in parts)
+        return cls(numbers, errors, np.concatenate(groups) if groups else None, longest)
 
     def run_means(self, length: int) -> tuple[IntArray, FloatArray]:
         """Return which runs of `length` rows there are, (r,), and means over each, (r, 2 q), of errors and of their
@@ -182,15 +193,15 @@ class HeldErrors:
         return runs, sums / np.where(counts > 0, counts, np.nan)
 
 
-def independent_length(folds: Sequence[HeldErrors], longest: int) -> int:
+def independent_length(folds: Sequence[HeldErrors]) -> int:
     """Return how many rows in order make a block whose errors hardly depend on those of the block before.
 
     The method is that of batch means: the length is doubled until the means of neighbouring blocks are hardly
     correlated (Law & Carson 1979, section 3). It is 1 where rows are independent. Both the errors and their sizes must
     be uncorrelated, of each target. Where too few neighbours are there to say so, the length is doubled as well, up to
-    `longest`, the rows that are held out together.
+    the rows that are held out together.
     """
-    length = 1
+    length, longest = 1, max(fold.longest for fold in folds)
     while length < longest and _are_correlated(folds, length):
         length *= 2
     return min(length, longest)
@@ -285,12 +296,15 @@ def judged(model: Model, plan: Plan, fitted: Fitted, passed: PassResult) -> Mode
     if plan.costs.route != "direct" and not sure:
         return model
     held = Held.of(plan, fitted, passed, posterior=sure)
+    first = None if held is None or not plan.job.solve.conformal else held.errors()
+    sample = None if held is None else held.sample()
+    is_held = held is not None
+    del held  # and its posterior, before those of other folds
     if plan.job.solve.conformal:
-        conformal = conformalize(held, remaining_folds(plan, fitted, passed))
+        conformal = conformalize(first, remaining_folds(plan, fitted, passed))
         model = replace(model, info={**model.info, "conformal": conformal.config()})
-    if held is None:
+    if not is_held:
         return model
-    sample = held.sample()
     if sample is not None and any(receipt.rows_dropped for receipt in passed.receipts):
         sample = replace(sample, sites=draw_sites(plan))
     data = model.info["data"] | {"group_names": group_names(plan, sample)}
@@ -310,32 +324,31 @@ def group_names(plan: Plan, sample: HeldSample | None) -> dict[str, str]:
     return {str(key): named[key] for key in largest.tolist() if key in named}
 
 
-def conformalize(held: Held | None, remaining: Iterable[Held] = ()) -> Conformal:
+def conformalize(first: HeldErrors | None, remaining: Iterable[Held] = ()) -> Conformal:
     """Return how many standard deviations (with noise) the bands of each level must reach, by rows held out.
 
     Where the errors of rows depend on each other, groups or blocks of rows are exchangeable and rows are not, and the
-    `remaining` folds are added until there are `ENOUGH_UNITS` of these. Each row is then scored by a fit without its
-    fold, as in cross-conformal prediction (Vovk 2015), whose coverage is the level's closely, though by proof it may
-    miss twice as many rows (Barber, Candes, Ramdas & Tibshirani 2021, theorem 4). Exchangeable rows are those of one
-    fold.
+    `remaining` folds are added to the `first` until there are `ENOUGH_UNITS` of these. Each row is then scored by a fit
+    without its fold, as in cross-conformal prediction (Vovk 2015), whose coverage is the level's closely, though by
+    proof it may miss twice as many rows (Barber, Candes, Ramdas & Tibshirani 2021, theorem 4). Exchangeable rows are
+    those of one fold.
     """
-    most = 0 if held is None else calibration.most_rows(held.plan.dataset.q)
-    first = None if held is None else held.errors(most)
-    if held is None or first is None:
+    if first is None:
         why = "all that have targets are in one fold (of one group or leaf, or so few)"
         remedy = "set solve.folds.by: rows, or leave conformal out"
         raise InputError(f"solve.conformal: no rows can be held out, because {why}; {remedy}")
-    rule, folds = held.plan.frozen().folds, [first]
-    longest = rule.run if rule.by_rows else max(leaf.stop - leaf.start for leaf in held.leaves)
-    if first.groups is None and independent_length(folds, longest) == 1:
+    folds = [first]
+    if first.groups is None and independent_length(folds) == 1:
         return Conformal.fit(np.abs(first.errors))
-    for other in remaining:
-        if len(np.unique(_units(folds, longest).members)) >= ENOUGH_UNITS:
+    others = iter(remaining)
+    while len(np.unique(_units(folds).members)) < ENOUGH_UNITS:
+        other = next(others, None)
+        if other is None:
             break
-        found = other.errors(max(1, most // rule.count))
+        found = other.errors(1.0 / other.plan.frozen().folds.count)
+        del other  # its posterior, before the next fold is solved
         folds += [] if found is None else [found]
-        del other  # its posterior, before the next one is solved
-    errors, units = HeldErrors.joined(folds), _units(folds, longest)
+    errors, units = HeldErrors.joined(folds), _units(folds)
     return Conformal.fit_units(np.abs(errors.errors), units.members, units.kind, block_rows=units.block_rows)
 
 
@@ -348,10 +361,10 @@ class _Units:
     block_rows: int = 1
 
 
-def _units(folds: Sequence[HeldErrors], longest: int) -> _Units:
+def _units(folds: Sequence[HeldErrors]) -> _Units:
     """The groups of rows, or blocks of them whose errors are nearly independent."""
     errors = HeldErrors.joined(folds)
     if errors.groups is not None:
         return _Units(errors.groups, "groups")
-    length = independent_length(folds, longest)
+    length = independent_length(folds)
     return _Units(errors.numbers // length, "blocks", length)

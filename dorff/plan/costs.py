@@ -205,7 +205,9 @@ def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: 
     if leaves_out(job, size.k) and job.solve.select != "loo":
         work += INVERSE * float(size.k) ** 3 + 2.0 * RUNS * RUN_ROWS * float(size.k) ** 2
     if job.solve.conformal:
-        held = dataset.rows / size.folds * (1 + _more_folds(job, size.folds))
+        more = _more_folds(job, size.folds)
+        work += more * INVERSE * float(size.k) ** 3
+        held = dataset.rows / size.folds * (1 + more)
         seconds, work = seconds + held * size.m * pace.number, work + held * float(size.k) ** 2 * size.q
     return seconds + work / pace.square
 

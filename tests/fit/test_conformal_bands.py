@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_independent_rows_are_the_unit_however_they_are_held_out(by: str, tmp_pa
     passed = run_pass(plan, SerialEngine())
     held = Held.of(plan, solve_pass(plan, passed), passed, posterior=True)
     assert held is not None
-    errors = held.errors(10**6)
+    errors = held.errors()
     assert errors is not None
     assert conformal.unit == "rows" and conformal.rows == (held.n,)
     np.testing.assert_array_equal(conformal.factors, Conformal.fit(np.abs(errors.errors)).factors)
@@ -166,8 +167,8 @@ def test_narrow_plain_bands_are_told_what_conformal_ones_hold(
     assert (TOO_FEW in said(report)) is (count < 19)
 
 
-def errors_of(values: FloatArray) -> list[HeldErrors]:
-    return [HeldErrors(np.arange(len(values)), values, None)]
+def errors_of(values: FloatArray, longest: int) -> list[HeldErrors]:
+    return [HeldErrors(np.arange(len(values)), values, None, longest)]
 
 
 @pytest.mark.parametrize("n", [100, 1000, 20000])
@@ -175,16 +176,31 @@ def test_independent_errors_make_blocks_of_one_row(n: int) -> None:
     rng = np.random.default_rng(n)
     values = rng.normal(size=(n, 2))
     values[::7, 1] = np.nan
-    assert independent_length(errors_of(values), 64) == 1
-    assert independent_length(errors_of(np.where(values > 2, np.inf, values)), 64) == 1
+    assert independent_length(errors_of(values, 64)) == 1
+    assert independent_length(errors_of(np.where(values > 2, np.inf, values), 64)) == 1
 
 
 def test_dependent_errors_make_blocks_that_are_longer_than_their_memory() -> None:
     rng = np.random.default_rng(0)
     values = noise(rng, 8192)[:, None]
-    assert 64 <= independent_length(errors_of(values), 1024) <= 256  # the memory is 33 rows
-    assert independent_length(errors_of(values), 16) == 16  # but not longer than what is held out together
+    assert 64 <= independent_length(errors_of(values, 1024)) <= 256  # the memory is 33 rows
+    assert independent_length(errors_of(values, 16)) == 16  # but not longer than what is held out together
     sizes = np.exp(noise(rng, 8192))[:, None] * rng.normal(size=(8192, 1))  # of no correlation, but of like sizes
-    assert independent_length(errors_of(sizes), 1024) >= 8
-    few = [HeldErrors(np.arange(10), rng.normal(size=(10, 1)), None)]
-    assert independent_length(few, 8) == 8  # nothing can be said
+    assert independent_length(errors_of(sizes, 1024)) >= 8
+    assert independent_length(errors_of(rng.normal(size=(10, 1)), 8)) == 8  # nothing can be said of so few
+
+
+def test_one_fold_is_held_out_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a fold was held out with is gone before the next one is solved: the plan has memory for one."""
+    alive: list[weakref.ref[Any]] = []
+    solve = Held.of.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: type[Held], *arguments: Any, **options: Any) -> Held | None:
+        assert not [one for one in alive if one() is not None]
+        held = solve(cls, *arguments, **options)
+        alive.extend([weakref.ref(held), weakref.ref(held.model.posterior)])
+        return held  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(Held, "of", classmethod(counted))
+    fitted(job(tmp_path, groups_of(6)))
+    assert len(alive) == 2 * 5  # folds
