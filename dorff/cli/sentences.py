@@ -82,6 +82,11 @@ def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
     }
 
 
+def bands_text(bands: Mapping[str, Any] | None) -> dict[str, str]:
+    """Of which new rows conformal bands hold what they say; nothing where there are none."""
+    return {} if bands is None else {"conformal bands": f"hold of {bands['scope']}"}
+
+
 def encoded_text(encoding: Mapping[str, Sequence[str]]) -> str:
     """How an input that is no number became columns."""
     kind, words = next(iter(encoding.items()))

@@ -52,6 +52,8 @@ class FitReport:
     at most (a duality gap, far too careful where the ridge is small; None at ridge 0); the mean loss of held-out rows
     at each ridge, and of quantiles the share of held-out targets `below` each. Of sgd and adam, squares too, it is the
     mean loss of the last pass's rows, each before its step; of the objective nothing is known (None).
+    `bands` say of conformal bands what was held out (`unit`, `units`), the highest level that these are enough for, and
+    of which new rows the bands hold (`scope`); None where the job asks for none.
     `buckets` are the requests that this run made (of workers shared with others theirs too), and bytes.
     `version_reasons` say why there is a new version: sums that could not be used, and what differs from the version
     before (rows, store, versions of libraries)."""
@@ -104,6 +106,7 @@ class FitReport:
     kernel_error: float | None = None
     loss: dict[str, Any] | None = None
     version_reasons: list[str] = field(default_factory=list)
+    bands: dict[str, Any] | None = None
 
 
 def made(plan: Plan) -> dict[str, Any]:

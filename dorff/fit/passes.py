@@ -75,11 +75,15 @@ class Fitted:
         (fit,) = setting.solve(parts, [carried_ridges(setting, parts, self.fit)])
         return replace(rest, choice=replace(self.choice, fit=fit))
 
-    @cached_property
+    @property
     def noised(self) -> "Fitted":
         """The same with the noise of each target."""
-        if self.fit.noise is not None:
-            return self
+        # Not kept where it is this one: a cycle would keep its posterior until garbage is collected.
+        return self if self.fit.noise is not None else self._noised
+
+    @cached_property
+    def _noised(self) -> "Fitted":
+        """With a noise that is computed."""
         parts, setting = self.total()
         return replace(self, choice=replace(self.choice, fit=setting.noised(parts, self.fit)))
 

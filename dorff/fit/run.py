@@ -30,7 +30,7 @@ from dorff.fit.quality import (
     warnings_of_status,
 )
 from dorff.fit.streaming import fit_streaming
-from dorff.model import HeldSample, Model
+from dorff.model import Model
 from dorff.moments.blas import pinned
 from dorff.plan import Plan, features_for, freeze_constants, make_plan
 from dorff.plan.lattice import ANEW
@@ -93,8 +93,9 @@ def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[Fi
             solved = replace(solved, fitted=solved.fitted.noised)
     alone = left_alone(solved.last[0], solved.fitted) if job.solve.by_squares else None
     model, quality = _model(solved, alone, run.peak)
-    warnings = _warnings(solved, quality, model.held, alone)
+    warnings = _warnings(solved, quality, model, alone)
     report = _report(solved, quality, warnings, run.peak.bytes if job.cluster.on_this_machine else None)
+    report = replace(report, bands=None if model.conformal is None else model.conformal.summary)
     current = current_model(run.plan)
     since = rewritten_since(current, solved.last[1].receipts)
     rewritten = sorted(since.union(report.rewritten))
@@ -308,17 +309,28 @@ def _has_enough_landmarks(plan: Plan) -> bool:
     return chosen and plan.recipe.n_features < features_for(plan.dataset.rows)
 
 
-def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
+def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: LeftOut | None) -> list[str]:
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
-    how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
+    auto, distance = solve.ridge == AUTO, given_distance(plan, fitted)
+    weighed = solve.class_weight != "none"
     by_steps = solved.minimised is not None  # which says itself where it ended
-    how["enough_features"] = _has_enough_landmarks(plan)
     more = list(warnings_of_status(fitted.fit.solution, by_steps=by_steps))
-    more += list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
+    more += list(
+        warnings_of(
+            fitted,
+            quality,
+            auto=auto,
+            distance=distance,
+            held=model.held,
+            weighed=weighed,
+            conformal=model.conformal,
+            enough_features=_has_enough_landmarks(plan),
+        )
+    )
     more += solved.lattice_error[1]
     if solved.minimised is not None:
-        more += of_loss(solved.minimised, fitted, auto=how["auto"])
+        more += of_loss(solved.minimised, fitted, auto=auto)
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 

@@ -248,10 +248,11 @@ class Model:
         """(low, high), (n, q) each, that hold a new target C f with its noise in a share `level` of rows; or f (n, p).
         Plain bands are normal: mean -+ z(level) std. Conformal ones are mean -+ factor std(noise=True), the factors
         quantiles of the same ratio on held-out rows, so that they hold what they say on average over rows like those,
-        whatever the noise's law. `conformal` left out takes them where the model has them and noise is asked for; the
-        factors are those of all views together, so that bands of some are plain. Raises InputError: no posterior; a
-        level not between 0 and 1; conformal bands that were not fitted, that too few held-out rows stand behind at
-        this level, or that are asked for without noise or of some views."""
+        whatever the noise's law; where errors depend on each other, over groups or blocks of rows (`Conformal.scope`).
+        `conformal` left out takes them where the model has them and noise is asked for; the factors are those of all
+        views together, so that bands of some are plain. Raises InputError: no posterior; a level not between 0 and 1;
+        conformal bands that were not fitted, that too few held-out rows, groups or blocks stand behind at this level,
+        or that are asked for without noise or of some views."""
         if conformal and not noise:
             raise InputError("conformal bands are of targets, whose noise is in them; ask for noise=True")
         if conformal and views is not None:

@@ -24,7 +24,7 @@ FIT_KEYS = [
     "ridge", "ridges", "log_evidence", "noise", "m", "kernel", "lengthscale", "tuned", "manifold", "graphs", "folds",
     "held_by", "effective_sample_size", "outcome", "rewritten", "coverage", "score", "r2_of", "score_by", "model",
     "warnings", "patterns", "quality", "choices", "table", "in_driver", "buckets", "lengthscale_in_units",
-    "kernel_error", "loss", "version_reasons",
+    "kernel_error", "loss", "version_reasons", "bands",
 ]  # fmt: skip
 DATA = Path(os.environ.get("DORFF_DATA", ROOT.parent / "shared" / "data"))
 MAGNETIC = DATA / "magnetic" / "invensense"
