@@ -283,7 +283,8 @@ class Setting:
         if self.landmarks:
             return replace(found, prior=prior_covariance(problem, fit.solution, noise))
         if self.missing > 0:
-            return replace(found, unexplained=self.missing * prior_covariance(problem, fit.solution, noise))
+            left_out = self.missing * prior_covariance(problem, fit.solution, noise)
+            return replace(found, unexplained=_within_noise(left_out, noise, self.observe))
         return found
 
     def check_scored(self) -> None:
@@ -327,6 +328,16 @@ class Setting:
         if len(problem.scale) > 1 and (noise is None or solution.ridges is None):
             solution = replace(solution, log_evidence=None)  # that of one noise, or prior, a direction: see `judged`
         return Fit(kernel, weights, solution, problem.outputs, bias, noise_variance=noise)
+
+
+def _within_noise(covariance: FloatArray, noise: FloatArray, observe: FloatArray | None) -> FloatArray:
+    """Return a covariance (p, p) of what features leave out of f, scaled down to be no more than the targets' noise.
+
+    What no feature can follow is among the residuals, of which the noise (q, q) is estimated. A ridge that was not
+    chosen by the evidence may stand for a prior that is far wider than f.
+    """
+    seen = np.diag(covariance if observe is None else observe @ covariance @ observe.T)
+    return np.asarray(min(1.0, float(np.min(np.diag(noise) / np.maximum(seen, 1e-300)))) * covariance)
 
 
 def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:
