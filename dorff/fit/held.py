@@ -197,7 +197,7 @@ def independent_length(folds: Sequence[HeldErrors]) -> int:
     """Return how many rows in order make a block whose errors hardly depend on those of the block before.
 
     The method is that of batch means: the length is doubled until the means of neighbouring blocks are hardly
-    correlated (Law & Carson 1979, section 3). It is 1 where rows are independent. Both the errors and their sizes must
+    correlated (Law & Carson 1979). It is 1 where rows are independent. Both the errors and their sizes must
     be uncorrelated, of each target. Where too few neighbours are there to say so, the length is doubled as well, up to
     the rows that are held out together.
     """
@@ -329,9 +329,10 @@ def conformalize(first: HeldErrors | None, remaining: Iterable[Held] = ()) -> Co
 
     Where the errors of rows depend on each other, groups or blocks of rows are exchangeable and rows are not, and the
     `remaining` folds are added to the `first` until there are `ENOUGH_UNITS` of these. Each row is then scored by a fit
-    without its fold, as in cross-conformal prediction (Vovk 2015), whose coverage is the level's closely, though by
-    proof it may miss twice as many rows (Barber, Candes, Ramdas & Tibshirani 2021, theorem 4). Exchangeable rows are
-    those of one fold.
+    without its fold, as in cross-conformal prediction (Vovk 2015). There is no proof for bands about the fit to all
+    rows: even about the fits without folds (CV+) the share that is missed is proved below twice 1 - level only (Barber,
+    Candes, Ramdas & Tibshirani 2021). What is measured is in `benchmarks/dependent.py`. Exchangeable rows are those of
+    one fold.
     """
     if first is None:
         why = "all that have targets are in one fold (of one group or leaf, or so few)"

@@ -147,7 +147,7 @@ class Conformal:
 
     Where rows depend on each other within groups, only the groups are exchangeable. A factor is then the quantile of
     the scores, each weighted by 1 / ((G + 1) N_g) for G groups of N_g rows, with a weight of 1 / (G + 1) at infinity
-    (hierarchical conformal prediction: Lee, Barber & Willett 2023, section 3.1). The bands hold the share `level` of
+    (hierarchical conformal prediction: Lee, Barber & Willett 2023). The bands hold the share `level` of
     the rows of a new group at least, on average over groups. A single new group may have far fewer. Levels above
     G / (G + 1) are not answered: a level of 0.95 takes 19 groups.
 
