@@ -40,6 +40,7 @@ _IN_PYTHON: Final = {  # remedies
     "set solve.ridge: auto": "set ridge='auto'",
     "set solve.folds.by: blocks, or name groups,": "give fit groups",
     "leave solve.folds.by out, or set it to blocks": "set cv='auto'",
+    "set solve.select: auto": "leave criterion out",
     "leave lengthscale out": "give the kernel by its name",
     "raise features.count": "raise n_features",
     "raise solve.ridge": "raise ridge",

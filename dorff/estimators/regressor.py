@@ -1,9 +1,10 @@
 """ORFFRegressor: the scikit-learn face of operator-valued random Fourier features."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,16 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dorff.errors import InputError
+from dorff.errors import InputError, QualityWarning
 from dorff.estimators.adapter import adapt_groups, adapt_targets, adapt_weights, check_alignment
-from dorff.estimators.array_sums import Stream, one_thread
+from dorff.estimators.array_sums import FOLDS, Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, reads_once
 from dorff.estimators.descended import check_values, loss_fitted
-from dorff.estimators.parameters import left_out_rows
+from dorff.estimators.parameters import in_python, is_auto, left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
-from dorff.fit.quality import quality_of
+from dorff.fit.quality import better, quality_of
 from dorff.kernels import Decomposable, FloatArray, MultiView, OperatorKernel, ScalarKernel
 from dorff.model.losses import Loss
 from dorff.model.model import Model, Views
@@ -30,6 +31,8 @@ from dorff.passes import PRECISIONS
 from dorff.solvers import R2, Spread, row_sums
 from dorff.spec.checks import AUTO
 from dorff.spec.registry import CRITERIA
+
+FEW_ROWS: Final = 128  # below which leave-one-out compares ridges where nobody says what does
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -67,9 +70,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         the rows into 64 parts, each of which has sums. "auto": 5 where something is to be chosen and no `criterion`
         given, of blocks of rows where a sample says that rows in order tell each other's errors.
     criterion : "gcv", "evidence", "loo" or "auto"
-        What a list of ridges is compared by without `cv`: generalised cross-validation ("auto"), the log marginal
-        likelihood of the targets (`log_evidence_`), or exact leave-one-out: held-out R2, each row predicted by the fit
-        to all others, which its leverage tells; of 2^15 rows at most, which are read once more.
+        What a list of ridges is compared by without `cv`: generalised cross-validation, the log marginal likelihood of
+        the targets (`log_evidence_`), or exact leave-one-out: held-out R2, each row predicted by the fit to all others,
+        which its leverage tells; of 2^15 rows at most, which are read once more. "auto": generalised
+        cross-validation, but in `fit` to fewer than 128 rows leave-one-out, as the former often takes the smallest
+        ridge of all where a fit may have as many degrees of freedom as rows.
     random_state : int, RandomState or None
         An int is the seed of frequencies (and folds) itself, the `seed` of a job file.
     intercept : bool
@@ -226,6 +231,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             The memory does not suffice for the sums.
         """
         self._stream: Stream | None = None
+        self._few_rows = False
         self._add(X, y, sample_weight, groups, all_rows=True)
         if self._cv is not None or not self.posterior:  # whose sums take memory of their own
             self._stream = None
@@ -253,6 +259,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             As of `fit`; columns are not those of the first call, or their units cannot be converted; splits, or
             leave-one-out, are asked for, which need all rows together.
         """
+        self._few_rows = False
         self._stream = self._begun()
         self._add(X, y, sample_weight, None, all_rows=False)
         return self
@@ -272,6 +279,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             y.ndim == 1 and self._loss.levels == 1 and (views or observe is None or observe.shape[1] == 1)
         )
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
+        self._few_rows = all_rows and not terms and FOLDS <= X.shape[0] < FEW_ROWS and self._several_ridges
         weights, inputs, seen = adapt_weights(sample_weight, X.shape[0]), None, None
         if terms:
             inputs, seen = X, with_targets(Y, partial=self._partial)
@@ -289,14 +297,18 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 stream = Stream(drawing, drawing.summing(self.precision, partial=self._partial))
             stream, drawing = stream.added(X, Y, weights, jobs), stream.drawing
             penalties, sample = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X)), None
-            if self._by == "loo":
+            if self._by == "loo" or (self._cv is None and self._few_rows):
                 sample = left_out_rows(drawing.features, X, Y, weights, partial=self._partial)
-            stream, fitted, self.model_ = self._solve(stream, (X, Y, weights, jobs), penalties, sample)
+            chosen_by = sample if self._by == "loo" else None
+            stream, fitted, self.model_ = self._solve(stream, (X, Y, weights, jobs), penalties, chosen_by)
             names = ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
             names = names if self.target_columns_.names is None else list(self.target_columns_.names)
             if self._loss.kind != "squared":
                 return self._keep_loss(stream)
-            quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=sample)
+            if sample is not None:
+                for sentence in better(fitted, sample, self._by):
+                    warnings.warn(in_python(sentence), QualityWarning, stacklevel=3)
+            quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=chosen_by)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for
@@ -452,6 +464,15 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if np.isnan(r2):
             raise InputError("y has no target that was observed in two rows or more; give more rows to score")
         return r2
+
+    @property
+    def _by(self) -> str:
+        few = vars(self).get("_few_rows", False) and self._cv is None and is_auto(self.criterion)
+        return "loo" if few else super()._by
+
+    @property
+    def _several_ridges(self) -> bool:
+        return is_auto(self.ridge) or len(self._ridges()) > 1
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar)
