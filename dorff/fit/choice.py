@@ -13,14 +13,14 @@ from dorff.data import Dataset, RowBlock
 from dorff.data.labels import CLASSES
 from dorff.data.layout import columns_of
 from dorff.data.nodes import group_attributes
-from dorff.features import estimates_in_parts
 from dorff.fit.passes import Fitted, PassResult, fingerprint, folds_with_rows
-from dorff.kernels import MultiView, OperatorKernel
+from dorff.kernels import MultiView
 from dorff.model import Model, Posterior
 from dorff.model.losses import Quantiles
 from dorff.moments import Kind, Moments, Part, Solvable, pinned, processor_kind
-from dorff.passes import Pass, usable
+from dorff.passes import usable
 from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
+from dorff.plan.choosing import with_feature_error
 from dorff.plan.sharing import loss_of
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
@@ -34,33 +34,34 @@ def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = No
     """What each kernel of the job makes of moments, with each combination of the manifold terms' weights, kernel by
     kernel; or that of one number alone. `terms` are the sums of the plan's terms."""
     solving, each = plan.job.solve, list(product(enumerate(plan.fitted()), plan.weights))
-    on_lattice, on_grid = plan.spec.sums is Kind.TOEPLITZ, plan.recipe.on_lattice
+    on_lattice, recipe = plan.spec.sums is Kind.TOEPLITZ, plan.scaled_recipe()
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None and loss_of(plan.job).takes == "numbers"
     own = [kernel.config() for kernel in plan.sources()]
     sample = left_out_rows(plan) if solving.select == "loo" else None
-    return [
-        Setting(
-            kernel, frozen.features.d, frozen.features.m, frozen.constants.density, standardize, solving.intercept,
+    found = list[Setting]()
+    for (number, kernel), weights in each if only is None else each[only : only + 1]:
+        frozen = plan.alone(number)
+        setting = Setting(
+            kernel,
+            frozen.features.d,
+            frozen.features.m,
+            frozen.constants.density,
+            standardize,
+            solving.intercept,
             plan.observe,
-            one_scale=plan.spec.one_scale, method="cg" if plan.costs.route == "cg" else "direct",
+            one_scale=plan.spec.one_scale,
+            method="cg" if plan.costs.route == "cg" else "direct",
             normalize=kernel.config() not in own and plan.recipe.sampler.sampled,
-            penalties=penalties(plan, terms, weights), sample=sample,
-            free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
-            sampled=plan.job.posteriors > 0, features=frozen.features if on_lattice else None,
-            landmarks=plan.recipe.landmarks is not None, missing=_missing(plan, kernel, frozen) if on_grid else 0.0,
-            halves=plan.recipe.sampler.sampled and estimates_in_parts(frozen.features, frozen.constants.density),
+            penalties=penalties(plan, terms, weights),
+            sample=sample,
+            free_scale=plan.dataset.labels is not None and not solving.ridge_per_output,
+            r2_of=r2_of(plan),
+            sampled=plan.job.posteriors > 0,
+            features=frozen.features if on_lattice else None,
         )
-        for (number, kernel), weights in (each if only is None else each[only : only + 1])
-        for frozen in (plan.alone(number),)
-    ]  # fmt: skip
-
-
-def _missing(plan: Plan, kernel: OperatorKernel, frozen: Pass) -> float:
-    """The share of k(x, x) that features on a lattice leave out."""
-    fixed = kernel.fix(plan.recipe.d, plan.recipe.p, np.eye(plan.recipe.p))
-    error, _ = plan.lattice_error(fixed, frozen.constants.density)
-    return max(error or 0.0, 0.0)
+        found.append(with_feature_error(setting, recipe, frozen.features))
+    return found
 
 
 def r2_of(plan: Plan) -> R2:

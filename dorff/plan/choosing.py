@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -65,7 +66,10 @@ class _Candidate:
 
     def chosen(self) -> Draft:
         """Return the draft, with the reason beside its sampler."""
-        resolved = (replace(one, why=self.why) if one.key == "features.sampler" else one for one in self.draft.resolved)
+        resolved = [
+            replace(choice, why=self.why) if choice.key == "features.sampler" else choice
+            for choice in self.draft.resolved
+        ]
         return replace(self.draft, resolved=tuple(resolved))
 
 
@@ -91,15 +95,15 @@ def suitable_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
             raise
         why.append(f"lattice: {_reason(refused)}")
     close = comparison is not None and any(
-        one.missing <= max(comparison.enough, NEXT_TO_NOTHING) and one.features < comparison.fitted
-        for one in candidates
+        candidate.missing <= max(comparison.enough, NEXT_TO_NOTHING) and candidate.features < comparison.fitted
+        for candidate in candidates
     )
     if comparison is not None and not close:
         if comparison.prefers_landmarks:
             candidates.append(_of_landmarks(resolved, plain, survey, comparison))
         else:
             why.append(f"landmarks: {comparison.sentence}")
-    for candidate in sorted(candidates, key=lambda one: one.missing):
+    for candidate in sorted(candidates, key=attrgetter("missing")):
         yield candidate.chosen()
     text = "; ".join(why or ["no other features fit the memory"])
     yield plain.with_choice("features.sampler", plain.recipe.sampler.config(), text)
@@ -111,7 +115,8 @@ def begun_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
     yield plain.with_choice("features.sampler", plain.recipe.sampler.config(), why)
     kinds = ("landmarks", "lattice")
     configs = [spec.sampler for spec in begun_specs(resolved.job) if spec.sampler.get("type") in kinds]
-    for config in {json.dumps(one, sort_keys=True): one for one in configs}.values():
+    distinct = {json.dumps(config, sort_keys=True): config for config in configs}
+    for config in distinct.values():
         entry = SAMPLERS.get(config["type"])
         assert entry is not None
         options = entry.options.model_validate(config)
@@ -144,26 +149,27 @@ def _on_lattice(resolved: Resolved, plain: Draft, survey: Survey, comparison: Co
     tried = list[tuple[Draft, list[Recipe]]]()
     for error in ERRORS if comparison is None else _errors_from(comparison.enough):
         draft = draft_of(resolved.filled("features.sampler", _options("lattice", error=error), ""))
-        each = own_recipes(surveyed_recipe(draft, survey), surveyed_kernels(draft, survey))
-        many = any(one.m > FEW_SHARE * one.n_features for one in each)
+        recipes = own_recipes(surveyed_recipe(draft, survey), surveyed_kernels(draft, survey))
+        many = any(recipe.m > FEW_SHARE * recipe.n_features for recipe in recipes)
         if comparison is None and error < USUAL_ERROR and (error > ERRORS[0] or many):
             continue
-        tried.append((draft, each))
-        if not any(one.cut for one in each):
+        tried.append((draft, recipes))
+        if not any(recipe.cut for recipe in recipes):
             break
     box = survey.scaling(box_of(tried[0][0].own))
-    distances = [kernel_distance(each, box) for _, each in tried]
+    distances = [kernel_distance(recipes, box) for _, recipes in tried]
     best = int(np.argmin(distances))
-    draft, each = tried[best]
+    draft, recipes = tried[best]
     random = kernel_distance([surveyed_recipe(plain, survey)], box)
-    m, kind = max(one.m for one in each), plain.recipe.sampler.config()["type"]
+    m, kind = max(recipe.m for recipe in recipes), plain.recipe.sampler.config()["type"]
     why = f"{m} features of a lattice are {distances[best]:.2g} from the kernel"
     why += f", {plain.recipe.m} of {kind} {random:.2g} (root mean square, over k(x, x))"
     if min(distances[best], random) > FAR:
         why += ", so that neither are close: raise features.count"
     if distances[best] > random:
         raise NotBetter(why)
-    return _Candidate(draft=draft, features=m, missing=max(_lattice_missing(one) for one in each), why=why)
+    missing = max(_lattice_missing(recipe) for recipe in recipes)
+    return _Candidate(draft=draft, features=m, missing=missing, why=why)
 
 
 def _errors_from(enough: float) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ import dorff.plan.lattice as lattice
 import dorff.plan.resolving as resolving
 from dorff import kernels
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
+from dorff.features import Recipe
 from dorff.model.weights import Density
 from dorff.moments import MOST_PATTERNS, Kind
 from dorff.passes import Configs, FrozenConstants, Pass, PassSums, Tree, frozen_hash, load_pass
@@ -173,13 +174,18 @@ class Plan(Draft):
         recipe = make_recipe(sources, self.dataset, self.job, self.observe)
         return check_targets(targets, sources, recipe=recipe, density=density, seed=self.spec.seed)
 
+    def scaled_recipe(self) -> Recipe:
+        """Return the recipe for the scaled inputs of the frozen pass: of a lattice, whose box is then known."""
+        recipe = make_recipe(self.sources(), self.dataset, self.job, self.observe)
+        return lattice.scaled_recipe(self.frozen(), self.own.sampler, recipe) if recipe.on_lattice else recipe
+
     def lattice_error(self, kernel: kernels.OperatorKernel, density: Density | None) -> tuple[float | None, list[str]]:
         """How far features of a lattice may be from a kernel, None of others; and what there is to say of it."""
         if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None, []
-        recipe = make_recipe(self.sources(), self.dataset, self.job, self.observe)
-        of = lattice.scaled_recipe(self.frozen(), self.own.sampler, recipe)
-        return choosing.shortfall(kernel, density, of, sums=self.spec.sums, auto=self.chose("features.sampler"))
+        return choosing.shortfall(
+            kernel, density, self.scaled_recipe(), sums=self.spec.sums, auto=self.chose("features.sampler")
+        )
 
     def foreseen(self) -> list[str]:
         """The same for the kernel that it is worst for, where no row is needed to tell."""
