@@ -234,3 +234,21 @@ def test_counts_are_chosen_from_and_a_state_is_gone_on_with(tmp_path: Path) -> N
     again = fit(Job.model_validate(body), engine=SerialEngine())
     assert again.outcome != "unchanged" and again.m == 120 and len(list((tmp_path / "state").glob("*/plan.json"))) == 1
     assert Y.shape == (400, 1) and X.shape == (400, 2)
+
+
+def test_deviations_by_random_features_count_how_far_f_depends_on_their_draw(tmp_path: Path) -> None:
+    """Half the mean squared difference, over the rows, of fits by either half of the frequencies."""
+    X, Y = stored(tmp_path, 300)
+    model = fitted(tmp_path, 64, sampler="orthogonal")
+    F, l_ridge = model.feature_map.transform(X), 300 * 1e-3
+    values = []
+    for first in (0, 16):
+        columns = np.concatenate([np.arange(first, first + 16), 32 + np.arange(first, first + 16)])
+        half = np.sqrt(2.0) * F[:, columns]
+        values.append(half @ np.linalg.solve(half.T @ half + l_ridge * np.eye(32), half.T @ Y))
+    wanted = 0.5 * np.mean((values[0] - values[1]) ** 2)
+    np.testing.assert_allclose(model.posterior.unexplained, [[wanted]], rtol=1e-6)
+    features_alone = model.posterior.variance(F) - wanted
+    system = F.T @ F + l_ridge * np.eye(64)
+    dense = model.posterior.noise[0, 0] * np.einsum("ij,ji->i", F, np.linalg.solve(system, F.T))
+    np.testing.assert_allclose(features_alone[:, 0], dense, rtol=1e-6)
