@@ -277,7 +277,7 @@ def tune_lengthscales(
     length-scale, and for arrays or numbers that do not fit."""
     whole("rows", rows, _LEAST_ROWS)
     whole("n_features", n_features, 2)
-    X, Y, w = _sample(X, Y, weights, rows)
+    X, Y, w = sample_rows(X, Y, weights, rows)
     guess = _first_guess(kernel, X, each=each)
     p = Y.shape[1] if observe is None else observe.shape[1]
     features = UnitFeatures.of(kernel, d=X.shape[1], p=p, columns=n_features, seed=seed)
@@ -377,7 +377,7 @@ def _status(climb: _Climb, ratios: tuple[float, float], *, flat: bool) -> str:
     return "; ".join(parts)
 
 
-def _sample(
+def sample_rows(
     X: FloatArray, Y: FloatArray, weights: FloatArray | None, rows: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """At most `rows` rows, evenly spread over those that count: X (l, d), Y (l, q) and their weights (l,)."""

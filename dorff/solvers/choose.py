@@ -129,7 +129,8 @@ def setting_scores(
 ) -> list[Score]:
     """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). Without
     `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the best is
-    there, as far as LAST; then two between the best and its neighbours."""
+    there, as far as LAST; then two between the best and its neighbours, and where a parabola through these is least.
+    A fold is then predicted by the fit of the same penalty as that of all rows, n times the ridge."""
     return [score for score, _ in _trials(folds, setting, ridges, by, per_output=per_output, common=Common())]
 
 
@@ -153,27 +154,61 @@ def _trials(
 
 
 def _searched(folds: Folds, setting: Setting, by: str, *, per_output: bool, common: Common) -> list[Trial]:
-    """Scores of the ridges that `setting_scores` tells."""
+    """Return the trials of the ridges that `setting_scores` searches."""
     level = setting.level(folds[0])
     if per_output:  # each output has a best of its own
         every = [level * 10.0**power for power in range(*LAST)]
         return _trials(folds, setting, every, by, per_output=True, common=common)
+    growth = _growth_of_folds(folds) if by == "kfold" else 1.0
     trials = dict[float, Trial]()
+
+    def try_powers(powers: Sequence[float]) -> None:
+        ridges = [level * 10.0**power for power in powers]
+        on_folds = [ridge * growth for ridge in ridges]
+        found = _trials(folds, setting, on_folds, by, per_output=False, common=common)
+        for power, ridge, (score, fit) in zip(powers, ridges, found, strict=True):
+            trials[power] = replace(score, ridge=ridge), fit
+
+    def find_best() -> float:
+        return min(sorted(trials), key=lambda power: trials[power][0].least)
+
     wanted = [float(power) for power in range(*FIRST)]
     while wanted:
-        more = _trials(folds, setting, [level * 10.0**one for one in wanted], by, per_output=False, common=common)
-        trials |= dict(zip(wanted, more, strict=True))
-        best, tried = min(sorted(trials), key=lambda power: trials[power][0].least), sorted(trials)
+        try_powers(wanted)
+        best, tried = find_best(), sorted(trials)
         if best == tried[0]:
             wanted = [best - step for step in STEPS if best - step >= LAST[0]]
         elif best == tried[-1]:
             wanted = [best + step for step in STEPS if best + step < LAST[1]]
         else:
             wanted = []
-    between = [power for power in (best - 0.5, best + 0.5) if LAST[0] < power < LAST[1] - 1]
-    more = _trials(folds, setting, [level * 10.0**one for one in between], by, per_output=False, common=common)
-    trials |= dict(zip(between, more, strict=True))
+    try_powers([power for power in (best - 0.5, best + 0.5) if LAST[0] < power < LAST[1] - 1])
+    vertex = _vertex({power: score.least for power, (score, _) in trials.items()})
+    if vertex is not None:
+        try_powers([vertex])
     return [trials[power] for power in sorted(trials)]
+
+
+def _growth_of_folds(folds: Folds) -> float:
+    """Return by what factor the number of all rows exceeds the mean number that the folds are predicted from.
+
+    A ridge is a penalty over the number of rows. The best penalty is the noise variance over the prior's, whatever the
+    number of rows, so that folds are predicted with the penalty that the fit to all rows will have.
+    """
+    return len(folds) / (len(folds) - 1)
+
+
+def _vertex(least: dict[float, float]) -> float | None:
+    """Return where the parabola through the best of trials and its neighbours is least; None at an end."""
+    powers = sorted(least)
+    at = powers.index(min(powers, key=least.__getitem__))
+    if at in (0, len(powers) - 1):
+        return None
+    low, best, high = powers[at - 1 : at + 2]
+    left, right = (least[low] - least[best]) / (best - low), (least[high] - least[best]) / (high - best)
+    if not np.isfinite(left + right) or left + right <= 0:
+        return None
+    return best + 0.5 * (left * (high - best) - right * (best - low)) / (left + right)
 
 
 def _score(fit: Fit, m: int, rule: FitScore) -> Score:
