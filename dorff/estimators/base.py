@@ -25,7 +25,17 @@ from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, 
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, check_memory, choose_by_splits, enough_memory
 from dorff.estimators.descended import Summed, descended, loss_of
 from dorff.estimators.landmarks import SampledRows, candidate_runs, choose_features
-from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
+from dorff.estimators.parameters import (
+    TOO_LARGE,
+    Nested,
+    in_python,
+    is_auto,
+    named_kernel,
+    runs_read,
+    seed_of,
+    serves_matern,
+    tuned,
+)
 from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_of
 from dorff.features import Recipe, folded, periods_of
@@ -250,7 +260,12 @@ class ORFFEstimator(Nested, ABC):
             chosen, looked, run = self._given(scaled(some_x), own), None, 1
             kernel = chosen if isinstance(chosen, OperatorKernel) else self._of_scalar(chosen)
             if self._unsaid:
-                how: dict[str, Any] = {"observe": observe, "weights": weights, "classes": free_scale}
+                how: dict[str, Any] = {
+                    "observe": observe,
+                    "weights": weights,
+                    "classes": free_scale,
+                    "smoothness": self.kernel is None and serves_matern(self.sampler),
+                }
                 kernel = tuned(kernel, read, seen, n=n, seed=seed, **how)
             if looks:
                 looked = parameters.looked_at(kernel, read, seen, weights, n=n, seed=seed)

@@ -4,6 +4,7 @@ import inspect
 import numbers
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
@@ -19,8 +20,19 @@ from dorff.estimators.arrays import Deal, Deferred, Flags, Rows, dealt_by, finit
 from dorff.estimators.columns import Columns
 from dorff.features import FeatureMap, Recipe, with_lengthscale
 from dorff.features.lengthscale_search import QUICK_BELOW, search_size, tune_lengthscales
-from dorff.frequencies import Sampler
-from dorff.kernels import MultiView, OperatorKernel, Output, ScalarKernel, Sum, from_config, scalar_from_config
+from dorff.features.smoothness import NU, tune_smoothness
+from dorff.frequencies import Orthogonal, Sampler
+from dorff.kernels import (
+    Decomposable,
+    Matern,
+    MultiView,
+    OperatorKernel,
+    Output,
+    ScalarKernel,
+    Sum,
+    from_config,
+    scalar_from_config,
+)
 from dorff.kernels.scalar import FloatArray, median_lengthscale
 from dorff.model import Density
 from dorff.moments import Kind, pinned
@@ -223,9 +235,20 @@ def _tuning_runs(n: int) -> list[Run]:
     return sample_runs(0, n, 128 if n >= QUICK_BELOW else 32, 64)
 
 
-def tuned(kernel: OperatorKernel, read: RowsRead, scaled: Scaled, *, n: int, **options: Any) -> OperatorKernel:
+def serves_matern(sampler: Sampler | None) -> bool:
+    """Return whether a sampler, or the default one, has features of a Matern kernel."""
+    with suppress(InputError):
+        Recipe.of(Matern(1.0, nu=NU), Orthogonal() if sampler is None else sampler, d=1, n_features=2)
+        return True
+    return False
+
+
+def tuned(
+    kernel: OperatorKernel, read: RowsRead, scaled: Scaled, *, n: int, smoothness: bool, **options: Any
+) -> OperatorKernel:
     """The kernel with the length-scales of most evidence on some of n rows: one for each input, or one of a vector
-    field. As it is where it has none, and where no row has all targets."""
+    field. As it is where it has none, and where no row has all targets. With `smoothness` a decomposable Gaussian
+    kernel may become a Matern kernel."""
     if not _has_lengthscale(kernel):
         return kernel
     runs = _tuning_runs(n)
@@ -235,8 +258,10 @@ def tuned(kernel: OperatorKernel, read: RowsRead, scaled: Scaled, *, n: int, **o
     if not whole.any():
         return kernel
     rows, m = search_size(n)
-    options |= {"each": not kernel.vector_field, "rows": rows, "n_features": m, "weights": weights}
-    return tune_lengthscales(kernel, scaled(some_x), some_y, **options).kernel
+    options |= {"rows": rows, "n_features": m, "weights": weights}
+    if smoothness and isinstance(kernel, Decomposable):
+        return tune_smoothness(kernel, scaled(some_x), some_y, **options).kernel
+    return tune_lengthscales(kernel, scaled(some_x), some_y, each=not kernel.vector_field, **options).kernel
 
 
 def looked_at(

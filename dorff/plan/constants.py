@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Recipe, folded, periods_of
 from dorff.features.lengthscale_search import search_size, tune_lengthscales
+from dorff.features.smoothness import tune_smoothness
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
 from dorff.moments import MOST_PATTERNS, patterns_of, pinned
@@ -354,12 +355,19 @@ def _numbers(draft: Draft, sample: RowBlock, scaled: Scaled) -> _Kernels:
     check_all_finite(spec, draft.dataset)
     rows, name = spread_rows(spec, draft.dataset, draft.dataset.n)
     most, m = search_size(draft.dataset.n)
-    tune = partial(
-        tune_lengthscales, X=scaled(_inputs(draft, rows)), Y=rows.Y, n_features=min(m, spec.count), seed=spec.seed,
-        rows=most, intercept=draft.job.solve.intercept, observe=draft.observe, weights=rows.weights,
-        classes=draft.dataset.labels is not None,
-    )  # fmt: skip
-    configs, searches = tuned_config([*drawn, *fitted], tune)
+    how: dict[str, Any] = {
+        "X": scaled(_inputs(draft, rows)),
+        "Y": rows.Y,
+        "n_features": min(m, spec.count),
+        "seed": spec.seed,
+        "rows": most,
+        "intercept": draft.job.solve.intercept,
+        "observe": draft.observe,
+        "weights": rows.weights,
+        "classes": draft.dataset.labels is not None,
+    }
+    searches_of = partial(tune_lengthscales, **how), partial(tune_smoothness, **how)
+    configs, searches = tuned_config([*drawn, *fitted], *searches_of)
     status, split = [None if one is None else one.status for one in searches], len(drawn)
     return _Kernels(configs[:split], configs[split:] or None, name, tuple(status[split:] or status))
 

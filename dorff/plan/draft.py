@@ -1,5 +1,6 @@
 """A job before its costs are known: the data, the kernels, the leaves, and what a pass over the rows would sum."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -8,12 +9,21 @@ import dorff.plan.lattice as lattice
 import dorff.plan.resolving as resolving
 from dorff import kernels
 from dorff.data import Dataset
+from dorff.errors import InputError
 from dorff.features import Recipe
 from dorff.moments import FloatArray, Kind
 from dorff.passes import Configs, FoldRule, PassSpec, frozen_hash
 from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
 from dorff.passes.frozen import Words
-from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, tunes
+from dorff.plan.lengthscale import (
+    build_kernels,
+    concrete,
+    leaves_smoothness,
+    lengthscale_words,
+    tunes,
+    with_gaussian,
+    with_matern,
+)
 from dorff.plan.sharing import check_kernels, check_sharing, make_recipe, observation
 from dorff.spec.job import Job
 from dorff.storage.location import locate
@@ -63,15 +73,30 @@ class Draft:
 def draft_of(resolved: resolving.Resolved) -> Draft:
     """Return the draft of a job whose keys are filled in, its sampler among them, or the default one.
 
+    Where the rows are to tell how smooth the kernel is, but its state was begun with a Gaussian, that stays.
     InputError for a job that cannot be done.
     """
+    draft = _draft(resolved, smoothness=True)
+    if not any(map(leaves_smoothness, draft.kernel_configs)) or frozen_hash(draft.directory) is not None:
+        return draft
+    if not locate(resolved.job.state).exists():
+        return draft
+    earlier = _draft(resolved, smoothness=False)
+    return draft if frozen_hash(earlier.directory) is None else earlier
+
+
+def _draft(resolved: resolving.Resolved, *, smoothness: bool) -> Draft:
+    """Return the draft of a job; with `smoothness` the rows may tell how smooth a single kernel is."""
     job = resolved.job
     dataset = resolving.open_data(job)
-    each = job.kernels, job.features.kernels
-    configs, others = (tuple(concrete(one.model_dump(mode="python"), dataset) for one in several) for several in each)
-    drawn = others or configs
-    for config in (*configs, *drawn):
+    alone = smoothness and len(job.kernels) == 1 and not job.features.kernels
+    configs = tuple(concrete(kernel.model_dump(mode="python"), dataset, alone=alone) for kernel in job.kernels)
+    others = tuple(concrete(kernel.model_dump(mode="python"), dataset, alone=False) for kernel in job.features.kernels)
+    for config in (*configs, *others):
         tunes(config)  # refuses a sum that is tuned in part
+    if any(map(leaves_smoothness, configs)) and not _serves_matern(job, dataset, configs):
+        configs = tuple(map(with_gaussian, configs))
+    drawn = others or configs
     observe = observation(job, dataset, configs)
     candidates, sources = build_kernels(configs, dataset.d), build_kernels(drawn, dataset.d)
     check_kernels(job, dataset, candidates, observe)
@@ -96,6 +121,15 @@ def draft_of(resolved: resolving.Resolved) -> Draft:
     one = lattice.settled(job, dataset, spec, recipe, draft.made, leaves)
     draft = replace(draft, own=one.own, spec=one.spec, recipe=one.recipe, unlike=one.unlike, outgrown=one.outgrown)
     return draft.with_choice("data.box", one.ends(dataset.input_columns), one.why) if one.why else draft
+
+
+def _serves_matern(job: Job, dataset: Dataset, configs: Configs) -> bool:
+    """Return whether the job's sampler has features of a Matern kernel too."""
+    observe = observation(job, dataset, configs)
+    with suppress(InputError):
+        make_recipe(build_kernels(tuple(map(with_matern, configs)), dataset.d), dataset, job, observe)
+        return True
+    return False
 
 
 def _begun(job: Job, spec: PassSpec) -> PassSpec:

@@ -16,6 +16,7 @@ from dorff.data.units import unit_of_lengths
 from dorff.errors import InputError
 from dorff.features.lengthscale_search import ROWS, Tuned
 from dorff.features.projected import mapped
+from dorff.features.smoothness import NU
 from dorff.kernels.scalar import FloatArray
 from dorff.moments.blas import pinned
 from dorff.passes import Config, Configs, PassSpec, RowsName
@@ -27,6 +28,8 @@ UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
 ALL_INPUTS: Final = "all inputs"
 MOST_SHOWN: Final = 12  # inputs that are named in a sentence
 _ONE, _EACH = "tune", "tune each"
+_SMOOTHNESS = "tune smoothness"  # `_EACH`, and whether the kernel is a Gaussian or a Matern kernel
+_GAUSSIAN: Final = {"type": "gaussian", "lengthscale": AUTO}
 LengthsInUnits = dict[str, dict[str, Any]]  #: by the name of an input: its `lengthscale` and `units`
 
 
@@ -80,7 +83,7 @@ def tunes(config: Config) -> bool | None:
     """Whether a kernel is tuned with one length-scale (False) or one for each input (True); None where it is not.
     InputError for a sum in which not all terms are tuned alike."""
     words = set(all_lengthscales(config))
-    if not words & {_ONE, _EACH}:
+    if not words & {_ONE, _EACH, _SMOOTHNESS}:
         return None
     if config["type"] == "multi_view":
         problem = "kernel: length-scales are tuned by the evidence of one kernel, not of several views"
@@ -88,13 +91,32 @@ def tunes(config: Config) -> bool | None:
     if len(words) > 1:
         remedy = "write tune, or {tune: each}, in all of them, or a number in each"
         raise InputError(f"kernel: the terms of a sum are tuned together and share a length-scale; {remedy}")
-    return _EACH in words
+    return _ONE not in words
 
 
-def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple[list[Config], list[Tuned | None]]:
+def leaves_smoothness(config: Config) -> bool:
+    """Return whether the rows are to tell if a kernel is a Gaussian or a Matern kernel."""
+    return _SMOOTHNESS in all_lengthscales(config)
+
+
+def with_gaussian(config: Config) -> Config:
+    """Return the kernel over a Gaussian, where rows were to tell if it is."""
+    leaves = leaves_smoothness(config)
+    return _replaced(config, "lengthscale", _EACH) if leaves else config
+
+
+def with_matern(config: Config) -> Config:
+    """Return the kernel over a Matern kernel, where rows are to tell if it is."""
+    return {**config, "scalar": {"type": "matern", "nu": NU, "lengthscale": _EACH}}
+
+
+def tuned_config(
+    configs: Sequence[Config], tune: Callable[..., Tuned], tune_smoothness: Callable[..., Tuned]
+) -> tuple[list[Config], list[Tuned | None]]:
     """The kernels with numbers for the word tune, and what was found for each; None where nothing was to be. `tune` is
-    `tune_lengthscales` of the rows, called with a kernel and `each`. Each kernel is tuned on its own; those that
-    differ in output matrices alone, which tuning does not look at, are tuned once. On one BLAS thread, for the bits."""
+    `tune_lengthscales` of the rows, called with a kernel and `each`, `tune_smoothness` that function of them. Each
+    kernel is tuned on its own; those that differ in output matrices alone, which tuning does not look at, are tuned
+    once. On one BLAS thread, for the bits."""
     filled, searches, by_kernel = list(configs), list[Tuned | None](), dict[str, Tuned]()
     for at, config in enumerate(configs):
         if (each := tunes(config)) is None:
@@ -104,8 +126,11 @@ def tuned_config(configs: Sequence[Config], tune: Callable[..., Tuned]) -> tuple
         if name not in by_kernel:
             kernel = kernels.from_config(_replaced(config, "lengthscale", 1.0))
             with pinned():
-                by_kernel[name] = tune(kernel, each=each)
+                by_kernel[name] = tune_smoothness(kernel) if leaves_smoothness(config) else tune(kernel, each=each)
         searches.append(by_kernel[name])
+        if leaves_smoothness(config):
+            filled[at] = {**config, "scalar": by_kernel[name].kernel.config()["scalar"]}
+            continue
         numbers = by_kernel[name].lengthscale.tolist()
         filled[at] = _replaced(config, "lengthscale", numbers[0] if len(numbers) == 1 else numbers)
     return filled, searches
@@ -160,10 +185,14 @@ def lengthscale_words(value: Any) -> set[str]:
     return {word for word in all_lengthscales(value) if word}
 
 
-def concrete(config: Config, dataset: Dataset) -> Config:
+def concrete(config: Config, dataset: Dataset, *, alone: bool) -> Config:
     """The same kernel with matrices read in, columns for its views' arrays, and for `auto` the word that it comes to: a
     length-scale for each input, but one for all in vector fields and in sums, whose terms share it, and the median
-    distance in views, which are not tuned."""
+    distance in views, which are not tuned. A scalar kernel that is `auto` is a Gaussian, or where the kernel is `alone`
+    what rows tell."""
+    if alone and config.get("scalar") == AUTO:
+        config = {**config, "scalar": {"type": "gaussian", "lengthscale": _SMOOTHNESS}}
+    config = mapped(config, lambda key, item: dict(_GAUSSIAN) if key == "scalar" and item == AUTO else item)
     word = {"decomposable": _EACH, "multi_view": "median"}.get(config["type"], _ONE)
     filled = mapped(config, lambda key, item: word if key == "lengthscale" and item == AUTO else item)
     return with_columns(read_matrices(filled), dataset)
@@ -178,7 +207,8 @@ def lengthscales(value: Any) -> Iterator[Any]:
     """Every length-scale in a configuration."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from [item] if key == "lengthscale" else lengthscales(item)
+            left_out = key == "scalar" and item == AUTO
+            yield from [item] if key == "lengthscale" or left_out else lengthscales(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from lengthscales(item)
@@ -198,7 +228,11 @@ def build_kernels(configs: Sequence[Config], d: int) -> tuple[kernels.OperatorKe
     for each input where each will have its own, so that samplers see kernels that rotations change."""
 
     def about(scalar: Config, columns: Sequence[int]) -> Any:
-        return [1.0 + place / 64 for place in range(len(columns))] if scalar["lengthscale"] == "tune each" else 1.0
+        return (
+            [1.0 + place / 64 for place in range(len(columns))]
+            if scalar["lengthscale"] in (_EACH, _SMOOTHNESS)
+            else 1.0
+        )
 
     return tuple(kernels.from_config(_with_numbers(config, about, range(d))) for config in configs)
 

@@ -14,7 +14,13 @@ from dorff.errors import InputError
 from dorff.passes import Config, Configs, FoldRule, FrozenConstants, Leaf, PassSpec, frozen_hash, load_pass
 from dorff.passes.blocks import alone_of
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
-from dorff.plan.lengthscale import all_lengthscales, lengths_text, lengthscales, lengthscales_in_units
+from dorff.plan.lengthscale import (
+    all_lengthscales,
+    leaves_smoothness,
+    lengths_text,
+    lengthscales,
+    lengthscales_in_units,
+)
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import STREAMING_RIDGE, Job
@@ -166,6 +172,8 @@ def told_by_rows(
         why = f"rows beside a row tell {looked['dependence']:.0%} of its error, errors of rows in order correlate by"
         yield Chosen("solve.folds.by", by, f"{why} {looked['correlation']:.2f}, of {looked['rows']:,} rows")
     for number, (kernel, word, config) in enumerate(zip(job.kernels, words, configs, strict=True)):
+        if leaves_smoothness(word):
+            yield Chosen("kernel.scalar", config["scalar"]["type"], "a Gaussian, or Matern-5/2 where that is likelier")
         if AUTO in all_lengthscales(kernel.model_dump()):
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
             came = next(iter(lengthscales(config)))

@@ -26,6 +26,7 @@ from dorff.spec.part import (
 from dorff.spec.registry import KERNELS, OUTPUTS, SAMPLERS, SCALARS, Keyed, Word, kind_of
 
 Scalar = Annotated[Typed, Word(SCALARS, default="gaussian")]
+ScalarOrAuto = Annotated[Typed | str, Word(SCALARS, default="gaussian", alone=checks.AUTO)]
 Output = Annotated[str | Part, Keyed(OUTPUTS)]
 Sampler = Annotated[Typed | str, Word(SAMPLERS, default="orthogonal", alone=checks.AUTO)]
 MOST_FEATURES: Final = 4096  # of `auto`
@@ -57,9 +58,13 @@ class LearnedOutputSpec(Part):
 
 
 class DecomposableSpec(Typed):
-    """k0(x, z) A, with A the output matrix."""
+    """k0(x, z) A, with A the output matrix.
 
-    scalar: Scalar = GAUSSIAN
+    `scalar: auto` is a Gaussian; in a job of one kernel for which the samplers are left to dorff, or serve both, it is
+    a Matern-5/2 kernel where that is the likelier on a sample of rows.
+    """
+
+    scalar: ScalarOrAuto = checks.AUTO
     output: Output = "identity"
 
 
