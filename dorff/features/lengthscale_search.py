@@ -31,7 +31,8 @@ class Evidence:
     variance over signal variance. (One s2 for a field, unlike `select.noise_models`: what is compared here are
     length-scales of one kernel, and one noise for all favours none of them; it costs precision.) `weights` (n,) are
     positive. No column of Y may be constant. X is best centred: its phases keep more digits. `ratios` are the least and
-    the largest ratio that a climb looks at."""
+    the largest ratio that a climb looks at. `share` of the columns are independent: K - 1 of K that are ones and zeros
+    of classes, as these sum to 1."""
 
     features: UnitFeatures
     X: FloatArray
@@ -39,6 +40,7 @@ class Evidence:
     intercept: bool = True
     weights: FloatArray | None = None
     ratios: tuple[float, float] = RATIOS
+    share: float = 1.0
 
     @property
     def freedom(self) -> int:
@@ -269,7 +271,8 @@ def tune_lengthscales(
     the first guess comes back. The same arguments give the same result.
 
     `classes`: Y is ones and zeros. A density of these grows without bound where f meets few of them exactly, which a
-    short length-scale along any one input does, so that the ratio is then 0.03 at least.
+    short length-scale along any one input does, so that the ratio is then 0.03 at least. The columns of K classes sum
+    to 1: K - 1 of them are independent, and what length-scales of several inputs gain counts as that of K - 1.
 
     So few features have a price: of data drawn from an exact process in two and four inputs, with a noise of 0.1 to 0.3
     standard deviations, 512 of them find the Gaussian's length-scale 3 to 16% short and the Matern-5/2's 7 to 40%. Many
@@ -288,8 +291,10 @@ def tune_lengthscales(
     if len(X) < _LEAST_ROWS or not np.ptp(Y, axis=0).any():
         status = f"{len(X)} rows whose targets do not vary say nothing: the length-scale is the median distance"
         return Tuned(guess, with_lengthscale(kernel, guess), _FIRST_RATIO, len(X), -np.inf, (), False, status)
-    ratios = (CLASS_RATIO, RATIOS[1]) if classes else RATIOS
-    evidence = Evidence(features, X - X.mean(axis=0), Y, intercept, None if weights is None else w, ratios)
+    ratios, share = RATIOS, 1.0
+    if classes:
+        ratios, share = (CLASS_RATIO, RATIOS[1]), 1.0 - 1.0 / max(int(Y.shape[2]), 2)
+    evidence = Evidence(features, X - X.mean(axis=0), Y, intercept, None if weights is None else w, ratios, share)
     return _tuned(kernel, evidence, _climbed(evidence, guess), guess)
 
 
@@ -306,7 +311,8 @@ def _climbed(evidence: Evidence, guess: FloatArray) -> _Climb:
     if len(guess) > evidence.Y.size:
         return replace(best, logs=starts[0])
     on = _probed(evidence, guess, max((_climb(evidence, guess, start) for start in starts), key=_value))
-    if on.value - best.value > 0.5 * (len(guess) - 1) * math.log(evidence.Y.size):
+    price = 0.5 * (len(guess) - 1) * math.log(evidence.share * evidence.Y.size)
+    if evidence.share * (on.value - best.value) > price:
         return replace(on, history=best.history + on.history)
     return replace(best, logs=starts[0])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zarr
 from sklearn.base import clone
-from sklearn.datasets import make_moons
+from sklearn.datasets import load_breast_cancer, make_moons
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.errors import InputError, QualityWarning
@@ -213,3 +213,27 @@ def test_few_labels_with_weights_and_calibration(class_weight: str | None) -> No
     fitted = ORFFClassifier(GAUSSIAN, 32, cv=None, class_weight=class_weight).fit(X, y, sample_weight=w)
     assert hasattr(fitted, "cv_errors_") and fitted.predict_proba(at).shape == (500, 2)
     assert fitted.score(at, truth) > 0.8
+
+
+def few_of(X: np.ndarray, y: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Labels of n rows, -1 of the others."""
+    labelled = np.random.default_rng(seed).permutation(len(X))[:n]
+    some = np.full(len(X), -1)
+    some[labelled] = y[labelled]
+    return some
+
+
+def test_few_labels_get_a_length_scale_for_each_input_only_where_it_pays() -> None:
+    """Of two classes both columns say the same, so that the evidence of both is that of one, twice."""
+    X, y = load_breast_cancer(return_X_y=True)
+    some = few_of(X, y, 50, seed=14)
+    fitted = ORFFClassifier(manifold=0.0, calibrate=False).fit(X, some)
+    in_deviations = fitted.lengthscales_[0] / X[some >= 0].std(axis=0)
+    np.testing.assert_allclose(in_deviations, in_deviations[0], rtol=1e-9)
+    assert np.mean(fitted.transduction_ == y) > 0.93
+
+    X, y = make_moons(1000, noise=0.2, random_state=1)
+    X = np.hstack([X, np.random.default_rng(5).standard_normal((1000, 8))])
+    fitted = ORFFClassifier(manifold=0.0, calibrate=False).fit(X, few_of(X, y, 50, seed=11))
+    lengths = fitted.lengthscales_[0] / X.std(axis=0)
+    assert lengths[:2].max() < 0.5 * lengths[2:].min()  # those of the eight that say nothing are longer
