@@ -259,6 +259,8 @@ class ORFFEstimator(Nested, ABC):
             kernel = chosen if isinstance(chosen, OperatorKernel) else self._of_scalar(chosen)
             if self._unsaid:
                 how: dict[str, Any] = {"observe": observe, "weights": weights, "classes": free_scale}
+                if inputs is not None:  # of all rows, few of which may have targets
+                    how["spread"] = scaled(some_x).std(axis=0)
                 kernel = tuned(kernel, read, seen, n=n, seed=seed, **how)
             if looks:
                 looked = parameters.looked_at(kernel, read, seen, weights, n=n, seed=seed)
