@@ -63,6 +63,7 @@ from dorff.plan.choosing import with_feature_error
 from dorff.plan.sampled import distance, run_length
 from dorff.solvers import Choice, LeftOut, Setting, choose
 from dorff.solvers.by_loss import Minimisation
+from dorff.solvers.few_rows import FEW_ROWS
 from dorff.spec.checks import AUTO
 from dorff.spec.job import FIRST_RIDGES
 from dorff.spec.registry import HELD_OUT
@@ -187,7 +188,14 @@ class ORFFEstimator(Nested, ABC):
         if self._cv is not None:
             return "kfold"
         criterion: str = getattr(self, "criterion", AUTO)
-        return "gcv" if criterion == AUTO else criterion
+        if criterion != AUTO:
+            return criterion
+        return "loo" if vars(self).get("_few_rows", False) else "gcv"
+
+    def _has_few_rows(self, n: int) -> bool:
+        """Whether n rows are so few that leave-one-out compares ridges where nobody says what does."""
+        several = is_auto(self.ridge) or len(self._ridges()) > 1
+        return several and FOLDS <= n < FEW_ROWS
 
     @property
     def _unsaid(self) -> bool:
@@ -266,6 +274,8 @@ class ORFFEstimator(Nested, ABC):
                     "classes": free_scale,
                     "smoothness": self.kernel is None and serves_matern(self.sampler),
                 }
+                if inputs is not None:  # of all rows, few of which may have targets
+                    how["spread"] = scaled(some_x).std(axis=0)
                 kernel = tuned(kernel, read, seen, n=n, seed=seed, **how)
             if looks:
                 looked = parameters.looked_at(kernel, read, seen, weights, n=n, seed=seed)

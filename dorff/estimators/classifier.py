@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import dorff.estimators.array_sums as array_sums
 import dorff.estimators.arrays as arrays
 import dorff.estimators.class_labels as class_labels
+import dorff.estimators.parameters as parameters
 from dorff.errors import InputError
 from dorff.estimators.adapter import adapt_groups, adapt_weights, check_alignment
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, with_rows
@@ -58,8 +59,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     ----------
     kernel, n_features, sampler, ridge, cv, random_state, intercept, n_jobs
         As of `ORFFRegressor`; ridges are compared by squared error on the one-hot targets, f times the number that
-        serves best, as that changes no class (and a manifold makes f smaller the more it weighs). An OperatorKernel is
-        taken as it is, with an output for each class.
+        serves best, as that changes no class (and a manifold makes f smaller the more it weighs). Without `cv` they
+        are compared as `criterion="auto"` does. An OperatorKernel is taken as it is, with an output for each class.
     coding : "simplex" or "one_vs_all"
         What a scalar kernel k0 stands for: `Decomposable(k0, "simplex")` (Mroueh, Poggio, Rosasco & Slotine 2012), of
         rank K - 1 for K classes, or `Decomposable(k0, "identity")`. One-hot targets sum to 1, so with an intercept
@@ -131,6 +132,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             As of `ORFFRegressor.fit`; a label is missing, or they are numbers that are not whole; there is one class.
         """
         self._stream: array_sums.Stream | None = None
+        self._few_rows = False
         self._add(X, y, sample_weight, groups, None, all_rows=True)
         self._stream = None  # whose sums of folds are not kept
         return self
@@ -155,6 +157,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         InputError
             As of `fit`; columns are not those of the first call, or their units cannot be converted.
         """
+        self._few_rows = False
         self._stream = self._begun()
         if self.class_weight == "balanced":
             raise InputError("partial_fit: 'balanced' weighs classes by all rows together; give class_weight a dict")
@@ -338,6 +341,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         """To rows X (n, d) and Y (n, K) of `weights` (n,), and to the terms over `inputs` (k, d), all rows."""
         stream, jobs = self._stream, self._jobs()
+        self._few_rows = all_rows and not terms and self._has_few_rows(X.shape[0])
         if stream is None:
             observe, deal = self._average(Y.shape[1]), partial(self._deal, Y, groups, semi=bool(terms))
             drawing = self._draw(
@@ -353,7 +357,12 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             stream = array_sums.Stream(drawing, drawing.summing("double", class_weight=self.class_weight_))
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])
-        stream, fitted, model = self._solve(stream, (X, Y, weights, jobs), penalties)
+        sample = None
+        if self._by == "loo":
+            sample = parameters.left_out_rows(stream.drawing.features, X, Y, weights, partial=False)
+            of_class = self.class_weight_[np.argmax(sample.Y, axis=1)]
+            sample = replace(sample, weights=sample.weights * of_class)
+        stream, fitted, model = self._solve(stream, (X, Y, weights, jobs), penalties, sample)
         info = {**model.info, "labels": [plain(label) for label in self.classes_]}
         self.__dict__.pop("calibration_", None)  # of an earlier fit
         quality = None

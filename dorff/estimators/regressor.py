@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dorff.errors import InputError, QualityWarning
 from dorff.estimators.adapter import adapt_groups, adapt_targets, adapt_weights, check_alignment
-from dorff.estimators.array_sums import FOLDS, Stream, one_thread
+from dorff.estimators.array_sums import Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, reads_once
 from dorff.estimators.descended import check_values, loss_fitted
-from dorff.estimators.parameters import in_python, is_auto, left_out_rows
+from dorff.estimators.parameters import in_python, left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
-from dorff.fit.quality import better, quality_of
+from dorff.fit.quality import better, quality_of, warnings_of_uncertainty
 from dorff.kernels import Decomposable, FloatArray, MultiView, OperatorKernel, ScalarKernel
 from dorff.model.losses import Loss
 from dorff.model.model import Model, Views
@@ -31,8 +31,6 @@ from dorff.passes import PRECISIONS
 from dorff.solvers import R2, Spread, row_sums
 from dorff.spec.checks import AUTO
 from dorff.spec.registry import CRITERIA
-
-FEW_ROWS: Final = 128  # below which leave-one-out compares ridges where nobody says what does
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -149,7 +147,10 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         terms, and for several independent outputs that share one ridge, the mean squared residuals, divided by the
         degrees of freedom left in place of the rows.
     posterior_model_ : Model
-        `model_` with its posterior: `std`, `covariance`, `sample`, `band`; published for `dorff predict --std`.
+        `model_` with its posterior: `std`, `covariance`, `sample`, `band`; published for `dorff predict --std`. As the
+        noise is an estimate, variances are `posterior_model_.posterior.factor` times those of a given noise; of fewer
+        than 128 rows they are averaged over the ridges that were compared, by their evidence. Warns (QualityWarning)
+        where fewer than 5 degrees of freedom are left to estimate the noise.
     condition_, rung_, digits_ : float, str, float
         Condition number of the system solved, the method that solved it, and how many decimal digits of the fitted
         values rounding leaves. Fewer than three warn (`scipy.linalg.LinAlgWarning`); `dorff fit` goes on to a QR.
@@ -279,7 +280,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             y.ndim == 1 and self._loss.levels == 1 and (views or observe is None or observe.shape[1] == 1)
         )
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
-        self._few_rows = all_rows and not terms and FOLDS <= X.shape[0] < FEW_ROWS and self._several_ridges
+        self._few_rows = all_rows and not terms and self._has_few_rows(X.shape[0])
         weights, inputs, seen = adapt_weights(sample_weight, X.shape[0]), None, None
         if terms:
             inputs, seen = X, with_targets(Y, partial=self._partial)
@@ -350,6 +351,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             fitted = self._kept
             if self._posterior_model is None:
                 self._posterior_model = replace(self.model_, posterior=fitted.posterior)
+                for sentence in warnings_of_uncertainty(fitted):
+                    warnings.warn(in_python(sentence), QualityWarning, stacklevel=2)
             return self._posterior_model
 
     @property
@@ -464,15 +467,6 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if np.isnan(r2):
             raise InputError("y has no target that was observed in two rows or more; give more rows to score")
         return r2
-
-    @property
-    def _by(self) -> str:
-        few = vars(self).get("_few_rows", False) and self._cv is None and is_auto(self.criterion)
-        return "loo" if few else super()._by
-
-    @property
-    def _several_ridges(self) -> bool:
-        return is_auto(self.ridge) or len(self._ridges()) > 1
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar)

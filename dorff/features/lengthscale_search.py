@@ -31,7 +31,8 @@ class Evidence:
     variance over signal variance. (One s2 for a field, unlike `select.noise_models`: what is compared here are
     length-scales of one kernel, and one noise for all favours none of them; it costs precision.) `weights` (n,) are
     positive. No column of Y may be constant. X is best centred: its phases keep more digits. `ratios` are the least and
-    the largest ratio that a climb looks at."""
+    the largest ratio that a climb looks at. `share` is what of the log evidence counts against the price of more
+    length-scales: 1 / K of K columns that are ones and zeros of classes, as they say one label a row."""
 
     features: UnitFeatures
     X: FloatArray
@@ -39,6 +40,7 @@ class Evidence:
     intercept: bool = True
     weights: FloatArray | None = None
     ratios: tuple[float, float] = RATIOS
+    share: float = 1.0
 
     @property
     def freedom(self) -> int:
@@ -246,7 +248,7 @@ class _Climb:
 def tune_lengthscales(
     kernel: OperatorKernel, X: FloatArray, Y: FloatArray, *, each: bool = False, n_features: int = FEATURES,
     seed: int = 0, intercept: bool = True, observe: FloatArray | None = None, weights: FloatArray | None = None,
-    rows: int = ROWS, classes: bool = False,
+    rows: int = ROWS, classes: bool = False, spread: FloatArray | None = None,
 ) -> Tuned:  # fmt: skip
     """The length-scale (`each`: one for each input) and the ridge with the highest evidence on a sample of rows.
 
@@ -269,7 +271,11 @@ def tune_lengthscales(
     the first guess comes back. The same arguments give the same result.
 
     `classes`: Y is ones and zeros. A density of these grows without bound where f meets few of them exactly, which a
-    short length-scale along any one input does, so that the ratio is then 0.03 at least.
+    short length-scale along any one input does, so that the ratio is then 0.03 at least. The K columns
+    say one label a row: what length-scales of several inputs gain in log evidence counts as its mean over the columns.
+
+    `spread` are the inputs' standard deviations (d,), where more rows than these tell them: an input that hardly varies
+    among few labelled rows would have a length-scale that is far too short for the others.
 
     So few features have a price: of data drawn from an exact process in two and four inputs, with a noise of 0.1 to 0.3
     standard deviations, 512 of them find the Gaussian's length-scale 3 to 16% short and the Matern-5/2's 7 to 40%. Many
@@ -278,7 +284,7 @@ def tune_lengthscales(
     whole("rows", rows, _LEAST_ROWS)
     whole("n_features", n_features, 2)
     X, Y, w = sample_rows(X, Y, weights, rows)
-    guess = _first_guess(kernel, X, each=each)
+    guess = _first_guess(kernel, X, X.std(axis=0) if spread is None else spread, each=each)
     p = Y.shape[1] if observe is None else observe.shape[1]
     features = UnitFeatures.of(kernel, d=X.shape[1], p=p, columns=n_features, seed=seed)
     if features.separable:
@@ -288,8 +294,10 @@ def tune_lengthscales(
     if len(X) < _LEAST_ROWS or not np.ptp(Y, axis=0).any():
         status = f"{len(X)} rows whose targets do not vary say nothing: the length-scale is the median distance"
         return Tuned(guess, with_lengthscale(kernel, guess), _FIRST_RATIO, len(X), -np.inf, (), False, status)
-    ratios = (CLASS_RATIO, RATIOS[1]) if classes else RATIOS
-    evidence = Evidence(features, X - X.mean(axis=0), Y, intercept, None if weights is None else w, ratios)
+    ratios, share = RATIOS, 1.0
+    if classes:
+        ratios, share = (CLASS_RATIO, RATIOS[1]), 1.0 / int(Y.shape[2])
+    evidence = Evidence(features, X - X.mean(axis=0), Y, intercept, None if weights is None else w, ratios, share)
     return _tuned(kernel, evidence, _climbed(evidence, guess), guess)
 
 
@@ -306,7 +314,8 @@ def _climbed(evidence: Evidence, guess: FloatArray) -> _Climb:
     if len(guess) > evidence.Y.size:
         return replace(best, logs=starts[0])
     on = _probed(evidence, guess, max((_climb(evidence, guess, start) for start in starts), key=_value))
-    if on.value - best.value > 0.5 * (len(guess) - 1) * math.log(evidence.Y.size):
+    price = 0.5 * (len(guess) - 1) * math.log(evidence.share * evidence.Y.size)
+    if evidence.share * (on.value - best.value) > price:
         return replace(on, history=best.history + on.history)
     return replace(best, logs=starts[0])
 
@@ -397,9 +406,9 @@ def sample_rows(
     return X[at], Y[at], w[at]
 
 
-def _first_guess(kernel: OperatorKernel, X: FloatArray, *, each: bool) -> FloatArray:
-    """The median distance (1,), or (d,) in units of each input's standard deviation."""
-    spread = X.std(axis=0) if each else np.ones(1)
+def _first_guess(kernel: OperatorKernel, X: FloatArray, spread: FloatArray, *, each: bool) -> FloatArray:
+    """The median distance (1,), or (d,) in units of each input's standard deviation, `spread` (d,)."""
+    spread = spread if each else np.ones(1)
     spread = np.where(spread > 0, spread, 1.0)
     absolute = all(isinstance(base.scalar, Laplacian) for _, base in kernel.terms())
     few = X[:: max(1, len(X) // 1000)] / spread

@@ -22,7 +22,9 @@ from dorff.model import Model, Posterior
 from dorff.moments import Kind, LatticeMoments, Moments, Part, Solvable, Toeplitz, Triangle, by_fold, pooled, unseen
 from dorff.passes import Leaf, PassSums, Tree, leaf_bounds
 from dorff.plan import ManifoldTerm, Plan, features_of, freeze_constants
-from dorff.solvers import Choice, Fit, Setting, carried_ridges, feature_variance, of_first
+from dorff.solvers import Choice, Fit, Setting, carried_ridges, feature_variance, learned_term, of_first
+from dorff.solvers.choose import DIRECT
+from dorff.solvers.few_rows import FEW_ROWS, MOST_UNKNOWNS, noise_freedom
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 from dorff.store import Lease, Receipt
@@ -89,13 +91,49 @@ class Fitted:
 
     @cached_property
     def posterior(self) -> Posterior:
-        """Of the coefficients, of a fit whose system was formed; by route cg samples of them."""
+        """Of the coefficients, of a fit whose system was formed; by route cg samples of them.
+
+        Its variances are those of a noise that is estimated, and of few rows of a ridge that was chosen
+        (`solvers.few_rows`).
+        """
         fit = self.noised.fit  # before the sums are added again: they are held once at a time
         parts, setting = self.total()
-        found = setting.posterior(parts, fit)
+        ridges = self._open_ridges(parts, setting)
+        found = setting.averaged_posterior(parts, fit, ridges) if ridges else setting.posterior(parts, fit)
+        found = found.inflated(noise_freedom(parts, intercept=setting.intercept))
         if setting.halves and setting.m >= LEAST_HALVED:
             found = replace(found, unexplained=np.diag(feature_variance(parts, setting, fit)))
         return found
+
+    def _open_ridges(self, parts: Sequence[Solvable], setting: Setting) -> list[float]:
+        """Return the ridges among which few rows cannot tell for sure; none where the posterior is of one ridge."""
+        choice, weights = self.choice, self.fit.weights
+        unknowns = setting.m if weights.separable and setting.observe is None else setting.m * weights.shape[1]
+        few = sum(part.n for part in parts) < FEW_ROWS and unknowns <= MOST_UNKNOWNS
+        if not few or setting.penalties or setting.method != DIRECT or learned_term(setting.kernel) is not None:
+            return []
+        tried = [one for one in choice.table if (one.candidate, one.m) == (choice.candidate, choice.m)]
+        ridges = sorted({one.ridge for one in tried if one.ridge > 0 and one.ridges is None})
+        return ridges if self.fit.solution.ridges is None and len(ridges) > 1 else []
+
+    @cached_property
+    def freedom_left(self) -> float | None:
+        """Return the rows of a target less the degrees of freedom of its fit, as a mean over targets.
+
+        None where these are not counted: manifold terms, iterations.
+        """
+        parts, setting = self.total()
+        if setting.penalties or setting.method != DIRECT:
+            return None
+        solution = self.fit.solution
+        if solution.freedom is None:
+            ridge = solution.ridge if solution.ridges is None else solution.ridges
+            (again,) = setting.solve(parts, [ridge], scores=True, evidence=False)
+            solution = again.solution
+        if solution.freedom is None:
+            return None
+        entries = sum(part.n * int(np.sum(part.mask)) for part in parts)
+        return float(entries - solution.freedom.sum()) / parts[0].q
 
     @cached_property
     def log_evidence(self) -> float:

@@ -16,6 +16,7 @@ from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linea
 from dorff.solvers import R2, LeftOut, Ridge, Solution, Spread, held_out_squares, of_first, squared_errors
 from dorff.solvers.cg import RUNG
 from dorff.solvers.choose import DIRECT, LAST
+from dorff.solvers.few_rows import FEW_ROWS
 from dorff.solvers.stochastic import MOST_STEPS
 from dorff.spec.registry import HELD_OUT
 
@@ -34,6 +35,9 @@ FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside 
 LONG: Final = 0.5  # the same: below it a fit that does worse than a linear one wants a shorter length-scale
 LEVEL: Final = 0.95  # of the bands that warnings speak of
 LEAST_COLUMNS: Final = 64
+LEAST_FREEDOM: Final = (
+    5.0  # degrees of freedom: a noise variance that is estimated with fewer may be wrong by any factor
+)
 LEAST_ROWS: Final = 20  # held out, of which anything is said
 _INPUTS: Final = (
     "look whether the inputs can tell it (dorff report); give more of them, more rows, or shorter length-scales"
@@ -375,6 +379,18 @@ def better(fitted: Fitted, sample: LeftOut, select: str) -> Iterator[str]:
     if r2.max() - r2[0] > WORSE:
         problem = f"{select} chose ridge {chosen:.3g}, whose R2 is {r2[0]:.3f} on rows that are left out one at a time"
         yield f"{problem}; that of ridge {ridges[int(np.argmax(r2))]:.3g} is {r2.max():.3f}: set solve.select: auto"
+
+
+def warnings_of_uncertainty(fitted: Fitted) -> Iterator[str]:
+    """Yield why the standard deviations of a fit to few rows cannot be relied on."""
+    rows = sum(sums.n for sums in fitted.sums.values())
+    if rows >= FEW_ROWS:
+        return
+    left = fitted.freedom_left
+    if left is not None and left < LEAST_FREEDOM:
+        problem = f"the fit uses up all but {max(left, 0.0):.1f} degrees of freedom of {rows} rows"
+        result = "the noise can hardly be estimated, so that standard deviations and bands may be wrong by a factor"
+        yield f"{problem}: {result}; give more rows, or raise solve.ridge"
 
 
 def not_told_apart(trials: Sequence[tuple[float, float | None]]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from dorff.fit.quality import (
     quality_of,
     warnings_of,
     warnings_of_status,
+    warnings_of_uncertainty,
 )
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
@@ -329,6 +330,8 @@ def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: L
         )
     )
     more += solved.lattice_error[1]
+    if model.posterior is not None and solved.minimised is None:
+        more += warnings_of_uncertainty(fitted)
     if solved.minimised is not None:
         more += of_loss(solved.minimised, fitted, auto=auto)
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]

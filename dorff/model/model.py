@@ -199,10 +199,10 @@ class Model:
     def std(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior standard deviations at X (n, d), in the targets' units: of f (n, p), without noise; with `noise`
         those of a new target C f plus its noise (n, q), for a row of mean weight. That of the Bayesian linear model
-        whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the features, kernel, ridge and noise
-        variance, with an estimate of what the features leave out of the kernel (`Posterior`); it does not see what a
-        wrong choice of kernel, ridge and noise adds. Of a mean of views f is that mean, and the noise that of a
-        target, as all views were fitted to it."""
+        whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the features and the kernel, with an
+        estimate of what the features leave out of it (`Posterior`). The noise counts as estimated, and of fewer than
+        128 rows the ridge as chosen (`solvers.few_rows`); it does not see what a wrong choice of the kernel adds. Of a
+        mean of views f is that mean, and the noise that of a target, as all views were fitted to it."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
         worth = min(self.feature_map.m, 4 * max((block.basis.shape[1] for block in posterior.blocks), default=0))

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -171,6 +171,9 @@ class Posterior:
     covariance of f: what they leave out of it, (1 - |F(x)|^2) `prior`, is added (the DTC approximation of Quinonero
     Candela & Rasmussen 2005, eq. 20b). `unexplained` (p, p) is added at every x: what a lattice leaves out of the
     kernel, or how far f depends on the draw of random features. Samples of functions have neither.
+    `freedom` are the degrees of freedom nu that the noise is estimated with, None for a noise that is given: all
+    variances but those of a draw of features then are nu / (nu - 2) (`factor`) times those of a given noise, as they
+    are of the t distribution that f has (`inflated`).
     Evaluations go by blocks of rows and need `STEP_BYTES` at most, or one row's share, beside result and arrays."""
 
     blocks: tuple[PosteriorBlock, ...]
@@ -178,6 +181,34 @@ class Posterior:
     noise: FloatArray
     prior: FloatArray | None = None
     unexplained: FloatArray | None = None
+    freedom: float | None = None
+
+    @property
+    def factor(self) -> float:
+        """What the variances are of those for a noise that is given: nu / (nu - 2), or 1."""
+        return 1.0 if self.freedom is None else self.freedom / (self.freedom - 2.0)
+
+    def inflated(self, freedom: float) -> "Posterior":
+        """Return the posterior for a noise that is estimated with so many degrees of freedom.
+
+        It has the variances of the t distribution that f has then (Gelman et al. 2013, Bayesian Data Analysis,
+        section 14.2), those of a given noise times nu / (nu - 2).
+
+        Parameters
+        ----------
+        freedom : float
+            nu, more than 2.
+        """
+        factor = freedom / (freedom - 2.0)
+        return replace(
+            self,
+            blocks=tuple(replace(block, spread=factor * block.spread) for block in self.blocks),
+            intercept_covariance=factor * self.intercept_covariance,
+            noise=factor * self.noise,
+            prior=None if self.prior is None else factor * self.prior,
+            unexplained=None if self.unexplained is None else factor * self.unexplained,
+            freedom=freedom,
+        )
 
     @property
     def p(self) -> int:
@@ -240,6 +271,8 @@ class Posterior:
         named: dict[str, AnyArray] = {"posterior_intercept": self.intercept_covariance, "posterior_noise": self.noise}
         added = {"posterior_prior": self.prior, "posterior_unexplained": self.unexplained}
         named |= {name: value for name, value in added.items() if value is not None}
+        if self.freedom is not None:
+            named["posterior_freedom"] = np.array([self.freedom])
         for number, block in enumerate(self.blocks):
             for part in fields(block):
                 named[f"posterior_{number}_{block.kind}_{part.name}"] = getattr(block, part.name)
@@ -261,7 +294,18 @@ class Posterior:
                 raise InputError(f"array {name} has variances below 0")
         intercept, noise = arrays["posterior_intercept"], arrays["posterior_noise"]
         prior, unexplained = arrays.get("posterior_prior"), arrays.get("posterior_unexplained")
-        return cls(tuple(blocks), intercept, noise, prior, unexplained)
+        return cls(tuple(blocks), intercept, noise, prior, unexplained, _freedom(arrays))
+
+
+def _freedom(arrays: Mapping[str, AnyArray]) -> float | None:
+    """Return the degrees of freedom of the noise; None of models that were kept before there were any."""
+    if "posterior_freedom" not in arrays:
+        return None
+    check_array("posterior_freedom", arrays["posterior_freedom"], (1,))
+    freedom = float(arrays["posterior_freedom"][0])
+    if freedom <= 2.0:
+        raise InputError(f"array posterior_freedom should be more than 2, got {freedom:g}")
+    return freedom
 
 
 def _missing(F: FloatArray) -> FloatArray:

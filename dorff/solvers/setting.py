@@ -14,6 +14,7 @@ from dorff.model.posterior import Posterior
 from dorff.model.weights import Density, OperatorWeights, operator_weights
 from dorff.solvers.cg import conjugate_gradients
 from dorff.solvers.direct import SpectralSolver, problem_of, solve
+from dorff.solvers.few_rows import LEAST_WEIGHT, average_posteriors, ridge_weights, spread_of_means
 from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.outputs import learn_output, output_directions, targets_apart
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
@@ -154,9 +155,7 @@ class Setting:
             return [(kernel, *one) for one in self._iterated(self.weights(kernel), parts, scale, ridges, scores=scores)]
         problem = self._of_weights(self.weights(kernel), parts, scale)
         if (learned := learned_term(self.kernel)) is not None or spectral:
-            # The matrix of each block is given up for its spectrum.
-            blocks = tuple(replace(block, given=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
-            problem = replace(problem, blocks=blocks)
+            problem = _spectral(problem)
         if learned is not None:
             return [self._learned(learned, problem, parts, float(ridge)) for ridge in ridges]
         return [(kernel, problem, solution) for solution in solve(problem, ridges, scores=scores)]
@@ -268,18 +267,54 @@ class Setting:
 
     def posterior(self, parts: Parts, fit: Fit) -> Posterior:
         """The posterior of the model that `fit` is of, from the same moments; by samples for route cg."""
+        if self.method != CG:
+            return self._posterior_of(self._of_weights(fit.weights, parts, self.scaling(parts)), parts, fit)
+
+        noise, weights = self.noised(parts, fit).noise, fit.weights
+        assert noise is not None
+        if weights.separable and not targets_apart(weights, self.observe):
+            # Their noise ties all columns together, or what of the intercept C leaves open does.
+            weights = replace(weights, root=np.repeat(weights.root, len(weights.gain), axis=0))
+        of = self._preconditioned(weights, parts, self.scaling(parts))
+        return self._with_left_out(sampled_posterior(of, fit.solution, noise), of.system.problem, fit)
+
+    def averaged_posterior(self, parts: Parts, fit: Fit, ridges: Sequence[float]) -> Posterior:
+        """Return the posterior of the model that `fit` is of, averaged over ridges by their evidence.
+
+        A variance is the mean of those at each ridge, and of the squared differences between the functions and the
+        model's (the law of total variance).
+
+        Parameters
+        ----------
+        parts : sequence of moments
+        fit : Fit
+            At one of the ridges.
+        ridges : sequence of float
+            Above 0, ascending.
+        """
+        fits = self.solve(parts, ridges, scores=True)
+        evidences = np.array([-np.inf if one.log_evidence is None else one.log_evidence for one in fits])
+        if not np.isfinite(evidences).all():  # of targets that do not vary
+            return self.posterior(parts, fit)
+        weights = ridge_weights(ridges, evidences.tolist())
+        kept = np.flatnonzero(weights >= LEAST_WEIGHT * weights.max())
+        weights = weights[kept] / weights[kept].sum()
+
+        # The eigenvectors of each block are those of all ridges.
+        problem = _spectral(self._of_weights(fit.weights, parts, self.scaling(parts)))
+        found = average_posteriors([self._posterior_of(problem, parts, fits[at]) for at in kept], weights)
+        differences = np.array([fits[at].solution.h - fit.solution.h for at in kept])
+        return replace(found, blocks=(*found.blocks, spread_of_means(problem, differences, weights)))
+
+    def _posterior_of(self, problem: Problem, parts: Parts, fit: Fit) -> Posterior:
+        """Return the posterior of a fit whose system is formed."""
         noise = self.noised(parts, fit).noise
         assert noise is not None
-        if self.method == CG:
-            weights = fit.weights
-            if weights.separable and not targets_apart(weights, self.observe):
-                # Their noise ties all columns together, or what of the intercept C leaves open does.
-                weights = replace(weights, root=np.repeat(weights.root, len(weights.gain), axis=0))
-            of = self._preconditioned(weights, parts, self.scaling(parts))
-            problem, found = of.system.problem, sampled_posterior(of, fit.solution, noise)
-        else:
-            problem = self._of_weights(fit.weights, parts, self.scaling(parts))
-            found = posterior(problem, fit.solution, noise, parts)
+        return self._with_left_out(posterior(problem, fit.solution, noise, parts), problem, fit)
+
+    def _with_left_out(self, found: Posterior, problem: Problem, fit: Fit) -> Posterior:
+        """Return the posterior with what the features leave out of the kernel."""
+        noise = found.noise
         if self.landmarks:
             return replace(found, prior=prior_covariance(problem, fit.solution, noise))
         if self.missing > 0:
@@ -328,6 +363,12 @@ class Setting:
         if len(problem.scale) > 1 and (noise is None or solution.ridges is None):
             solution = replace(solution, log_evidence=None)  # that of one noise, or prior, a direction: see `judged`
         return Fit(kernel, weights, solution, problem.outputs, bias, noise_variance=noise)
+
+
+def _spectral(problem: Problem) -> Problem:
+    """Return the problem with the matrix of each block given up for its spectrum."""
+    blocks = tuple(replace(block, given=block.spectrum, G=np.empty((0, 0))) for block in problem.blocks)
+    return replace(problem, blocks=blocks)
 
 
 def _within_noise(covariance: FloatArray, noise: FloatArray, observe: FloatArray | None) -> FloatArray:

@@ -200,8 +200,9 @@ def test_deviations_shrink_where_neighbours_are() -> None:
         _ = fitted.log_evidence_
     assert not hasattr(fitted, "log_evidence_") and "log_evidence_" not in dir(fitted)
     _, std = fitted.predict(X, return_std=True)
-    drawn = fitted.posterior_model_.posterior.unexplained[0, 0]  # how far f depends on the draw of the features
-    assert near(np.sqrt(std**2 - drawn), shape * np.sqrt(fitted.noise_[0, 0]))
+    posterior = fitted.posterior_model_.posterior
+    drawn = posterior.unexplained[0, 0]  # how far f depends on the draw of the features
+    assert near(np.sqrt(std**2 - drawn), shape * np.sqrt(posterior.factor * fitted.noise_[0, 0]))
 
 
 # --- trials -------------------------------------------------------------------------------------------------

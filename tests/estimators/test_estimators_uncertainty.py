@@ -39,7 +39,7 @@ def in_zarr(path, values: np.ndarray, rows: int) -> zarr.Array:
 def test_deviations_and_evidence_are_a_gaussian_process_s_with_the_linear_kernel(tmp_path):
     """The twin of DESIGN: kernel F F^T / (n ridge) and noise 1, in units of the noise variance; to 1e-8.
 
-    Beside the part of f that depends on the draw of the features.
+    Beside the part of f that depends on the draw of the features, and times what a noise that is estimated adds.
     """
     X, Y = field(70)
     y, at = Y[:, 0], field(25, seed=1)[0]
@@ -54,14 +54,16 @@ def test_deviations_and_evidence_are_a_gaussian_process_s_with_the_linear_kernel
     n = len(y)  # scaled by the noise, the likelihood is that of y / sqrt(noise), less n log of the scale
     scaled = twin.log_marginal_likelihood_value_ + 0.5 * y @ twin.alpha_ - 0.5 * n - 0.5 * n * np.log(noise)
     assert fitted.log_evidence_ == pytest.approx(scaled, rel=1e-8)
+    posterior = fitted.posterior_model_.posterior
+    assert posterior.freedom == n and posterior.factor == pytest.approx(n / (n - 2), rel=1e-12)
+    drawn, variance = posterior.unexplained[0, 0], posterior.factor * noise
     for x in (at, in_zarr(tmp_path / "x", at, 10), da.from_array(at, chunks=(10, 1))):
         found, deviation = fitted.predict(x, return_std=True)
         assert isinstance(found, da.Array) == isinstance(deviation, da.Array) == isinstance(x, da.Array)
         np.testing.assert_allclose(np.asarray(found), mean, rtol=1e-8)
-        drawn = fitted.posterior_model_.posterior.unexplained[0, 0]
-        np.testing.assert_allclose(np.asarray(deviation) ** 2 - drawn, noise * std**2, rtol=1e-8)
+        np.testing.assert_allclose(np.asarray(deviation) ** 2 - drawn, variance * std**2, rtol=1e-8)
         _, wider = fitted.predict(x, return_std=True, noise=True)
-        np.testing.assert_allclose(np.asarray(wider) ** 2 - drawn, noise * (1.0 + std**2), rtol=1e-8)
+        np.testing.assert_allclose(np.asarray(wider) ** 2 - drawn, variance * (1.0 + std**2), rtol=1e-8)
 
 
 @pytest.mark.parametrize("kernel", [COUPLED, HELMHOLTZ], ids=["matrix", "field"])
@@ -145,10 +147,13 @@ def test_whole_weights_are_rows_given_as_often_for_every_kind_of_input(tmp_path)
     np.testing.assert_allclose(fitted.predict(X), often.predict(X), rtol=1e-6)
     # The noise is that of a row of mean weight, and found from fewer rows.
     noises = [np.diag(fitted.noise_) * w[:900][w[:900] > 0].mean(), np.diag(often.noise_)]
+    factors = [one.posterior_model_.posterior.factor for one in (fitted, often)]
     drawn = [np.diag(one.posterior_model_.posterior.unexplained) for one in (fitted, often)]
     np.testing.assert_allclose(*drawn, rtol=1e-6)
     variances = [one.predict(X, return_std=True)[1] ** 2 - drawn[0] for one in (fitted, often)]
-    np.testing.assert_allclose(variances[0] / noises[0], variances[1] / noises[1], rtol=1e-6)
+    np.testing.assert_allclose(
+        variances[0] / (factors[0] * noises[0]), variances[1] / (factors[1] * noises[1]), rtol=1e-6
+    )
     expected = estimator.fit(X, Y, sample_weight=w).predict(X)
     lazy = da.from_array(X, chunks=(500, 2)), da.from_array(Y, chunks=(300, 2))
     for x, y, weights in (

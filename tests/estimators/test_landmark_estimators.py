@@ -108,14 +108,19 @@ def test_with_all_rows_as_landmarks_the_fit_is_exact(output: str | list[list[flo
 
 
 def test_with_all_rows_as_landmarks_deviations_are_the_exact_process_s() -> None:
-    """Of f ~ GP(0, s2 / (l ridge) k) and noise s2; far from the rows too, where features alone would say 0."""
+    """Of f ~ GP(0, s2 / (l ridge) k) and noise s2; far from the rows too, where features alone would say 0.
+
+    Times what a noise that is estimated adds.
+    """
     X, Y = field(60)
     at = np.vstack([field(40, seed=1)[0], [[30.0, -30.0]]])
     fitted = ORFFRegressor(ROUGH, 500, sampler=Landmarks(), ridge=1e-2, intercept=False).fit(X, Y[:, 0])
     kernel = gp_kernels.Matern(0.5, length_scale_bounds="fixed", nu=0.5)
     twin = GaussianProcessRegressor(kernel, alpha=60 * 1e-2, optimizer=None).fit(X, Y[:, 0])
     mean, std = twin.predict(at, return_std=True)
-    prior = np.sqrt(fitted.noise_[0, 0] / (60 * 1e-2))
+    factor = fitted.posterior_model_.posterior.factor
+    assert factor == pytest.approx(60 / 58, rel=1e-12)
+    prior = np.sqrt(factor * fitted.noise_[0, 0] / (60 * 1e-2))
     found, deviation = fitted.predict(at, return_std=True)
     np.testing.assert_allclose(found, mean, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(deviation, prior * std, rtol=1e-6)
