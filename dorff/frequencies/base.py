@@ -119,6 +119,8 @@ class Sampler(ABC):
     sampled: ClassVar[bool] = True
     #: Whether views may have frequencies of it, one law each, though it does not mix.
     viewed: ClassVar[bool] = False
+    #: Whether features are those of frequencies at all, not kernel values at landmarks.
+    draws_frequencies: ClassVar[bool] = True
 
     def over(self, sides: FloatArray, *, constant: bool) -> "Sampler":
         """The same for inputs in a box of `sides` (d,); `constant`: a fit without a free intercept."""
@@ -264,7 +266,8 @@ class Sampler(ABC):
         for measure in base.measures if base.measure is None else (base.measure,):
             try:
                 law.check_measure(measure)
-                if law.sampler and law.sampler != (kind := self.config()["type"]):
+                kind = self.config()["type"]
+                if self.draws_frequencies and law.sampler and law.sampler != kind:
                     problem = f"the frequencies of {type(law).__name__} are drawn by {law.sampler} alone"
                     raise InputError(f"sampler: {problem}, not by {kind}; leave the sampler out")
                 self.accept(law, measure, d)

@@ -44,7 +44,8 @@ class Paths(Sampler):
         object.__setattr__(self, "draws", whole("draws", self.draws, 1, 1024))
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
-        return
+        if isinstance(law, Skeleton):
+            law.check_random_features(d)
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         if not isinstance(law.scalar, Skeleton):

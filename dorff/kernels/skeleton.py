@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Annotated, Any, Final
 
@@ -12,13 +12,21 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.kernels.conjugates import ALONE, Conjugate, conjugate_of
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
-from dorff.kernels.skeleton_graph import SkeletonGraph, check_calls, check_sizes, curvature, values_of
+from dorff.kernels.skeleton_graph import (
+    SkeletonGraph,
+    check_calls,
+    check_sizes,
+    curvature,
+    diagonal_of,
+    values_of,
+)
 from dorff.kernels.spaces import BaseSpace, Category, Scheme, Sign, Sphere, described, spaces_of
 from dorff.spec.kernel import Scalar
 from dorff.spec.part import HARMLESS, OneOrMore, Part, Positives, Takes, Typed, within
 from dorff.spec.registry import SCALARS, SPACES, Config, Word, kind_of
 
 MOST_NODES: Final = 10**5
+FLOPS_OF_ACTIVATION: Final = 30  # of a value, about
 _NUMBERS: Final = 2**24  # of nodes' values at a time
 
 
@@ -144,6 +152,9 @@ class Skeleton(Spectral):
 
     def graph(self, d: int) -> SkeletonGraph:
         """The skeleton for d inputs; InputError where it does not fit them."""
+        return _graph_of(self, d)
+
+    def _graph(self, d: int) -> SkeletonGraph:
         spaces, first = [], 0
         for space in self.inputs:
             columns = np.arange(d) if space.columns is None else np.array(space.columns)
@@ -151,10 +162,7 @@ class Skeleton(Spectral):
                 raise InputError(f"inputs: {space.kind} has column {columns.max()}, but there are {d}, from 0 on")
             spaces.append((space, columns, first))
             first += space.nodes(len(columns))
-        graph = SkeletonGraph(tuple(spaces), first, tuple(self._layered(first) if self.layers else self._named(first)))
-        check_calls(graph)
-        check_sizes(graph)
-        return graph
+        return SkeletonGraph(tuple(spaces), first, tuple(self._layered(first) if self.layers else self._named(first)))
 
     def _layered(self, inputs: int) -> Iterator[tuple[IntArray, Conjugate]]:
         shape = (1, inputs) if self.shape is None else self.shape
@@ -191,6 +199,15 @@ class Skeleton(Spectral):
     def check(self, d: int) -> None:
         self.graph(d)
 
+    def check_random_features(self, d: int) -> None:
+        """Raise InputError where random features of d inputs would have too many factors, or an infinite variance.
+
+        The kernel has exact values all the same, and so features of landmarks.
+        """
+        graph = self.graph(d)
+        check_calls(graph)
+        check_sizes(graph)
+
     def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
         coded = [one.kind for one in self.inputs if isinstance(one, Sign | Category | Sphere)]
         if coded and scaled:
@@ -205,6 +222,21 @@ class Skeleton(Spectral):
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         return _by_rows(X, (len(Z),), values_of, self.graph(X.shape[1]), Z)
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """As `ScalarKernel.diagonal`: less than 1 at rows that are zero on a sphere."""
+        return np.ones(len(X)) if self.shift_invariant else diagonal_of(self.graph(X.shape[1]), X)
+
+    def gram_flops(self, d: int) -> float:
+        """Return the floating-point operations of one exact value for d inputs, about."""
+        graph = self.graph(d)
+        called = sum(len(of) for of, _ in graph.nodes)
+        return float(4 * (called + d) + FLOPS_OF_ACTIVATION * len(graph.nodes))
+
+    def gram_numbers(self, d: int, rows: int, columns: int) -> int:
+        """Return the numbers of 8 bytes that `gram` works with, for so many rows and columns."""
+        nodes = len(self.graph(d).nodes)
+        return columns * nodes * min(rows, max(1, _NUMBERS // max(1, columns * nodes)))
 
     def config(self) -> Config:
         inputs = [one.config() for one in self.inputs]
@@ -248,6 +280,12 @@ class Skeleton(Spectral):
 
     def _no_quantiles(self) -> int:
         raise InputError("sampler: the frequencies of a skeleton are drawn by paths; leave the sampler out")
+
+
+@lru_cache(maxsize=64)
+def _graph_of(skeleton: Skeleton, d: int) -> SkeletonGraph:
+    """Return the graph of a skeleton for d inputs, which every block of rows needs."""
+    return skeleton._graph(d)
 
 
 def _by_rows(

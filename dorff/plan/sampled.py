@@ -8,8 +8,8 @@ import numpy as np
 import scipy.linalg
 
 from dorff.data import RowBlock
-from dorff.features import FeatureMap, Recipe, sampler_of, with_lengthscale
-from dorff.frequencies import IID, Sampler
+from dorff.features import FeatureMap, Recipe, with_lengthscale
+from dorff.frequencies import IID, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums, block_rows
@@ -55,8 +55,9 @@ def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
     scalar = None if isinstance(kernel, MultiView) else next(base.scalar for _, base in kernel.terms())
     if not isinstance(scalar, Spectral):
         scalar = Gaussian(median_lengthscale(X[:: max(1, len(X) // 1000)]))
-    sampler = sampler_of({"type": scalar.sampler or "iid"}, Decomposable(scalar))
-    return Recipe.of(scalar, sampler, d=X.shape[1], n_features=FEATURES).draw(seed).phi.transform(X)
+    sampler = default_sampler(Decomposable(scalar), X.shape[1]) if scalar.sampler else IID()
+    recipe = Recipe.of(scalar, sampler, d=X.shape[1], n_features=FEATURES)
+    return recipe.among(X, seed).draw(seed).phi.transform(X)
 
 
 def distance(kernel: OperatorKernel, X: FloatArray) -> float | None:

@@ -34,7 +34,7 @@ def make_recipe(
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in kernels]
     kernel = mixture(fixed, d, p)
     chosen = job.features.sampler
-    sampler = sampler_of(None if isinstance(chosen, str) else chosen.model_dump(), kernel)
+    sampler = sampler_of(None if isinstance(chosen, str) else chosen.model_dump(), kernel, d)
     if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
         problem = "kernel: a list of kernels of several spectra is served by a mixture of them"
         remedy = "fit each in a job of its own" if sampler.viewed else "use iid, orthogonal or qmc"

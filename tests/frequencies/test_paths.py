@@ -334,7 +334,7 @@ def test_a_job_of_a_skeleton_is_fitted_stored_and_read(tmp_path):
     model = load_model(report.model)
     kernel = Decomposable(Skeleton([Layer(activation={"exponential": 3.0})], inputs=SPACES))
     assert model.kernel.terms()[0][1].scalar == kernel.scalar and model.feature_map.phi.projection.kind == "sparse"
-    twin = ORFFRegressor(kernel=kernel, n_features=300, ridge=1e-6, random_state=3).fit(X, Y)
+    twin = ORFFRegressor(kernel=kernel, n_features=300, sampler=Paths(), ridge=1e-6, random_state=3).fit(X, Y)
     np.testing.assert_allclose(model.predict(X), twin.predict(X), atol=1e-5)
     assert _reach(SimpleNamespace(model=model)) is None  # no length-scale of its own
     step = 1e-6 * (np.arange(6) == 3)
