@@ -13,7 +13,18 @@ from dorff.errors import InputError
 from dorff.features.base import FeatureMap, Product, Roots, ScalarMap, numbers
 from dorff.features.landmarks import LandmarkFeatures
 from dorff.features.trigonometric import FEW_NUMBERS, TOLERANCE, Trigonometric, doubled, fast, numbers_of, squares
-from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
+from dorff.frequencies import (
+    QMC,
+    Arrays,
+    Dense,
+    Frequencies,
+    Modes,
+    Orthogonal,
+    Sparse,
+    Transform,
+    default_sampler,
+    first_weights,
+)
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
 from dorff.kernels.nonstationary import FUNCTIONS
 from dorff.kernels.operator import CurlFree, DivergenceFree
@@ -155,11 +166,18 @@ class Projected(ScalarMap):
         drawn = not isinstance(self.projection, Modes) and self.phi is None
         return bool(drawn and self.centre == 0 and equal)
 
+    @property
+    def unequal_weights(self) -> FloatArray | None:
+        """The weights (D,) of pairs that are in an order of which the first ones do for fewer, though they differ."""
+        ordered = isinstance(self.projection, Sparse) and self.phi is None and self.centre == 0
+        return self.weights if ordered and not self.equal_pairs else None
+
     def first(self, count: int) -> "Projected":
-        """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
-        InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
+        """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count), or
+        what `frequencies.first_weights` says of unequal weights. InputError unless these are pairs of which the first
+        estimate the kernel, and nothing else."""
         D = self.projection.D
-        if not self.equal_pairs:
+        if not self.equal_pairs and self.unequal_weights is None:
             problem = "several need cosine and sine pairs of equal weight, of which any part will do"
             remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
             raise InputError(f"features.count: {problem}; this kernel's or sampler's features are others: {remedy}")
@@ -167,6 +185,8 @@ class Projected(ScalarMap):
             raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
         if count == D:
             return self
+        if isinstance(self.projection, Sparse):
+            return Projected(self.projection.first(count), first_weights(self.weights, count))
         return Projected(Dense(self.omega[:count].copy()), self.weights[:count] * math.sqrt(D / count))
 
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
@@ -262,7 +282,7 @@ def cut(features: FeatureMap, density: Law | None, m: int) -> tuple[FeatureMap, 
         raise InputError(f"features.count: {problem}: {remedy}")
     phi = features.phi.first(count)
     if density is not None:
-        density = phi.omega, density[1][:count], None
+        density = phi.law_omega, density[1][:count], None
     return FeatureMap(phi, features.center, features.scale), density
 
 

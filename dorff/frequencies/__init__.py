@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dorff.errors import InputError
-from dorff.frequencies.base import Cost, DenseSampler, Frequencies, Law, Sampler
+from dorff.frequencies.base import Cost, DenseSampler, Frequencies, Law, Sampler, first_weights
 from dorff.frequencies.landmarks import Landmarks
 from dorff.frequencies.lattice import Lattice
 from dorff.frequencies.paths import Paths
 from dorff.frequencies.quadrature import Quadrature
 from dorff.frequencies.samplers import IID, QMC, ROM, SORF, Fastfood, GaussQuadrature, Orthogonal
-from dorff.frequencies.transforms import Arrays, Dense, Modes, Transform, transform_from
+from dorff.frequencies.transforms import Arrays, Dense, Modes, Sparse, Transform, transform_from
 from dorff.kernels import OperatorKernel, Skeleton, Spectral
 from dorff.spec.registry import SAMPLERS, kind_of
 

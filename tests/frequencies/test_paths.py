@@ -16,7 +16,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected, Recipe, features_from
 from dorff.features.recipe import feature_arrays
 from dorff.fit import fit
-from dorff.frequencies import IID, Paths
+from dorff.frequencies import IID, Paths, first_weights
 from dorff.frequencies.paths import calls_of, characters_of, distinct, rows_of, stacked, thinned
 from dorff.frequencies.transforms import Sparse
 from dorff.kernels import Angle, Category, ColumnBlock, Decomposable, Layer, Sign, Skeleton, SkeletonNode, Sphere
@@ -193,6 +193,54 @@ def test_features_are_unbiased(skeleton, draws):
 def test_only_blocks_have_nothing_to_merge():
     assert Paths(16)._draws(SKELETONS["mixed"]) == 16
     assert Paths(16)._draws(Skeleton([Layer()], inputs=ColumnBlock(kernels.Gaussian(1.0)))) == 1
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40), st.data())
+def test_weights_of_the_first_have_the_sum_of_all(weights, data):
+    """None is less than its own, and those that are more are all the same."""
+    count, own = data.draw(st.integers(1, len(weights))), np.array(weights)
+    first = first_weights(own, count)
+    assert np.sum(first**2) == pytest.approx(np.sum(own**2))
+    assert np.all(first >= own[:count] * (1 - 1e-12))
+    raised = first[first > own[:count] * (1 + 1e-9)]
+    assert raised.size == 0 or np.ptp(raised) <= 1e-12 * raised.max()
+
+
+@pytest.mark.parametrize("draws", [1, 16])
+@pytest.mark.parametrize("name", ["deep", "mixed"])
+def test_the_first_features_are_as_close_as_a_draw_of_so_many(name, draws):
+    rng = np.random.default_rng(0)
+    X, skeleton, sampler = rows(rng, 60), SKELETONS[name], Paths(draws)
+    exact, errors = skeleton.gram(X, X), []
+    for seed in range(8):
+        many, few = (Recipe.of(skeleton, sampler, d=6, n_features=m).draw(seed).phi for m in (1024, 64))
+        first = many.first(32)
+        np.testing.assert_allclose(np.sum(first.transform(X) ** 2, axis=1), 1.0)
+        errors.append([np.sqrt(np.mean((one.gram(X, X) - exact) ** 2)) for one in (first, few)])
+    first, few = np.mean(errors, axis=0)
+    assert first < 1.15 * few
+
+
+def test_a_job_chooses_among_counts_of_a_skeleton(tmp_path):
+    """The model of fewer features is ridge regression on them, from the sums of all."""
+    X = rows(np.random.default_rng(0), 400)
+    y = np.cos(X[:, 0] - 2 * X[:, 3]) + np.random.default_rng(1).standard_normal(400)
+    np.savez(tmp_path / "a.npz", x=X, y=y)
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path)
+    body["features"] = {"count": [20, 300], "sampler": {"type": "paths"}}
+    body["solve"] = {"ridge": 1e-8, "select": "kfold", "standardize": False}
+    report = fit(Job.model_validate(body))
+    model = load_model(report.model)
+    assert report.m == 20 and model.feature_map.m == 20
+    F = np.column_stack([model.feature_map.transform(X), np.ones(400)])
+    penalty = 400 * 1e-8 * np.diag(np.append(np.ones(20), 0.0))
+    np.testing.assert_allclose(
+        model.predict(X)[:, 0], F @ np.linalg.solve(F.T @ F + penalty, F.T @ y), rtol=1e-5, atol=1e-6
+    )
+    body["features"]["count"] = [300, 240]
+    again = fit(Job.model_validate(body))
+    assert again.m == 240 and again.leaves_computed == 0
 
 
 def test_merging_lowers_the_error():
@@ -419,10 +467,9 @@ GAUSSIAN = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale"
     [
         (lambda body: body.update(kernel=[body["kernel"], GAUSSIAN]), "fit each in a job of its own"),
         (lambda body: body["features"].update(drawn_for=GAUSSIAN), "than those of Skeleton, which paths draws"),
-        (lambda body: body["features"].update(count=[20, 60]), "features.count: several need"),
         (lambda body: body["features"].update(sampler={"type": "qmc"}), "drawn by paths alone, not by qmc"),
     ],
-    ids=["list", "drawn_for", "counts", "sampler"],
+    ids=["list", "drawn_for", "sampler"],
 )
 def test_what_a_skeleton_does_not_share_is_refused(tmp_path, change, message):
     np.savez(tmp_path / "a.npz", x=rows(np.random.default_rng(0), 60), y=np.zeros((60, 1)))
