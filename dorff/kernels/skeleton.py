@@ -11,7 +11,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels.conjugates import ALONE, Conjugate, conjugate_of
-from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
+from dorff.kernels.scalar import FloatArray, IntArray, Lengthscale, Measure, Spectral, whole
 from dorff.kernels.skeleton_graph import (
     SkeletonGraph,
     check_calls,
@@ -20,10 +20,11 @@ from dorff.kernels.skeleton_graph import (
     diagonal_of,
     values_of,
 )
-from dorff.kernels.spaces import BaseSpace, Category, Scheme, Sign, Sphere, described, spaces_of
+from dorff.kernels.spaces import BaseSpace, Scheme, Sphere, described, spaces_of
 from dorff.spec.kernel import Scalar
-from dorff.spec.part import HARMLESS, OneOrMore, Part, Positives, Takes, Typed, within
-from dorff.spec.registry import SCALARS, SPACES, Config, Word, kind_of
+from dorff.spec.part import HARMLESS, OneOrMore, Part, Takes, Typed, within
+from dorff.spec.part import Lengthscale as Lengthscales
+from dorff.spec.registry import SPACES, Config, Word
 
 MOST_NODES: Final = 10**5
 FLOPS_OF_ACTIVATION: Final = 30  # of a value, about
@@ -209,12 +210,41 @@ class Skeleton(Spectral):
         check_sizes(graph)
 
     def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
-        coded = [one.kind for one in self.inputs if isinstance(one, Sign | Category | Sphere)]
+        coded = [one.kind for one in self.inputs if one.coded]
         if coded and scaled:
             problem = f"inputs of {coded[0]} have values that must stay as they are"
             raise InputError(f"standardize: {problem}; set it to false, and give angles a lengthscale")
         for space, columns, _ in self.graph(X.shape[1]).spaces:
             space.check_rows(X[:, columns])
+
+    def input_lengthscales(self, d: int) -> dict[int, float]:
+        """Return the length-scales of the columns that are angles, or in blocks, by the number of the column."""
+        found = dict[int, float]()
+        for space, columns, _ in self.graph(d).spaces:
+            lengths = space.lengthscales(len(columns))
+            if lengths is not None:
+                found.update(zip(columns.tolist(), lengths.tolist(), strict=True))
+        return found
+
+    def stretched_nodes(self, d: int) -> int:
+        """Return the number of input nodes that have a length-scale."""
+        spaces = [(space, len(columns)) for space, columns, _ in self.graph(d).spaces]
+        return sum(space.nodes(width) for space, width in spaces if space.lengthscales(width) is not None)
+
+    def with_lengthscale(self, lengthscale: Lengthscale) -> "Skeleton":
+        """Return the same skeleton with a length-scale for all angles and blocks, or one for each of d columns.
+
+        Signs, categories and spheres have none. InputError where there are only such inputs.
+        """
+        given = np.atleast_1d(np.asarray(lengthscale, dtype=np.float64))
+        inputs = list[BaseSpace]()
+        for space in self.inputs:
+            own = given if len(given) == 1 or space.columns is None else given[list(space.columns)]
+            inputs.append(space.with_lengthscales(own))
+        if all(new is old for new, old in zip(inputs, self.inputs, strict=True)):
+            problem = "the skeleton has none to tune: signs, categories and spheres have none"
+            raise InputError(f"lengthscale: {problem}; compare activations, such as {{exponential: 2}}, instead")
+        return Skeleton(self.layers, inputs=inputs, shape=self.shape, nodes=self.nodes or None)
 
     def complexity(self, d: int) -> float:
         """C(S), the mean number of base features in a feature (eq. 11)."""
@@ -349,24 +379,35 @@ class SpaceSpec(Typed):
     columns: Annotated[tuple[Annotated[int, within(0)], ...], OneOrMore()] = ()
 
 
-class AngleSpec(SpaceSpec):
-    """Circles: an input over its length-scale is an angle in radians."""
+_LENGTHSCALES: Final = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1},
+        {"enum": ["tune", "tune each", "auto"]},
+        {"const": {"tune": "each"}},
+    ]
+}
 
-    lengthscale: Positives = 1.0
+
+def _no_median(lengthscale: Any) -> None:
+    """Raise InputError for the median distance, which says little of a single column."""
+    if lengthscale == "median":
+        raise InputError(
+            "of angles: a number, a list of numbers (one a column), tune, {tune: each} or auto, not median"
+        )
+
+
+class AngleSpec(SpaceSpec):
+    """Circles: an input over its length-scale is an angle in radians. `tune`, `{tune: each}` (one an input) and `auto`
+    (tune) maximise the evidence of a sample."""
+
+    lengthscale: Annotated[Lengthscales, Takes(_no_median, _LENGTHSCALES)] = 1.0
 
 
 class CategorySpec(SpaceSpec):
     """Whole numbers, of which so many values in a row differ: 1 where equal, else 0."""
 
     values: Annotated[int, within(2)]
-
-
-def _with_lengthscale(scalar: Any) -> None:
-    """InputError for a scalar kernel, as a job describes it, whose length-scale is left out or to be tuned."""
-    entry = SCALARS.get(kind_of(scalar) or "gaussian") if isinstance(scalar, Mapping) else None
-    given = scalar.get("lengthscale", "auto") if entry and "lengthscale" in entry.options.model_fields else 1.0
-    if isinstance(given, Mapping) or (isinstance(given, str) and given != "median"):
-        raise InputError("a block's scalar kernel needs its lengthscale: a number, one a column, or median")
 
 
 class SphereSpec(SpaceSpec):
@@ -376,9 +417,9 @@ class SphereSpec(SpaceSpec):
 
 
 class BlockSpec(SpaceSpec):
-    """Columns that are one input, with a shift-invariant scalar kernel and its length-scale."""
+    """Columns that are one input, with a shift-invariant scalar kernel."""
 
-    scalar: Annotated[Scalar, Takes(_with_lengthscale)]
+    scalar: Scalar
 
 
 class SkeletonSpec(Typed):

@@ -430,13 +430,10 @@ def test_coded_inputs_are_not_scaled(tmp_path):
             "kernel.scalar.inputs must be one of: .* came 'circle'",
         ),
         ({"inputs": [{"type": "block", "columns": [0], "scalar": {"type": "gausian"}}]}, "did you mean 'gaussian'"),
+        ({"inputs": {"type": "angle", "lengthscale": "median"}}, "lengthscale does not fit: of angles: .* not median"),
         (
-            {"inputs": {"type": "block", "scalar": {"type": "matern"}}},
-            "scalar does not fit: a block's scalar kernel",
-        ),
-        (
-            {"inputs": {"type": "block", "scalar": {"lengthscale": "tune"}}},
-            "a block's scalar kernel needs its lengthscale",
+            {"inputs": [INPUTS[0], {"type": "block", "columns": [4, 5], "scalar": {"type": "gaussian"}}]},
+            "are tuned together and share a length-scale",
         ),
         ({"layers": [{"size": 2, "stride": 0}]}, "stride does not fit: layers: stride must be a whole number"),
         ({"inputs": {"type": "angle", "columns": [6]}}, "angle has column 6, but there are 6, from 0 on"),
