@@ -16,6 +16,7 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected, Recipe, features_from
 from dorff.features.recipe import feature_arrays
 from dorff.fit import fit
+from dorff.fit.tune import tune
 from dorff.frequencies import IID, Paths, first_weights
 from dorff.frequencies.paths import calls_of, characters_of, distinct, rows_of, stacked, thinned
 from dorff.frequencies.transforms import Sparse
@@ -462,11 +463,10 @@ GAUSSIAN = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale"
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda body: body.update(kernel=[body["kernel"], GAUSSIAN]), "fit each in a job of its own"),
         (lambda body: body["features"].update(drawn_for=GAUSSIAN), "than those of Skeleton, which paths draws"),
         (lambda body: body["features"].update(sampler={"type": "qmc"}), "drawn by paths alone, not by qmc"),
     ],
-    ids=["list", "drawn_for", "sampler"],
+    ids=["drawn_for", "sampler"],
 )
 def test_what_a_skeleton_does_not_share_is_refused(tmp_path, change, message):
     np.savez(tmp_path / "a.npz", x=rows(np.random.default_rng(0), 60), y=np.zeros((60, 1)))
@@ -474,6 +474,58 @@ def test_what_a_skeleton_does_not_share_is_refused(tmp_path, change, message):
     body = job(tmp_path)
     change(body)
     with pytest.raises(InputError, match=message):
+        fit(Job.model_validate(body))
+
+
+@pytest.mark.parametrize("signal", ["waves", "products"])
+@pytest.mark.parametrize("other", ["skeleton", "gaussian"])
+def test_a_job_chooses_among_kernels_of_which_some_are_skeletons(tmp_path, signal, other):
+    """Each has features of its own; the model is ridge regression on those of the better kernel."""
+    X = rows(np.random.default_rng(0), 600)
+    y = np.cos(2 * X[:, 3]) if signal == "waves" else np.sin(X[:, 0] / 0.5) * X[:, 1] * (X[:, 2] == 3)
+    np.savez(tmp_path / "a.npz", x=X, y=y + 0.01 * np.random.default_rng(1).standard_normal(600))
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path)
+    first, second = body["kernel"], GAUSSIAN
+    if other == "skeleton":
+        second = {"type": "decomposable", "scalar": {**first["scalar"], "layers": [{"activation": "identity"}]}}
+    body |= {"kernel": [first, second], "features": {"count": 600}}
+    body["solve"] = {"ridge": 1e-5, "select": "kfold", "standardize": False}
+    report = fit(Job.model_validate(body))
+    model = load_model(report.model)
+    (scalar,) = (base.scalar for _, base in model.kernel.terms())
+    assert isinstance(scalar, Skeleton) or other == "gaussian"
+    assert signal == "waves" or report.kernel == 0, "only one of both has products"
+    F, gain = model.feature_map.transform(X), model.operator_weights.gain
+    assert np.count_nonzero(gain) == 300 and report.m == 600
+    own = F * gain
+    np.testing.assert_allclose(np.sum(own**2, axis=1), 1.0)
+    assert np.sqrt(np.mean((own @ own.T - scalar.gram(X, X)) ** 2)) < 0.15
+    own = np.column_stack([own[:, gain > 0], np.ones(600)])
+    penalty = 600 * 1e-5 * np.diag(np.append(np.ones(300), 0.0))
+    y = np.load(tmp_path / "a.npz")["y"]
+    expected = own @ np.linalg.solve(own.T @ own + penalty, own.T @ y)
+    np.testing.assert_allclose(model.predict(X)[:, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_tune_writes_the_job_of_the_better_kernel(tmp_path):
+    X = rows(np.random.default_rng(0), 300)
+    np.savez(tmp_path / "a.npz", x=X, y=np.sin(X[:, 0] / 0.5) * X[:, 1])
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path)
+    body |= {"kernel": [GAUSSIAN, body["kernel"]], "features": {"count": 200}}
+    body["solve"] = {"ridge": [1e-5, 1e-3], "select": "kfold"}
+    best = tune(Job.model_validate(body)).best
+    assert best.kernel.scalar.type == "skeleton" and best.features.drawn_for is None
+    assert load_model(fit(best).model).feature_map.m == 200
+
+
+def test_skeletons_over_spheres_are_fitted_in_jobs_of_their_own(tmp_path):
+    np.savez(tmp_path / "a.npz", x=rows(np.random.default_rng(0), 60), y=np.zeros((60, 1)))
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path, inputs={"type": "sphere"})
+    body["kernel"] = [body["kernel"], GAUSSIAN]
+    with pytest.raises(InputError, match="fit it in a job of its own"):
         fit(Job.model_validate(body))
 
 
