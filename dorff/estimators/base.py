@@ -238,8 +238,10 @@ class ORFFEstimator(Nested, ABC):
             raise InputError(f"cv = {self._cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
         looks = self._cv is not None and inputs is None and (is_auto(self.cv) or not free_scale)
         chooses = self.sampler is None and all_rows
+        unsampled = given if isinstance(given, OperatorKernel) else self._of_scalar(given)
+        usual = default_sampler(unsampled, d) if self.sampler is None else self.sampler
         runs = runs_read(n, tunes=self._unsaid, looks=looks)
-        if chooses or isinstance(self.sampler, Landmarks):
+        if chooses or isinstance(usual, Landmarks):
             runs += candidate_runs(n)
         read = RowsRead.of(X, Y, runs, partial=partial)
         rows_read = SampledRows(read=read, n=n, weights=weights, inputs=inputs)
@@ -283,7 +285,7 @@ class ORFFEstimator(Nested, ABC):
             deal = dealing(FoldRule(by_rows=True, seed=seed, run=run))
             if self._unsaid and looked is not None:
                 kernel = parameters.told_by_folds(setting_of(kernel, search_size(n)[1]), looked, deal, seed, count)
-            sampler = default_sampler(kernel) if self.sampler is None else self.sampler
+            sampler = default_sampler(kernel, d) if self.sampler is None else self.sampler
             if box is not None:
                 sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=not self.intercept)
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))

@@ -137,6 +137,9 @@ class Doubly(Stochastic, ABC):
     ) -> tuple[DoublyStochastic, Expansion]:
         if isinstance(kernel, MultiView):
             raise InputError("kernel: doubly stochastic descent has no views; use StochasticORFFRegressor")
+        if drawing.recipe.landmarks is not None:
+            problem = "random features of this skeleton would have an infinite variance, and landmarks are chosen once"
+            raise InputError(f"kernel: {problem}; use StochasticORFFRegressor")
         recipe, loss = replace(drawing.recipe, kernel=kernel), self._loss
         start = Expansion.empty(recipe, drawing.seed, self._offset(y, recipe.p))
         x, C = (X - drawing.features.center) / drawing.features.scale, np.eye(recipe.p)

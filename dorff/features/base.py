@@ -69,6 +69,10 @@ class ScalarMap(ABC):
         problem = f"the kernel's features have no derivative (a step), or none that is known ({unknown})"
         raise InputError(f"jacobian: {problem}; use another kernel")
 
+    def diagonal(self, x: FloatArray) -> FloatArray:
+        """Return the kernel's exact k(x, x) (b,) for x (b, d)."""
+        return np.ones(len(x))
+
     def product(self, W: FloatArray) -> Product | None:
         """A faster way to F(x) W, (b, p), for x (b, d) and W (m, p), than to make F, if there is one."""
         return None

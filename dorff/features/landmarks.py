@@ -7,6 +7,7 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import blas
 
+from dorff.errors import InputError
 from dorff.features.base import Product, ScalarMap, numbers
 from dorff.frequencies.transforms import Arrays
 from dorff.kernels import FloatArray, ScalarKernel
@@ -73,6 +74,9 @@ class LandmarkFeatures(ScalarMap):
     def _upper(self) -> FloatArray:
         return np.asfortranarray(self.whitening)
 
+    def diagonal(self, x: FloatArray) -> FloatArray:
+        return self.kernel.diagonal(x)
+
     def product(self, W: FloatArray) -> Product:
         return _KernelSum(self.kernel, self.points, self.whitening @ W)
 
@@ -98,5 +102,9 @@ class LandmarkFeatures(ScalarMap):
 
     def fits(self) -> bool:
         if self.points.ndim != 2 or not len(self.points):
+            return False
+        try:
+            self.kernel.check(self.d)
+        except InputError:
             return False
         return numbers(self.points.shape, self.points) and numbers((self.m, self.m), self.whitening)

@@ -13,7 +13,7 @@ from scipy.linalg import lapack
 
 from dorff.errors import InputError
 from dorff.features.projected import UnitFeatures, with_lengthscale
-from dorff.kernels import FloatArray, Laplacian, OperatorKernel, median_lengthscale
+from dorff.kernels import FloatArray, Laplacian, OperatorKernel, Skeleton, median_lengthscale
 from dorff.kernels.scalar import whole
 
 _BLOCK: Final = 512  # rows whose features are in memory at a time
@@ -83,7 +83,7 @@ class Evidence:
             D = m // 2
             by_omega += (by_F[:, D:] * F[:, :D] - by_F[:, :D] * F[:, D:]).T @ self.X[rows]
         by_omega += self.features.omega_gradient(system.by_psi(across, c))
-        by_log = -np.sum(by_omega * (self.features.units / lengthscale), axis=0)
+        by_log = self.features.lengthscale_gradient(by_omega, lengthscale)
         by_ratio = 0.5 * (c * system.freedom - ratio * float(np.sum(self.freedom / squares * sizes)))
         gradient = np.append(by_log if len(lengthscale) > 1 else by_log.sum(), by_ratio)
         return self._likelihood(squares, system.log_det), gradient
@@ -407,9 +407,17 @@ def sample_rows(
 
 
 def _first_guess(kernel: OperatorKernel, X: FloatArray, spread: FloatArray, *, each: bool) -> FloatArray:
-    """The median distance (1,), or (d,) in units of each input's standard deviation, `spread` (d,)."""
+    """The median distance (1,), or (d,) in units of each input's standard deviation, `spread` (d,). Of skeletons that
+    of the inputs that have a length-scale, over the root of the number of input nodes: a node takes the mean of what it
+    is over, and the mean of cos(delta_j / s) over n inputs is about 1 - |delta|^2 / (2 n s^2)."""
     spread = spread if each else np.ones(1)
     spread = np.where(spread > 0, spread, 1.0)
     absolute = all(isinstance(base.scalar, Laplacian) for _, base in kernel.terms())
     few = X[:: max(1, len(X) // 1000)] / spread
-    return np.asarray(spread * median_lengthscale(few, absolute=absolute), dtype=np.float64)
+    scalars = [base.scalar for _, base in kernel.terms()]
+    skeleton = next((one for one in scalars if isinstance(one, Skeleton)), None)
+    nodes = 1
+    if skeleton is not None:
+        skeleton.with_lengthscale(1.0)  # which refuses one without any
+        few, nodes = few[:, list(skeleton.input_lengthscales(X.shape[1]))], skeleton.stretched_nodes(X.shape[1])
+    return np.asarray(spread * median_lengthscale(few, absolute=absolute) / np.sqrt(nodes), dtype=np.float64)

@@ -13,14 +13,36 @@ from dorff.errors import InputError
 from dorff.features.base import FeatureMap, Product, Roots, ScalarMap, numbers
 from dorff.features.landmarks import LandmarkFeatures
 from dorff.features.trigonometric import FEW_NUMBERS, TOLERANCE, Trigonometric, doubled, fast, numbers_of, squares
-from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
-from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
+from dorff.frequencies import (
+    QMC,
+    Arrays,
+    Dense,
+    Frequencies,
+    Landmarks,
+    Modes,
+    Orthogonal,
+    Paths,
+    Sparse,
+    Transform,
+    default_sampler,
+    first_weights,
+)
+from dorff.kernels import (
+    Decomposable,
+    GaussianWeighted,
+    Measure,
+    OperatorKernel,
+    Skeleton,
+    Spectral,
+    from_config,
+    scalar_from_config,
+)
 from dorff.kernels.nonstationary import FUNCTIONS
 from dorff.kernels.operator import CurlFree, DivergenceFree
 from dorff.kernels.scalar import BoolArray, FloatArray, Lengthscale
 from dorff.kernels.stretched import Stretched
 from dorff.loops import ABSOLUTE, RAMP, SIGN, STEP, pieces, trig_pairs
-from dorff.spec.registry import Config
+from dorff.spec.registry import Config, kind_of
 
 #: Frequencies (D, d), their log density (D,), and which terms (T, D) of the kernel they serve.
 Law = tuple[FloatArray, FloatArray, BoolArray | None]
@@ -155,11 +177,18 @@ class Projected(ScalarMap):
         drawn = not isinstance(self.projection, Modes) and self.phi is None
         return bool(drawn and self.centre == 0 and equal)
 
+    @property
+    def unequal_weights(self) -> FloatArray | None:
+        """The weights (D,) of pairs that are in an order of which the first ones do for fewer, though they differ."""
+        ordered = isinstance(self.projection, Sparse) and self.phi is None and self.centre == 0
+        return self.weights if ordered and not self.equal_pairs else None
+
     def first(self, count: int) -> "Projected":
-        """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
-        InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
+        """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count), or
+        what `frequencies.first_weights` says of unequal weights. InputError unless these are pairs of which the first
+        estimate the kernel, and nothing else."""
         D = self.projection.D
-        if not self.equal_pairs:
+        if not self.equal_pairs and self.unequal_weights is None:
             problem = "several need cosine and sine pairs of equal weight, of which any part will do"
             remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
             raise InputError(f"features.count: {problem}; this kernel's or sampler's features are others: {remedy}")
@@ -167,6 +196,8 @@ class Projected(ScalarMap):
             raise InputError(f"count: wanted 1 to {D} of the frequencies, got {count}; correct it")
         if count == D:
             return self
+        if isinstance(self.projection, Sparse):
+            return Projected(self.projection.first(count), first_weights(self.weights, count))
         return Projected(Dense(self.omega[:count].copy()), self.weights[:count] * math.sqrt(D / count))
 
     def jacobian(self, x: FloatArray, W: FloatArray) -> FloatArray:
@@ -262,7 +293,7 @@ def cut(features: FeatureMap, density: Law | None, m: int) -> tuple[FeatureMap, 
         raise InputError(f"features.count: {problem}: {remedy}")
     phi = features.phi.first(count)
     if density is not None:
-        density = phi.omega, density[1][:count], None
+        density = phi.law_omega, density[1][:count], None
     return FeatureMap(phi, features.center, features.scale), density
 
 
@@ -277,11 +308,13 @@ class UnitFeatures:
     """Frequencies drawn at length-scale 1, omega = units / lengthscale, and weights psi that are linear in them. units
     (D, d). psi (D, R, P) = sizes[j, i] sum_k [omega_j | 1]_k roots[i, :, k], with sizes (D, R), the roots of the
     terms' weights over the density drawn from, and roots (R, P, d + 1): a length-scale moves the kernel's density and
-    the law drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: one system for all."""
+    the law drawn from alike, so their ratio stays. P is 1 where all terms are decomposable: one system for all. Inputs
+    that are not `stretched` (d,), signs and categories of skeletons, have no length-scale: omega = units."""
 
     units: FloatArray
     sizes: FloatArray
     roots: FloatArray
+    stretched: BoolArray
 
     @classmethod
     def of(cls, kernel: OperatorKernel, *, d: int, p: int, columns: int, seed: int) -> Self:
@@ -295,16 +328,37 @@ class UnitFeatures:
         P = 1 if separable else p
         parts = [np.eye(1, d + 1, d)[None] if separable else _linear_root(base, d, p) for _, base in terms]
         rows = min(P, sum(len(part) for part in parts))
-        chosen = default_sampler(unit)
-        sampler = chosen if isinstance(chosen, Orthogonal) else QMC()
+        chosen = default_sampler(unit, d)
+        if isinstance(chosen, Landmarks):
+            problem = "length-scales are tuned by random features, which this skeleton has none of"
+            raise InputError(f"lengthscale: {problem}; give a number, or list kernels in jobs of their own")
+        if any(not base.scalar.shift_invariant for _, base in terms):
+            problem = "length-scales are tuned by frequencies, which a skeleton over spheres has none of"
+            raise InputError(f"lengthscale: {problem}; give numbers")
+        sampler = chosen if isinstance(chosen, Orthogonal | Paths) else QMC()
         drawn = sampler.draw(unit, d=d, p=p, count=max(1, columns // (2 * rows)), seed=seed)
-        assert drawn.log_density is not None  # of all samplers that mix
-        sizes = []
-        for (weight, base), part in zip(terms, parts, strict=True):
-            assert isinstance(base.scalar, Spectral)
-            log_ratio = base.scalar.log_density(drawn.omega, Measure.UNBOUNDED) - drawn.log_density
-            sizes += [np.sqrt(weight) * np.exp(0.5 * log_ratio)] * len(part)
-        return cls(drawn.omega, np.stack(sizes, axis=1), np.concatenate(parts))
+        stretched = np.ones(d, dtype=np.bool_)
+        if isinstance(sampler, Paths):
+            sizes = _sizes_of_paths(unit, drawn, parts)
+            scalars = [base.scalar for _, base in terms]
+            found = [one.input_lengthscales(d) if isinstance(one, Skeleton) else range(d) for one in scalars]
+            stretched[:] = [any(column in one for one in found) for column in range(d)]
+        else:
+            assert drawn.log_density is not None  # of all samplers that mix
+            sizes = []
+            for (weight, base), part in zip(terms, parts, strict=True):
+                assert isinstance(base.scalar, Spectral)
+                log_ratio = base.scalar.log_density(drawn.omega, Measure.UNBOUNDED) - drawn.log_density
+                sizes += [np.sqrt(weight) * np.exp(0.5 * log_ratio)] * len(part)
+        return cls(drawn.omega, np.stack(sizes, axis=1), np.concatenate(parts), stretched)
+
+    def omega(self, lengthscale: FloatArray) -> FloatArray:
+        """Return the frequencies (D, d) for the length-scale(s) (1,) or (d,)."""
+        return np.asarray(self.units / np.where(self.stretched, lengthscale, 1.0))
+
+    def lengthscale_gradient(self, by_omega: FloatArray, lengthscale: FloatArray) -> FloatArray:
+        """Return what a gradient (D, d) by omega says by the log of each input's length-scale, (d,)."""
+        return np.asarray(-np.sum(by_omega * self.omega(lengthscale), axis=0) * self.stretched)
 
     @property
     def separable(self) -> bool:
@@ -319,12 +373,12 @@ class UnitFeatures:
         """F (n, 2 D) of X (n, d) and the length-scale(s) (1,) or (d,): all cosines, then all sines, over sqrt(D)."""
         D = len(self.units)
         F = np.empty((len(X), 2 * D))
-        trig_pairs(X @ (self.units / lengthscale).T, F, np.full(D, D**-0.5))
+        trig_pairs(X @ self.omega(lengthscale).T, F, np.full(D, D**-0.5))
         return F
 
     def psi(self, lengthscale: FloatArray) -> FloatArray:
         """psi (D, R, P) as above, R maybe more than P."""
-        omega = np.column_stack([self.units / lengthscale, np.ones(len(self.units))])
+        omega = np.column_stack([self.omega(lengthscale), np.ones(len(self.units))])
         return np.asarray(self.sizes[:, :, None] * np.einsum("jk,rpk->jrp", omega, self.roots))
 
     def omega_gradient(self, of_psi: FloatArray) -> FloatArray:
@@ -332,16 +386,37 @@ class UnitFeatures:
         return np.asarray(np.einsum("jrp,jr,rpk->jk", of_psi, self.sizes, self.roots[:, :, :-1]))
 
 
+def _sizes_of_paths(kernel: OperatorKernel, drawn: Frequencies, parts: list[FloatArray]) -> list[FloatArray]:
+    """Return the sizes (D,) of each row of the terms' roots `parts`, for frequencies that were drawn law by law."""
+    sizes = list[FloatArray]()
+    rooted = iter(parts)
+    for number, (weight, _) in enumerate(kernel.terms()):
+        if weight > 0:
+            serves = 1.0 if drawn.serves is None else drawn.serves[number]
+            size = np.sqrt(weight * len(drawn.weights)) * drawn.weights * serves
+            sizes += [size] * len(next(rooted))
+    return sizes
+
+
 def with_lengthscale(kernel: OperatorKernel, lengthscale: Lengthscale, *, identity: bool = False) -> OperatorKernel:
     """The kernel with this length-scale (or one an input) in all terms; `identity`: without output matrices."""
     for _, base in kernel.terms():
-        if not isinstance(base.scalar, Stretched):
+        if not isinstance(base.scalar, Stretched | Skeleton):
             remedy = "use a kernel with one, such as gaussian"
             raise InputError(f"lengthscale: {type(base.scalar).__name__} has none to tune; {remedy}")
     value = float(np.ravel(lengthscale)[0]) if np.size(lengthscale) == 1 else np.asarray(lengthscale).tolist()
-    put = {"lengthscale": value, **({"output": "identity"} if identity else {})}
     together = {"concatenate": False} if identity and kernel.concatenated else {}
-    return from_config({**mapped(kernel.config(), lambda key, item: put.get(key, item)), **together})
+
+    def put(key: str, item: Any) -> Any:
+        if key == "output" and identity:
+            return "identity"
+        if key == "scalar" and kind_of(item) == "skeleton":
+            skeleton = scalar_from_config(item)
+            assert isinstance(skeleton, Skeleton)
+            return skeleton.with_lengthscale(lengthscale).config()
+        return value if key == "lengthscale" else item
+
+    return from_config({**mapped(kernel.config(), put), **together})
 
 
 def mapped(value: Any, put: Callable[[str, Any], Any]) -> Any:

@@ -36,6 +36,7 @@ from dorff.kernels import (
     MultiView,
     OperatorKernel,
     Polynomial,
+    Skeleton,
     Spectral,
     scalar_from_config,
 )
@@ -59,9 +60,9 @@ class Drawn:
         return self.phi.law_omega, self.log_density, self.serves
 
 
-def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
+def sampler_of(config: Config | None, kernel: OperatorKernel, d: int | None = None) -> Sampler:
     """The sampler that a description says; where there is none, the kernel's own (`frequencies.default_sampler`)."""
-    return default_sampler(kernel) if config is None else frequencies.from_config(config)
+    return default_sampler(kernel, d) if config is None else frequencies.from_config(config)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +112,14 @@ class Recipe:
     def _check_landmarks(self) -> None:
         """Raise InputError for a kernel that landmarks have no features of."""
         bases = [base for _, base in self.kernel.terms()]
-        problem = "sampler: landmarks need a decomposable kernel of one scalar kernel, which depends on x - z"
+        problem = "sampler: landmarks need a decomposable kernel of one scalar kernel"
+        problem += ", which depends on x - z or is a skeleton"
         if isinstance(self.kernel, MultiView) or not all(isinstance(base, Decomposable) for base in bases):
             raise InputError(f"{problem}; use lattice, iid or orthogonal for vector fields and several views")
         if self.kernel.concatenated or len({base.scalar for base in bases}) > 1:
             raise InputError(f"{problem}; this sum has several: use iid or orthogonal")
         if not isinstance(self.scalar, Spectral):
-            raise InputError(f"{problem}, which {type(self.scalar).__name__} does not; leave the sampler out")
+            raise InputError(f"{problem}, but {type(self.scalar).__name__} is neither; leave the sampler out")
         if self.n_features > MAX_ROWS:
             problem = f"n_features is {self.n_features}, but landmarks are chosen among {MAX_ROWS} rows"
             raise InputError(f"{problem}; lower it, or use iid or orthogonal")
@@ -264,7 +266,10 @@ class Recipe:
     def numbers(self) -> int:
         """Numbers of 8 bytes that the map holds and works with, besides F."""
         if self.landmarks is not None:
-            return 2 * self.m**2 + self.m * (self.d + 3 * 256)
+            values = 3 * 256 * self.m
+            if isinstance(self.scalar, Skeleton):
+                values += self.scalar.gram_numbers(self.d, 256, self.m)
+            return 2 * self.m**2 + self.m * self.d + values
         if self._own:
             return self.m * (self.d + 256) * getattr(self.scalar, "degree", 1)
         return self._cost.numbers + 256 * (self.frequencies + self.d)
@@ -273,7 +278,10 @@ class Recipe:
     def flops(self) -> float:
         """Operations of the map for one row, besides the activation."""
         if self.landmarks is not None:
-            return float(self.m) * (self.m + 3 * self.d + 20)
+            value = 3.0 * self.d + 20.0
+            if isinstance(self.scalar, Skeleton):
+                value = self.scalar.gram_flops(self.d)
+            return float(self.m) * (self.m + value)
         return 2.0 * self.m * self.d * getattr(self.scalar, "degree", 1) if self._own else self._cost.flops
 
     def question(self) -> Config:

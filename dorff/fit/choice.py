@@ -21,7 +21,7 @@ from dorff.moments import Kind, Moments, Part, Solvable, pinned, processor_kind
 from dorff.passes import usable
 from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
 from dorff.plan.choosing import with_feature_error
-from dorff.plan.sharing import loss_of
+from dorff.plan.sharing import density_of, loss_of
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
 from dorff.spec.kernel import MultiViewSpec
@@ -37,7 +37,8 @@ def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = No
     on_lattice, recipe = plan.spec.sums is Kind.TOEPLITZ, plan.scaled_recipe()
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None and loss_of(plan.job).takes == "numbers"
-    own = [kernel.config() for kernel in plan.sources()]
+    sources = plan.sources()
+    own = [kernel.config() for kernel in sources]
     sample = left_out_rows(plan) if solving.select == "loo" else None
     found = list[Setting]()
     for (number, kernel), weights in each if only is None else each[only : only + 1]:
@@ -46,7 +47,7 @@ def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = No
             kernel,
             frozen.features.d,
             frozen.features.m,
-            frozen.constants.density,
+            density_of(number, sources, frozen.constants.density),
             standardize,
             solving.intercept,
             plan.observe,

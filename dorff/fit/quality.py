@@ -189,6 +189,8 @@ def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
     scalars = [] if isinstance(kernel, MultiView) else [one.scalar for _, one in kernel.terms()]
     alike = bool(scalars) and all(isinstance(one, Spectral) and not one.sampler for one in scalars)
     alike = alike and fitted.settings[0].features is None  # of a lattice half has another error, and another mean
+    density = fitted.settings[choice.candidate].density
+    alike = alike and (density is None or density[2] is None)  # of several laws half has other shares of each
     if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or fitted.settings[0].method != DIRECT:
         return None
     parts, setting = of_first(by_fold(fitted.sums), fitted.settings[choice.candidate], choice.m // 2)

@@ -184,7 +184,10 @@ def best_job(plan: Plan, trial: Trial) -> Job:
     best = Job.model_validate(text)
     if len(kernels) > 1:
         again = make_plan(best)
-        if again.directory != plan.directory or r2_of(again) is not r2_of(plan):
+        other = again.directory != plan.directory or r2_of(again) is not r2_of(plan)
+        recipe = plan.recipe
+        apart = not recipe.sampler.mixes and len(recipe.sampler.laws(recipe.kernel, recipe.d, recipe.p)) > 1
+        if other and not apart:  # frequencies that were drawn law by law serve no other kernel
             features.setdefault("drawn_for", kernels)
             best = Job.model_validate(text)
     return best

@@ -58,6 +58,22 @@ def uniform(D: int) -> FloatArray:
     return np.full(D, 1.0 / np.sqrt(D))
 
 
+def first_weights(weights: FloatArray, count: int) -> FloatArray:
+    """Return the weights (count,) of the first frequencies of a sample, by those of all (D,).
+
+    Squares are max(w^2, t), with t such that their sum is that of all: the estimate of k(x, x) stays what it is. Where
+    all weigh the same they are sqrt(D / count) larger. Else the order has to be that of priority sampling
+    (`frequencies.paths.by_priority`), whose own t is the next one's priority (Duffield, Lund & Thorup 2007, section
+    2.1): of the same mean, but then k(x, x) would be a random number. The bias is of the order of 1 / count.
+    """
+    squares = weights**2
+    rising = np.sort(squares[:count])
+    above = rising.sum() - np.cumsum(rising)  # the sum of those that are larger than each
+    levels = (squares.sum() - above) / np.arange(1, count + 1)  # t, if these and all smaller ones are raised to it
+    enough = levels <= np.append(rising[1:], np.inf)
+    return np.asarray(np.sqrt(np.maximum(squares[:count], levels[np.argmax(enough)])))
+
+
 def dealt(kernel: MultiView, count: int) -> list[int]:
     """`count` frequencies dealt out to the views: as many to each, the first ones get what is left over."""
     V = kernel.V
@@ -119,6 +135,8 @@ class Sampler(ABC):
     sampled: ClassVar[bool] = True
     #: Whether views may have frequencies of it, one law each, though it does not mix.
     viewed: ClassVar[bool] = False
+    #: Whether features are those of frequencies at all, not kernel values at landmarks.
+    draws_frequencies: ClassVar[bool] = True
 
     def over(self, sides: FloatArray, *, constant: bool) -> "Sampler":
         """The same for inputs in a box of `sides` (d,); `constant`: a fit without a free intercept."""
@@ -264,7 +282,8 @@ class Sampler(ABC):
         for measure in base.measures if base.measure is None else (base.measure,):
             try:
                 law.check_measure(measure)
-                if law.sampler and law.sampler != (kind := self.config()["type"]):
+                kind = self.config()["type"]
+                if self.draws_frequencies and law.sampler and law.sampler != kind:
                     problem = f"the frequencies of {type(law).__name__} are drawn by {law.sampler} alone"
                     raise InputError(f"sampler: {problem}, not by {kind}; leave the sampler out")
                 self.accept(law, measure, d)

@@ -26,7 +26,10 @@ MAX_ROWS: Final = 8192  # of the sample that landmarks are chosen from
 
 
 class LandmarksSpec(Typed):
-    """Rows of the data, whose kernel values are the features; for a decomposable kernel that depends on x - z."""
+    """Rows of the data, whose kernel values are the features.
+
+    For a decomposable kernel that depends on x - z, or of a skeleton.
+    """
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Landmarks(Sampler):
 
     kind = "landmarks"
     sampled = False
+    draws_frequencies = False
 
     def config(self) -> dict[str, str]:
         return {"type": self.kind}
@@ -81,7 +85,7 @@ def pivoted_cholesky(
     the mean over the rows is `enough` or less. Fewer pivots are the first of more. Takes n m^2 operations and 8 n m
     bytes.
     """
-    left = _diagonal(scalar, X)
+    left = scalar.diagonal(X)
     least = LEAST_PIVOT * float(left.max(initial=0.0))
     factor = np.empty((len(X), min(count, len(X))), order="F")
     rows = np.empty(0, dtype=np.int64)
@@ -115,9 +119,3 @@ def _accepted(block: FloatArray, proposed: FloatArray, least: float, rng: np.ran
             rest -= np.outer(column, column)
             accepted.append(at)
     return np.array(accepted, dtype=np.int64)
-
-
-def _diagonal(scalar: ScalarKernel, X: FloatArray) -> FloatArray:
-    """Return k(x, x) (n,): 1 for a kernel of x - z."""
-    assert isinstance(scalar, Spectral)
-    return np.ones(len(X))

@@ -15,6 +15,7 @@ from dorff.kernels.skeleton import Skeleton
 from dorff.kernels.skeleton_graph import SkeletonGraph
 from dorff.kernels.spaces import Characters
 from dorff.spec.part import Typed, within
+from dorff.spec.registry import Config
 
 _TOGETHER: Final = 2**17  # features that are drawn at a time
 Calls = tuple[IntArray, IntArray, IntArray]  # feature, node, how often it calls it
@@ -32,9 +33,9 @@ class Paths(Sampler):
     a sum of its base features'. Of `draws` times as many frequencies as are wanted those that are equal, or opposite,
     are merged (section 6), and as many as are wanted stay: each whose count c is above a threshold t, the others with
     probability c / t and the weight of t (systematic sampling; Fearnhead & Clifford 2003), so that the kernel's
-    estimate stays unbiased whatever is merged. Where fewer differ, some stand twice, with their weight shared. With
-    `draws` 1 this is the paper's scheme without merging. Other scalar kernels have their frequencies drawn one by
-    one."""
+    estimate stays unbiased whatever is merged. Where fewer differ, some stand twice, with their weight shared. Their
+    order is that of `by_priority`, so that the first of them do for fewer (`frequencies.first_weights`). With `draws` 1
+    this is the paper's scheme without merging. Other scalar kernels have their frequencies drawn one by one."""
 
     draws: int = 16
     kind = "paths"
@@ -44,7 +45,8 @@ class Paths(Sampler):
         object.__setattr__(self, "draws", whole("draws", self.draws, 1, 1024))
 
     def accept(self, law: Spectral, measure: Measure, d: int) -> None:
-        return
+        if isinstance(law, Skeleton):
+            law.check_random_features(d)
 
     def rule(self, rng: np.random.Generator, law: Law, count: int, d: int) -> Frequencies:
         if not isinstance(law.scalar, Skeleton):
@@ -53,8 +55,15 @@ class Paths(Sampler):
         forms = _forms(graph, rng, d)
         transform, counts = distinct(graph, rng, count * self._draws(law.scalar), d)
         kept, weights = thinned(rng, counts, count)
+        order = by_priority(rng, weights)
+        kept, weights = kept[order], weights[order]
         chosen = rows_of(transform, kept)
         return Frequencies(chosen if forms is None else FormProducts.of(chosen, *forms), weights)
+
+    def recipe(self, kernel: OperatorKernel, *, d: int, p: int, count: int) -> list[Config]:
+        """As `Sampler.recipe`. Features of a version that drew them in another order are other ones."""
+        listed = super().recipe(kernel, d=d, p=p, count=count)
+        return [law | ({"order": "priority"} if law["scalar"]["type"] == "skeleton" else {}) for law in listed]
 
     def _draws(self, skeleton: Skeleton) -> int:
         """How many are drawn for one that is kept: one where none are equal."""
@@ -223,6 +232,15 @@ def thinned(rng: np.random.Generator, counts: IntArray, wanted: int) -> tuple[In
     places = (np.arange(wanted) + rng.random()) * (ends[-1] / wanted)  # ends[-1] is `wanted` but for rounding
     kept = np.searchsorted(ends, places, side="right").clip(max=U - 1)
     return kept, np.sqrt(np.maximum(counts[kept], threshold) / total)
+
+
+def by_priority(rng: np.random.Generator, weights: FloatArray) -> IntArray:
+    """Return an order of features of these `weights` (m,) of which the first m' are a sample, for every m'.
+
+    Priority sampling (Duffield, Lund & Thorup 2007): descending w^2 / u, u uniform on (0, 1]. The heaviest are among
+    the first but for a small probability, and so in nearly all samples.
+    """
+    return np.argsort((1.0 - rng.random(len(weights))) / weights**2, kind="stable")
 
 
 def _threshold(counts: IntArray, wanted: int) -> float:

@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -156,6 +156,11 @@ class Sparse(Transform):
         """What columns are below."""
         return self.d
 
+    def first(self, count: int) -> Self:
+        """Return the first `count` frequencies."""
+        end = int(self.starts[count])
+        return replace(self, starts=self.starts[: count + 1], columns=self.columns[:end], values=self.values[:end])
+
     def project(self, x: FloatArray, out: FloatArray) -> None:
         sparse_rows(x, self.starts, self.columns, self.values, out)
 
@@ -197,6 +202,9 @@ class FormProducts(Sparse):
         values, powers = (np.ascontiguousarray(one) for one in both.values.T)
         held = forms.starts, forms.columns, forms.values
         return cls(both.starts, both.columns, values, forms.inputs, powers, *held, spheres)
+
+    def first(self, count: int) -> Self:
+        return replace(super().first(count), powers=self.powers[: int(self.starts[count])])
 
     @property
     def width(self) -> int:

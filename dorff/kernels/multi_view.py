@@ -9,6 +9,7 @@ from dorff.errors import InputError
 from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel
 from dorff.kernels.output import Covariance, Learned
 from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel
+from dorff.kernels.skeleton import Skeleton
 from dorff.kernels.stretched import Stretched
 from dorff.spec.registry import Config
 
@@ -227,13 +228,16 @@ def input_lengthscales(kernel: OperatorKernel, scale: FloatArray) -> list[dict[i
     Returns
     -------
     list
-        For each of `kernel.terms()` the length-scales by the number of the input; of a view those of its inputs. None
-        for a term whose scalar kernel has no length-scale.
+        For each of `kernel.terms()` the length-scales by the number of the input; of a view those of its inputs, of a
+        skeleton those of its angles and blocks. None for a term whose scalar kernel has no length-scale.
     """
     found = list[dict[int, float] | None]()
     for _, term in kernel.terms():
         columns = list(term.columns) if isinstance(term, InView) else list(range(len(scale)))
-        if isinstance(term.scalar, Stretched):
+        if isinstance(term.scalar, Skeleton):
+            own = term.scalar.input_lengthscales(len(columns))
+            found.append({columns[at]: float(scale[columns[at]]) * length for at, length in own.items()} or None)
+        elif isinstance(term.scalar, Stretched):
             lengths = scale[columns] / term.scalar.stretch(len(columns))
             found.append(dict(zip(columns, lengths.tolist(), strict=True)))
         else:

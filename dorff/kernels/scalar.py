@@ -115,6 +115,10 @@ class ScalarKernel(ABC):
     def config(self) -> Config:
         """The kernel in the grammar of JOB.yaml; InputError for one that lives in memory only."""
 
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """Return k0(x, x) (n,) for X (n, d)."""
+        return np.array([self.gram(x[None], x[None])[0, 0] for x in X])
+
     def check(self, d: int) -> None:
         """Does nothing if the kernel takes d inputs, else raises the InputError that says why not."""
         return
@@ -135,6 +139,10 @@ class Spectral(ScalarKernel):
     @property
     def shift_invariant(self) -> bool:
         return True
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """Return k0(x, x) (n,) for X (n, d): ones."""
+        return np.ones(len(X))
 
     @abstractmethod
     def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:

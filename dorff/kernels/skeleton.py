@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from typing import Annotated, Any, Final
 
@@ -11,14 +11,23 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.kernels.conjugates import ALONE, Conjugate, conjugate_of
-from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, whole
-from dorff.kernels.skeleton_graph import SkeletonGraph, check_calls, check_sizes, curvature, values_of
-from dorff.kernels.spaces import BaseSpace, Category, Scheme, Sign, Sphere, described, spaces_of
+from dorff.kernels.scalar import FloatArray, IntArray, Lengthscale, Measure, Spectral, whole
+from dorff.kernels.skeleton_graph import (
+    SkeletonGraph,
+    check_calls,
+    check_sizes,
+    curvature,
+    diagonal_of,
+    values_of,
+)
+from dorff.kernels.spaces import BaseSpace, Scheme, Sphere, described, spaces_of
 from dorff.spec.kernel import Scalar
-from dorff.spec.part import HARMLESS, OneOrMore, Part, Positives, Takes, Typed, within
-from dorff.spec.registry import SCALARS, SPACES, Config, Word, kind_of
+from dorff.spec.part import HARMLESS, OneOrMore, Part, Takes, Typed, within
+from dorff.spec.part import Lengthscale as Lengthscales
+from dorff.spec.registry import SPACES, Config, Word
 
 MOST_NODES: Final = 10**5
+FLOPS_OF_ACTIVATION: Final = 30  # of a value, about
 _NUMBERS: Final = 2**24  # of nodes' values at a time
 
 
@@ -144,6 +153,9 @@ class Skeleton(Spectral):
 
     def graph(self, d: int) -> SkeletonGraph:
         """The skeleton for d inputs; InputError where it does not fit them."""
+        return _graph_of(self, d)
+
+    def _graph(self, d: int) -> SkeletonGraph:
         spaces, first = [], 0
         for space in self.inputs:
             columns = np.arange(d) if space.columns is None else np.array(space.columns)
@@ -151,10 +163,7 @@ class Skeleton(Spectral):
                 raise InputError(f"inputs: {space.kind} has column {columns.max()}, but there are {d}, from 0 on")
             spaces.append((space, columns, first))
             first += space.nodes(len(columns))
-        graph = SkeletonGraph(tuple(spaces), first, tuple(self._layered(first) if self.layers else self._named(first)))
-        check_calls(graph)
-        check_sizes(graph)
-        return graph
+        return SkeletonGraph(tuple(spaces), first, tuple(self._layered(first) if self.layers else self._named(first)))
 
     def _layered(self, inputs: int) -> Iterator[tuple[IntArray, Conjugate]]:
         shape = (1, inputs) if self.shape is None else self.shape
@@ -191,13 +200,51 @@ class Skeleton(Spectral):
     def check(self, d: int) -> None:
         self.graph(d)
 
+    def check_random_features(self, d: int) -> None:
+        """Raise InputError where random features of d inputs would have too many factors, or an infinite variance.
+
+        The kernel has exact values all the same, and so features of landmarks.
+        """
+        graph = self.graph(d)
+        check_calls(graph)
+        check_sizes(graph)
+
     def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
-        coded = [one.kind for one in self.inputs if isinstance(one, Sign | Category | Sphere)]
+        coded = [one.kind for one in self.inputs if one.coded]
         if coded and scaled:
             problem = f"inputs of {coded[0]} have values that must stay as they are"
             raise InputError(f"standardize: {problem}; set it to false, and give angles a lengthscale")
         for space, columns, _ in self.graph(X.shape[1]).spaces:
             space.check_rows(X[:, columns])
+
+    def input_lengthscales(self, d: int) -> dict[int, float]:
+        """Return the length-scales of the columns that are angles, or in blocks, by the number of the column."""
+        found = dict[int, float]()
+        for space, columns, _ in self.graph(d).spaces:
+            lengths = space.lengthscales(len(columns))
+            if lengths is not None:
+                found.update(zip(columns.tolist(), lengths.tolist(), strict=True))
+        return found
+
+    def stretched_nodes(self, d: int) -> int:
+        """Return the number of input nodes that have a length-scale."""
+        spaces = [(space, len(columns)) for space, columns, _ in self.graph(d).spaces]
+        return sum(space.nodes(width) for space, width in spaces if space.lengthscales(width) is not None)
+
+    def with_lengthscale(self, lengthscale: Lengthscale) -> "Skeleton":
+        """Return the same skeleton with a length-scale for all angles and blocks, or one for each of d columns.
+
+        Signs, categories and spheres have none. InputError where there are only such inputs.
+        """
+        given = np.atleast_1d(np.asarray(lengthscale, dtype=np.float64))
+        inputs = list[BaseSpace]()
+        for space in self.inputs:
+            own = given if len(given) == 1 or space.columns is None else given[list(space.columns)]
+            inputs.append(space.with_lengthscales(own))
+        if all(new is old for new, old in zip(inputs, self.inputs, strict=True)):
+            problem = "the skeleton has none to tune: signs, categories and spheres have none"
+            raise InputError(f"lengthscale: {problem}; compare activations, such as {{exponential: 2}}, instead")
+        return Skeleton(self.layers, inputs=inputs, shape=self.shape, nodes=self.nodes or None)
 
     def complexity(self, d: int) -> float:
         """C(S), the mean number of base features in a feature (eq. 11)."""
@@ -205,6 +252,21 @@ class Skeleton(Spectral):
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         return _by_rows(X, (len(Z),), values_of, self.graph(X.shape[1]), Z)
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """As `ScalarKernel.diagonal`: less than 1 at rows that are zero on a sphere."""
+        return np.ones(len(X)) if self.shift_invariant else diagonal_of(self.graph(X.shape[1]), X)
+
+    def gram_flops(self, d: int) -> float:
+        """Return the floating-point operations of one exact value for d inputs, about."""
+        graph = self.graph(d)
+        called = sum(len(of) for of, _ in graph.nodes)
+        return float(4 * (called + d) + FLOPS_OF_ACTIVATION * len(graph.nodes))
+
+    def gram_numbers(self, d: int, rows: int, columns: int) -> int:
+        """Return the numbers of 8 bytes that `gram` works with, for so many rows and columns."""
+        nodes = len(self.graph(d).nodes)
+        return columns * nodes * min(rows, max(1, _NUMBERS // max(1, columns * nodes)))
 
     def config(self) -> Config:
         inputs = [one.config() for one in self.inputs]
@@ -248,6 +310,12 @@ class Skeleton(Spectral):
 
     def _no_quantiles(self) -> int:
         raise InputError("sampler: the frequencies of a skeleton are drawn by paths; leave the sampler out")
+
+
+@lru_cache(maxsize=64)
+def _graph_of(skeleton: Skeleton, d: int) -> SkeletonGraph:
+    """Return the graph of a skeleton for d inputs, which every block of rows needs."""
+    return skeleton._graph(d)
 
 
 def _by_rows(
@@ -311,24 +379,35 @@ class SpaceSpec(Typed):
     columns: Annotated[tuple[Annotated[int, within(0)], ...], OneOrMore()] = ()
 
 
-class AngleSpec(SpaceSpec):
-    """Circles: an input over its length-scale is an angle in radians."""
+_LENGTHSCALES: Final = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1},
+        {"enum": ["tune", "tune each", "auto"]},
+        {"const": {"tune": "each"}},
+    ]
+}
 
-    lengthscale: Positives = 1.0
+
+def _no_median(lengthscale: Any) -> None:
+    """Raise InputError for the median distance, which says little of a single column."""
+    if lengthscale == "median":
+        raise InputError(
+            "of angles: a number, a list of numbers (one a column), tune, {tune: each} or auto, not median"
+        )
+
+
+class AngleSpec(SpaceSpec):
+    """Circles: an input over its length-scale is an angle in radians. `tune`, `{tune: each}` (one an input) and `auto`
+    (tune) maximise the evidence of a sample."""
+
+    lengthscale: Annotated[Lengthscales, Takes(_no_median, _LENGTHSCALES)] = 1.0
 
 
 class CategorySpec(SpaceSpec):
     """Whole numbers, of which so many values in a row differ: 1 where equal, else 0."""
 
     values: Annotated[int, within(2)]
-
-
-def _with_lengthscale(scalar: Any) -> None:
-    """InputError for a scalar kernel, as a job describes it, whose length-scale is left out or to be tuned."""
-    entry = SCALARS.get(kind_of(scalar) or "gaussian") if isinstance(scalar, Mapping) else None
-    given = scalar.get("lengthscale", "auto") if entry and "lengthscale" in entry.options.model_fields else 1.0
-    if isinstance(given, Mapping) or (isinstance(given, str) and given != "median"):
-        raise InputError("a block's scalar kernel needs its lengthscale: a number, one a column, or median")
 
 
 class SphereSpec(SpaceSpec):
@@ -338,9 +417,9 @@ class SphereSpec(SpaceSpec):
 
 
 class BlockSpec(SpaceSpec):
-    """Columns that are one input, with a shift-invariant scalar kernel and its length-scale."""
+    """Columns that are one input, with a shift-invariant scalar kernel."""
 
-    scalar: Annotated[Scalar, Takes(_with_lengthscale)]
+    scalar: Scalar
 
 
 class SkeletonSpec(Typed):

@@ -11,7 +11,7 @@ from dorff.errors import InputError
 from dorff.kernels.conjugates import MOST_FACTORS, Conjugate
 from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, IntArray
-from dorff.kernels.spaces import BaseSpace, ColumnBlock
+from dorff.kernels.spaces import BaseSpace, ColumnBlock, Sphere
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,17 @@ def values_of(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
     return np.asarray(values[-1])
 
 
+def diagonal_of(graph: SkeletonGraph, X: FloatArray) -> FloatArray:
+    """Return the output's values k(x, x) (n,): an input node has 1, or 0 where x is zero on its sphere."""
+    values = np.ones((graph.inputs + len(graph.nodes), len(X)))
+    for space, columns, first in graph.spaces:
+        if isinstance(space, Sphere):
+            values[first] = np.any(X[:, columns] != 0.0, axis=1)
+    for number, (of, conjugate) in enumerate(graph.nodes, graph.inputs):
+        values[number] = conjugate(values[of].mean(axis=0))
+    return np.asarray(values[-1])
+
+
 def curvature(graph: SkeletonGraph, X: FloatArray, Z: FloatArray) -> FloatArray:
     """The Hessian of the output by x - z (n, k, d, d), by the chain rule."""
     n, k, d = len(X), len(Z), X.shape[1]
@@ -107,13 +118,14 @@ def check_calls(graph: SkeletonGraph) -> None:
             return float(over.max())
         if over.max() > 0:
             problem = "a step is over another step, or over a block that is not gaussian: its features have"
-            raise InputError(f"activation: {problem} more factors than can be drawn; use relu or erf for one of them")
+            remedy = "use relu or erf for one of them, or sampler landmarks"
+            raise InputError(f"activation: {problem} more factors than can be drawn; {remedy}")
         return 1.0
 
     C = graph.upward(np.ones(graph.inputs), most)
     if C.max() > MOST_FACTORS:
         problem = f"a feature may have {C.max():.3g} factors on average, and {MOST_FACTORS:g} can be drawn"
-        raise InputError(f"activation: {problem}; use smaller rates or powers")
+        raise InputError(f"activation: {problem}; use smaller rates or powers, or sampler landmarks")
     rough = graph.of_inputs(lambda space, _: isinstance(space, ColumnBlock) and not isinstance(space.scalar, Gaussian))
     graph.upward(rough, endless)
 
@@ -129,6 +141,5 @@ def check_sizes(graph: SkeletonGraph) -> None:
         problem = (
             "features of relu, step or erf over a sphere are products of any number of factors that are not bounded"
         )
-        raise InputError(
-            f"activation: {problem}; use exponential, polynomial or power_series, or a block of a gaussian"
-        )
+        remedy = "use exponential, polynomial or power_series, a block of a gaussian, or sampler landmarks"
+        raise InputError(f"activation: {problem}; {remedy}")

@@ -13,7 +13,7 @@ from dorff.errors import InputError
 from dorff.kernels.conjugates import dealt
 from dorff.kernels.isotropic import Gaussian
 from dorff.kernels.scalar import FloatArray, IntArray, Measure, Spectral, scalar_from_config, whole
-from dorff.kernels.stretched import lengthscales
+from dorff.kernels.stretched import Stretched, lengthscales
 from dorff.spec.registry import SPACES, Config
 
 K = TypeVar("K")
@@ -50,6 +50,7 @@ class BaseSpace(ABC):
 
     columns: tuple[int, ...] | None
     kind: ClassVar[str]  #: its word in JOB.yaml
+    coded: ClassVar[bool] = False  #: whether values must stay as they are: dividing them by their spread is refused
 
     def nodes(self, width: int) -> int:
         """How many input nodes a number of columns makes: one each."""
@@ -63,6 +64,14 @@ class BaseSpace(ABC):
     @abstractmethod
     def characters(self, rng: np.random.Generator, nodes: IntArray, calls: IntArray, width: int) -> Characters:
         """For each of `nodes` (e,) the product of as many characters as it is called, `calls` (e,) of 1 or more."""
+
+    def lengthscales(self, width: int) -> FloatArray | None:
+        """Return the length-scale along each column (width,); None of a space that has none."""
+        return None
+
+    def with_lengthscales(self, lengthscale: FloatArray) -> "BaseSpace":
+        """Return the same space with a length-scale (1,) for all of its columns, or one for each (width,)."""
+        return self
 
     @property
     def differentiable(self) -> bool:
@@ -142,6 +151,12 @@ class Angle(_Coded):
     ) -> None:
         vars(self).update(columns=_columns("angle", columns), lengthscale=lengthscales(lengthscale))
 
+    def lengthscales(self, width: int) -> FloatArray:
+        return 1.0 / self.units(width)
+
+    def with_lengthscales(self, lengthscale: FloatArray) -> "Angle":
+        return Angle(_one_or_each(lengthscale), columns=self.columns)
+
     def units(self, width: int) -> FloatArray:
         scale = np.asarray(self.lengthscale)
         if scale.ndim and len(scale) != width:
@@ -175,6 +190,7 @@ class Sign(_Coded):
     """x z for columns of -1 and 1 (example 1), as cos((x - z) pi / 2)."""
 
     kind = "sign"
+    coded = True
 
     def __init__(self, *, columns: Sequence[int] | int | None = None) -> None:
         vars(self).update(columns=_columns("sign", columns))
@@ -204,6 +220,7 @@ class Category(_Coded):
 
     values: int
     kind = "category"
+    coded = True
 
     def __init__(self, values: int, *, columns: Sequence[int] | int | None = None) -> None:
         count = whole("category: values", values, 2, 10**6)
@@ -260,6 +277,15 @@ class ColumnBlock(BaseSpace):
     def total(self, X: FloatArray, Z: FloatArray, columns: IntArray, nodes: IntArray) -> FloatArray:
         return len(nodes) * self.scalar.gram(X[:, columns], Z[:, columns])
 
+    def lengthscales(self, width: int) -> FloatArray | None:
+        return 1.0 / self.scalar.stretch(width) if isinstance(self.scalar, Stretched) else None
+
+    def with_lengthscales(self, lengthscale: FloatArray) -> "ColumnBlock":
+        if not isinstance(self.scalar, Stretched):
+            return self
+        config = {**self.scalar.config(), "lengthscale": _one_or_each(lengthscale)}
+        return ColumnBlock(config, columns=self.columns)
+
     @property
     def differentiable(self) -> bool:
         return isinstance(self.scalar, Gaussian)
@@ -297,6 +323,7 @@ class Sphere(BaseSpace):
 
     scheme: str
     kind = "sphere"
+    coded = True
 
     def __init__(self, scheme: str = "pairs", *, columns: Sequence[int] | int | None = None) -> None:
         if scheme not in get_args(Scheme):
@@ -387,6 +414,10 @@ def _columns(kind: str, columns: Sequence[int] | int | None) -> tuple[int, ...] 
 def _config(space: BaseSpace, **options: Any) -> Config:
     columns = {} if space.columns is None else {"columns": list(space.columns)}
     return {"type": space.kind, **options, **columns}
+
+
+def _one_or_each(lengthscale: FloatArray) -> float | list[float]:
+    return float(lengthscale[0]) if len(lengthscale) == 1 else [float(one) for one in lengthscale]
 
 
 def _of_length_1(X: FloatArray, norm: float) -> FloatArray:

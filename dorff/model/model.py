@@ -209,7 +209,7 @@ class Model:
         fast = self._variances if C is None and len(np.asarray(X)) >= worth else None
 
         def by_features(rows: FloatArray) -> FloatArray:
-            return posterior.variance(transform(rows), C)
+            return posterior.variance(transform(rows), C, self.feature_map.phi.diagonal(self._scaled(rows)))
 
         def of_rows(rows: FloatArray) -> FloatArray:
             if fast is None:
@@ -229,7 +229,12 @@ class Model:
         noise; with `noise` those of a new target C f plus its noise (n, q, q), for a row of mean weight."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, posterior.noise if noise else 0.0
-        return self._by_blocks(X, (k, k), lambda rows: posterior.covariance(transform(rows), C) + added, views)
+
+        def of_rows(rows: FloatArray) -> FloatArray:
+            diagonal = self.feature_map.phi.diagonal(self._scaled(rows))
+            return posterior.covariance(transform(rows), C, diagonal) + added
+
+        return self._by_blocks(X, (k, k), of_rows, views)
 
     def sample(self, count: int, *, seed: int = 0) -> "tuple[Model, ...]":
         """`count` whole functions drawn from the posterior, each a model without one; no noise is in them. At all

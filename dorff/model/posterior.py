@@ -167,10 +167,10 @@ class Posterior:
     """Of f = Phi(x)* h + b given the data: Gaussian, its mean the model. Blocks and the intercept are independent.
     `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
     (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of mean weight.
-    `prior` (p, p), for features that do not carry all of k(x, x) = 1, such as those of landmarks, is the prior
-    covariance of f: what they leave out of it, (1 - |F(x)|^2) `prior`, is added (the DTC approximation of Quinonero
-    Candela & Rasmussen 2005, eq. 20b). `unexplained` (p, p) is added at every x: what a lattice leaves out of the
-    kernel, or how far f depends on the draw of random features. Samples of functions have neither.
+    `prior` (p, p), for features that do not carry all of k(x, x), such as those of landmarks, is the prior covariance
+    of f where k(x, x) = 1: what they leave out of it, (k(x, x) - |F(x)|^2) `prior`, is added (the DTC approximation of
+    Quinonero Candela & Rasmussen 2005, eq. 20b). `unexplained` (p, p) is added at every x: what a lattice leaves out of
+    the kernel, or how far f depends on the draw of random features. Samples of functions have neither.
     `freedom` are the degrees of freedom nu that the noise is estimated with, None for a noise that is given: all
     variances but those of a draw of features then are nu / (nu - 2) (`factor`) times those of a given noise, as they
     are of the t distribution that f has (`inflated`).
@@ -220,19 +220,21 @@ class Posterior:
         row_bytes = max((block.row_bytes for block in self.blocks), default=0) + 8 * self.p**2
         return max(1, STEP_BYTES // row_bytes)
 
-    def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        """(n, p, p): covariances of f's outputs, without noise, for features F (n, m); with C (q, p) those of C f."""
+    def covariance(self, F: FloatArray, C: FloatArray | None = None, diagonal: FloatArray | None = None) -> FloatArray:
+        """(n, p, p): covariances of f's outputs, without noise, for features F (n, m); with C (q, p) those of C f.
+        `diagonal` (n,) is k(x, x), 1 if None."""
         values = self._summed(F, self._of_intercept(C), lambda block, F: block.covariance(block.along(F, C), C))
         if self.prior is not None:
-            values += _missing(F)[:, None, None] * _seen_by(C, self.prior)
+            values += _missing(F, diagonal)[:, None, None] * _seen_by(C, self.prior)
         return values if self.unexplained is None else values + _seen_by(C, self.unexplained)
 
-    def variance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
-        """(n, p): variances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q)."""
+    def variance(self, F: FloatArray, C: FloatArray | None = None, diagonal: FloatArray | None = None) -> FloatArray:
+        """(n, p): variances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q).
+        `diagonal` (n,) is k(x, x), 1 if None."""
         intercept = np.diag(self._of_intercept(C))
         values = self._summed(F, intercept, lambda block, F: block.variances(block.along(F, C), C))
         if self.prior is not None:
-            values += _missing(F)[:, None] * np.diag(_seen_by(C, self.prior))
+            values += _missing(F, diagonal)[:, None] * np.diag(_seen_by(C, self.prior))
         return values if self.unexplained is None else values + np.diag(_seen_by(C, self.unexplained))
 
     def roots(self, output: int, m: int, most: int) -> Iterator[FloatArray]:
@@ -308,9 +310,10 @@ def _freedom(arrays: Mapping[str, AnyArray]) -> float | None:
     return freedom
 
 
-def _missing(F: FloatArray) -> FloatArray:
-    """Return 1 - |F(x)|^2 (n,): what features leave out of k(x, x) = 1."""
-    return np.asarray(np.maximum(1.0 - np.einsum("ij,ij->i", F, F), 0.0))
+def _missing(F: FloatArray, diagonal: FloatArray | None) -> FloatArray:
+    """Return k(x, x) - |F(x)|^2 (n,): what features leave out of k(x, x), which is 1 where it is not given."""
+    total = 1.0 if diagonal is None else diagonal
+    return np.asarray(np.maximum(total - np.einsum("ij,ij->i", F, F), 0.0))
 
 
 def _seen_by(C: FloatArray | None, covariance: FloatArray) -> FloatArray:

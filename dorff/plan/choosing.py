@@ -18,7 +18,7 @@ import numpy as np
 
 from dorff.data import Dataset
 from dorff.errors import InputError
-from dorff.features import FeatureMap, Recipe, estimates_in_parts, sampler_of
+from dorff.features import FeatureMap, Projected, Recipe, estimates_in_parts, sampler_of
 from dorff.features.lengthscale_search import search_size
 from dorff.frequencies import Lattice
 from dorff.frequencies.aliasing import LatticeBox, aliases
@@ -389,7 +389,10 @@ def with_feature_error(setting: Setting, recipe: Recipe, features: FeatureMap) -
         fixed = setting.kernel.fix(recipe.d, recipe.p, np.eye(recipe.p))
         missing = max(kernel_error(fixed, density, recipe), 0.0)
     halves = recipe.sampler.sampled and estimates_in_parts(features, density)
-    return replace(setting, landmarks=recipe.landmarks is not None, missing=missing, halves=halves)
+    unequal = features.phi.unequal_weights if isinstance(features.phi, Projected) else None
+    return replace(
+        setting, landmarks=recipe.landmarks is not None, missing=missing, halves=halves, unequal_weights=unequal
+    )
 
 
 def shortfall(

@@ -30,15 +30,16 @@ ROUNDED_TO: Final = 16  # numbers of landmarks
 class Comparison:
     """Held-out errors of `rows` rows, over the targets' variance, by as many landmarks and random features.
 
-    `ratio` is the noise variance over the prior's, by the ridge that is best for landmarks; `freedom` the degrees of
-    freedom of a fit to all `fitted` rows. Without rows nothing was compared.
+    `random` is None for a kernel without random features. `ratio` is the noise variance over the prior's, by the ridge
+    that is best for landmarks; `freedom` the degrees of freedom of a fit to all `fitted` rows. Without rows nothing was
+    compared.
     """
 
     rows: int
     fitted: int
     features: int
     landmarks: float
-    random: float
+    random: float | None
     ratio: float
     freedom: float
 
@@ -50,7 +51,7 @@ class Comparison:
     @property
     def prefers_landmarks(self) -> bool:
         """Whether landmarks are as good as random features, or better."""
-        return self.landmarks <= self.random + AS_GOOD
+        return self.random is None or self.landmarks <= self.random + AS_GOOD
 
     @property
     def enough(self) -> float:
@@ -67,6 +68,9 @@ class Comparison:
         if not self.rows:
             return "too few rows have targets to compare them with random features"
         of = f"on {self.rows:,} rows that were held out in turn {self.features} landmarks"
+        if self.random is None:
+            problem = "random features of this kernel would have an infinite variance, or too many factors"
+            return f"{problem}; {of} have an error of {self.landmarks:.3g} of the variance"
         return f"{of} have an error of {self.landmarks:.3g} of the variance, random features {self.random:.3g}"
 
 
@@ -112,7 +116,8 @@ def compare_samplers(
             found = held_out_score(setting, rows, folds, seed, sampler)
         return found.least, found.ridge
 
-    (landmarks, ridge), (random, _) = score(Landmarks()), score(recipe.sampler)
+    landmarks, ridge = score(Landmarks())
+    random = None if recipe.landmarks is not None else score(recipe.sampler)[0]
     ratio = ridge * len(rows) * (1.0 - 1.0 / COMPARED_FOLDS)
     return Comparison(
         rows=len(rows),
@@ -133,7 +138,7 @@ def count_landmarks(recipe: Recipe, X: FloatArray, enough: float, seed: int) -> 
     with pinned():
         pivots = pivoted_cholesky(recipe.scalar, X, recipe.n_features, np.random.default_rng(seed), enough=enough)
     count = min(-(-len(pivots.rows) // ROUNDED_TO) * ROUNDED_TO, recipe.n_features)
-    return LandmarkCount(count=count, missing=float(pivots.missing(np.ones(len(X)))[-1]))
+    return LandmarkCount(count=count, missing=float(pivots.missing(recipe.scalar.diagonal(X))[-1]))
 
 
 def _few_folds(fold_of: Rows | None, count: int) -> Rows:

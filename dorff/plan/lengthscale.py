@@ -132,7 +132,11 @@ def tuned_config(
             filled[at] = {**config, "scalar": by_kernel[name].kernel.config()["scalar"]}
             continue
         numbers = by_kernel[name].lengthscale.tolist()
-        filled[at] = _replaced(config, "lengthscale", numbers[0] if len(numbers) == 1 else numbers)
+
+        def found(_: Config, columns: Sequence[int], numbers: list[float] = numbers) -> Any:
+            return numbers[0] if len(numbers) == 1 else [numbers[column] for column in columns]
+
+        filled[at] = _with_numbers(config, found, range(len(numbers)))
     return filled, searches
 
 
@@ -161,10 +165,11 @@ def lengthscales_in_units(kernel: kernels.OperatorKernel, scale: FloatArray, dat
     """
     units = [unit_of_lengths(dataset.column_attributes.get(name, {})) for name in dataset.input_columns]
     found = list[LengthsInUnits]()
-    for lengths in kernels.input_lengthscales(kernel, scale):
+    for (_, term), lengths in zip(kernel.terms(), kernels.input_lengthscales(kernel, scale), strict=True):
         each = {number: {"lengthscale": one, "units": units[number]} for number, one in (lengths or {}).items()}
         several = list(each.values())
-        if len(several) > 1 and all(one == several[0] for one in several):
+        partial = isinstance(term.scalar, kernels.Skeleton) and len(several) < dataset.d
+        if len(several) > 1 and not partial and all(one == several[0] for one in several):
             found.append({ALL_INPUTS: several[0]})
         else:
             found.append({dataset.input_columns[number]: one for number, one in each.items()})
@@ -187,13 +192,15 @@ def lengthscale_words(value: Any) -> set[str]:
 
 def concrete(config: Config, dataset: Dataset, *, alone: bool) -> Config:
     """The same kernel with matrices read in, columns for its views' arrays, and for `auto` the word that it comes to: a
-    length-scale for each input, but one for all in vector fields and in sums, whose terms share it, and the median
-    distance in views, which are not tuned. A scalar kernel that is `auto` is a Gaussian, or where the kernel is `alone`
-    what rows tell."""
+    length-scale for each input, but one for all in vector fields, in skeletons, whose inputs are mostly alike as pixels
+    are, and in sums, whose terms share it, and the median distance in views, which are not tuned. A scalar kernel that
+    is `auto` is a Gaussian, or where the kernel is `alone` what rows tell."""
     if alone and config.get("scalar") == AUTO:
         config = {**config, "scalar": {"type": "gaussian", "lengthscale": _SMOOTHNESS}}
     config = mapped(config, lambda key, item: dict(_GAUSSIAN) if key == "scalar" and item == AUTO else item)
     word = {"decomposable": _EACH, "multi_view": "median"}.get(config["type"], _ONE)
+    if config["type"] == "decomposable" and config["scalar"]["type"] == "skeleton":
+        word = _ONE
     filled = mapped(config, lambda key, item: word if key == "lengthscale" and item == AUTO else item)
     return with_columns(read_matrices(filled), dataset)
 
@@ -252,7 +259,7 @@ def with_medians(configs: Configs, X: FloatArray, weights: FloatArray | None) ->
 def _with_numbers(value: Any, number: Callable[[Config, Sequence[int]], Any], columns: Sequence[int]) -> Any:
     """The same, each length-scale that is a word replaced by `number` of its scalar kernel and the columns it sees."""
     if isinstance(value, dict):
-        columns = value.get("columns", columns)
+        columns = value.get("columns") or columns  # an input space of a skeleton without columns has all
         replaced = {key: _with_numbers(item, number, columns) for key, item in value.items()}
         if isinstance(replaced.get("lengthscale"), str):
             replaced["lengthscale"] = number(replaced, columns)

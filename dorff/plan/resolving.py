@@ -1,7 +1,7 @@
 """The data of a job, and what the job leaves to them: each key is chosen by their sizes alone, with the reason."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -26,6 +26,7 @@ from dorff.spec.data import ClassTargets
 from dorff.spec.job import STREAMING_RIDGE, Job
 from dorff.spec.kernel import MOST_FEATURES
 from dorff.spec.part import Part
+from dorff.spec.registry import SPACES
 from dorff.storage.location import locate
 
 COUNTS: Final = (MOST_FEATURES, 2048, 1024, 512, 256)  # of features, of which one is chosen
@@ -130,6 +131,8 @@ def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:
         words = all_lengthscales([kernel.model_dump() for kernel in (*job.kernels, *job.features.kernels)])
         scaled = set(words) == {AUTO}
         why = "the length-scale is found too" if scaled else "the length-scale is in the inputs' own units"
+        if scaled and any(_has_coded_inputs(kernel.model_dump()) for kernel in (*job.kernels, *job.features.kernels)):
+            scaled, why = False, "signs, categories and spheres must stay as they are"
         one = one.filled("solve.standardize", scaled, why)
     if solve.select == AUTO:
         rule = job.criterion
@@ -140,6 +143,15 @@ def _of_choice(one: Resolved, dataset: Dataset) -> Resolved:
     if one.job.deals and solve.folds.by == AUTO and has_array(locate(str(job.data.store)), GROUPS):
         one = one.filled("solve.folds.by", GROUPS, "the data have groups: a column, or source files")
     return one
+
+
+def _has_coded_inputs(value: Any) -> bool:
+    """Return whether a kernel's configuration has inputs of a skeleton that must not be scaled."""
+    if isinstance(value, Mapping):
+        entry = SPACES.get(value["type"]) if isinstance(value.get("type"), str) else None
+        coded = entry is not None and bool(getattr(entry.build, "coded", False))
+        return coded or any(_has_coded_inputs(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(_has_coded_inputs(item) for item in value)
 
 
 def fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int) -> FoldRule:

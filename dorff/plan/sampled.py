@@ -8,8 +8,8 @@ import numpy as np
 import scipy.linalg
 
 from dorff.data import RowBlock
-from dorff.features import FeatureMap, Recipe, sampler_of, with_lengthscale
-from dorff.frequencies import IID, Sampler
+from dorff.features import FeatureMap, Recipe, with_lengthscale
+from dorff.frequencies import IID, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums, block_rows
@@ -55,8 +55,9 @@ def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
     scalar = None if isinstance(kernel, MultiView) else next(base.scalar for _, base in kernel.terms())
     if not isinstance(scalar, Spectral):
         scalar = Gaussian(median_lengthscale(X[:: max(1, len(X) // 1000)]))
-    sampler = sampler_of({"type": scalar.sampler or "iid"}, Decomposable(scalar))
-    return Recipe.of(scalar, sampler, d=X.shape[1], n_features=FEATURES).draw(seed).phi.transform(X)
+    sampler = default_sampler(Decomposable(scalar), X.shape[1]) if scalar.sampler else IID()
+    recipe = Recipe.of(scalar, sampler, d=X.shape[1], n_features=FEATURES)
+    return recipe.among(X, seed).draw(seed).phi.transform(X)
 
 
 def distance(kernel: OperatorKernel, X: FloatArray) -> float | None:
@@ -166,10 +167,12 @@ def held_out_multiple(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int
     (of which some are put together), at the best ridge for each: the evidence takes errors that rows beside each other
     share for what is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a
     problem; a multiple that is not 1 is better by WORTH, with the `count` of the fit too (up to CHECKED), as few tell
-    longer ones better. Output matrices count as the identity. 1 where rows are few, or in one fold. Of groups,
-    which lie among each other: blocks of a walk lie apart, and where no row is a long length-scale may be anywhere."""
+    longer ones better. Output matrices count as the identity. 1 of skeletons, where rows are few, or in one
+    fold. Of groups, which lie among each other: blocks of a walk lie apart, and where no row is a long length-scale may
+    be anywhere."""
     folds, fold_of = np.unique(fold_of, return_inverse=True)
-    if len(folds) < 2 or len(rows) < LEAST:
+    skeleton = any("lengthscale" not in base.scalar.config() for _, base in setting.kernel.terms())
+    if skeleton or len(folds) < 2 or len(rows) < LEAST:
         return 1.0
     kernel, fold_of, most = setting.kernel, fold_of % TRIED_FOLDS, max(setting.m, min(CHECKED, count))
     lengthscale = np.asarray(next(base.scalar.config()["lengthscale"] for _, base in kernel.terms()))

@@ -34,13 +34,31 @@ def make_recipe(
     fixed = [kernel.fix(d, p, np.eye(p)) for kernel in kernels]
     kernel = mixture(fixed, d, p)
     chosen = job.features.sampler
-    sampler = sampler_of(None if isinstance(chosen, str) else chosen.model_dump(), kernel)
-    if len(fixed) > 1 and not sampler.mixes and len(sampler.laws(kernel, d, p)) > 1:
+    sampler = sampler_of(None if isinstance(chosen, str) else chosen.model_dump(), kernel, d)
+    if len(fixed) > 1 and not (sampler.mixes or sampler.viewed) and len(sampler.laws(kernel, d, p)) > 1:
         problem = "kernel: a list of kernels of several spectra is served by a mixture of them"
-        remedy = "fit each in a job of its own" if sampler.viewed else "use iid, orthogonal or qmc"
-        raise InputError(f"{problem}, which sampler {sampler.config()['type']} cannot draw; {remedy}")
+        raise InputError(f"{problem}, which sampler {sampler.config()['type']} cannot draw; use iid, orthogonal or qmc")
     recipe = Recipe(kernel, sampler, d, p, max(job.features.counts), job.solve.intercept)
     return recipe if box is None else recipe.over(box)
+
+
+def density_of(number: int, sources: Kernels, density: Density | None) -> Density | None:
+    """Return the density of the features for one of several kernels that they were drawn for.
+
+    Of a list with skeletons frequencies are drawn law by law: each serves the kernels that have its law, and a kernel
+    has weights of 0 for the others.
+    """
+    if density is None or len(sources) == 1:
+        return density
+    omega, log_density, serves = density
+    if serves is None:
+        return density
+    weights = [[weight for weight, _ in kernel.terms()] for kernel in sources]
+    first = sum(weight > 0 for kernel in weights[:number] for weight in kernel)  # `mixture` leaves out the others
+    own = np.zeros((len(weights[number]), len(omega)), dtype=np.bool_)
+    positive = np.flatnonzero(np.array(weights[number]) > 0)
+    own[positive] = serves[first : first + len(positive)]
+    return omega, log_density, own
 
 
 def observation(job: Job, dataset: Dataset, configs: Configs) -> FloatArray | None:

@@ -310,7 +310,7 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
             if weight > 0:
                 traces.append(weight * term.trace(len(columns), model.p))
                 formula, scalar = KERNELS.formula(term.config()), _scalar(term, lengths, labels)
-                if np.any(scale != 1) and lengths is not None:
+                if np.any(scale != 1) and "lengthscale" in term.scalar.config():
                     scalar += f" ({_brief(term.scalar.config()['lengthscale'])} standard deviations)"
                 if isinstance(term, kernels.Decomposable):
                     formula = "k₀ I" if _independent(term) else "k₀ A"
@@ -366,7 +366,7 @@ def _scalar(term: kernels.BaseKernel, lengths: Mapping[int, float] | None, colum
     config = term.scalar.config()
     words = {name.replace("_", " "): _brief(one) for name, one in config.items() if name != "type"}
     if lengths is not None:
-        words["lengthscale"] = _lengths(lengths, columns)
+        words["lengthscale"] = _lengths(lengths, [columns[at] for at in lengths])
     if isinstance(term.scalar, kernels.Gaussian):
         return f"k₀ = {SCALARS.formula(config)}, s = {words['lengthscale']}"
     shown = ", ".join(f"{name} {text}" for name, text in words.items())

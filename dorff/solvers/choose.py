@@ -8,6 +8,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.features import modes_of
+from dorff.frequencies import first_weights
 from dorff.kernels import MultiView
 from dorff.moments import FloatArray, IntArray, Moments, Solvable, pooled
 from dorff.solvers.few_labels import Common, few_label_errors
@@ -295,18 +296,23 @@ def of_frequencies(folds: Folds, setting: Setting, start: int, stop: int) -> tup
     """The folds' moments and the setting of the frequencies `start` to `stop`, which estimate the kernel alone.
 
     Features are all cosines, then all sines, of D frequencies that are one sample: those of D' of them are
-    sqrt(D / D') larger.
+    sqrt(D / D') larger, or, of unequal weights, what makes them those of the first (`frequencies.first_weights`).
     """
-    D = setting.m // 2
+    D, factor = setting.m // 2, np.full(stop - start, np.sqrt(setting.m / 2 / (stop - start)))
     at = np.concatenate([np.arange(start, stop), np.arange(D + start, D + stop)])
     if (density := setting.density) is not None:
         omega, log_density, serves = density
         density = (omega[start:stop], log_density[start:stop], None if serves is None else serves[:, start:stop])
-    parts, some = _of_columns(folds, setting, at, float(np.sqrt(D / (stop - start))))
-    return parts, replace(some, density=density)
+    weights = setting.unequal_weights
+    if weights is not None:
+        assert start == 0, "only the first features of unequal weights are a sample"
+        factor = first_weights(weights, stop) / weights[:stop]
+        weights = factor * weights[:stop]
+    parts, some = _of_columns(folds, setting, at, np.concatenate([factor, factor]))
+    return parts, replace(some, density=density, unequal_weights=weights)
 
 
-def _of_columns(folds: Folds, setting: Setting, at: IntArray, factor: float) -> tuple[Folds, Setting]:
+def _of_columns(folds: Folds, setting: Setting, at: IntArray, factor: float | FloatArray) -> tuple[Folds, Setting]:
     """The folds' moments and the setting of the features `at`, times a factor; of a sample these are the first."""
     parts = [[part.columns(at, factor) for part in fold] for fold in folds]
     penalties = tuple(replace(one, sums=one.sums.columns(at, factor)) for one in setting.penalties)

@@ -72,10 +72,11 @@ class Setting:
     `free_scale`: targets are one-hot rows, and only the order of f's values counts, so that held-out errors are those
     of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels that this one is compared with
     have a say. `sample`: rows left out. `features` are its own where the moments are a lattice's sums, which serve
-    several settings (`choose.of_first`). `landmarks`: features are of landmarks, the first m' of them those of the
-    first m' landmarks, and leave out a part of k(x, x). `missing` is the share of it that features leave out at every
-    x alike, those of a lattice; `halves`: either half of the frequencies estimates the kernel, so that fits to both
-    tell how far f depends on the draw (`feature_variance`). InputError: penalties of learned outputs."""
+    several settings (`choose.of_first`). `unequal_weights` (m / 2,) are those of a skeleton's pairs of features.
+    `landmarks`: features are of landmarks, the first m' of them those of the first m' landmarks, and leave out a part
+    of k(x, x). `missing` is the share of it that features leave out at every x alike, those of a lattice; `halves`:
+    either half of the frequencies estimates the kernel, so that fits to both tell how far f depends on the draw
+    (`feature_variance`). InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int
@@ -93,6 +94,7 @@ class Setting:
     sample: LeftOut | None = None
     sampled: bool = False
     features: FeatureMap | None = None
+    unequal_weights: FloatArray | None = None
     landmarks: bool = False
     missing: float = 0.0
     halves: bool = False

@@ -16,7 +16,8 @@ from dorff.errors import InputError
 from dorff.features import FeatureMap, Projected, Recipe, features_from
 from dorff.features.recipe import feature_arrays
 from dorff.fit import fit
-from dorff.frequencies import IID, Paths
+from dorff.fit.tune import tune
+from dorff.frequencies import IID, Paths, first_weights
 from dorff.frequencies.paths import calls_of, characters_of, distinct, rows_of, stacked, thinned
 from dorff.frequencies.transforms import Sparse
 from dorff.kernels import Angle, Category, ColumnBlock, Decomposable, Layer, Sign, Skeleton, SkeletonNode, Sphere
@@ -195,6 +196,54 @@ def test_only_blocks_have_nothing_to_merge():
     assert Paths(16)._draws(Skeleton([Layer()], inputs=ColumnBlock(kernels.Gaussian(1.0)))) == 1
 
 
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40), st.data())
+def test_weights_of_the_first_have_the_sum_of_all(weights, data):
+    """None is less than its own, and those that are more are all the same."""
+    count, own = data.draw(st.integers(1, len(weights))), np.array(weights)
+    first = first_weights(own, count)
+    assert np.sum(first**2) == pytest.approx(np.sum(own**2))
+    assert np.all(first >= own[:count] * (1 - 1e-12))
+    raised = first[first > own[:count] * (1 + 1e-9)]
+    assert raised.size == 0 or np.ptp(raised) <= 1e-12 * raised.max()
+
+
+@pytest.mark.parametrize("draws", [1, 16])
+@pytest.mark.parametrize("name", ["deep", "mixed"])
+def test_the_first_features_are_as_close_as_a_draw_of_so_many(name, draws):
+    rng = np.random.default_rng(0)
+    X, skeleton, sampler = rows(rng, 60), SKELETONS[name], Paths(draws)
+    exact, errors = skeleton.gram(X, X), []
+    for seed in range(8):
+        many, few = (Recipe.of(skeleton, sampler, d=6, n_features=m).draw(seed).phi for m in (1024, 64))
+        first = many.first(32)
+        np.testing.assert_allclose(np.sum(first.transform(X) ** 2, axis=1), 1.0)
+        errors.append([np.sqrt(np.mean((one.gram(X, X) - exact) ** 2)) for one in (first, few)])
+    first, few = np.mean(errors, axis=0)
+    assert first < 1.15 * few
+
+
+def test_a_job_chooses_among_counts_of_a_skeleton(tmp_path):
+    """The model of fewer features is ridge regression on them, from the sums of all."""
+    X = rows(np.random.default_rng(0), 400)
+    y = np.cos(X[:, 0] - 2 * X[:, 3]) + np.random.default_rng(1).standard_normal(400)
+    np.savez(tmp_path / "a.npz", x=X, y=y)
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path)
+    body["features"] = {"count": [20, 300], "sampler": {"type": "paths"}}
+    body["solve"] = {"ridge": 1e-8, "select": "kfold", "standardize": False}
+    report = fit(Job.model_validate(body))
+    model = load_model(report.model)
+    assert report.m == 20 and model.feature_map.m == 20
+    F = np.column_stack([model.feature_map.transform(X), np.ones(400)])
+    penalty = 400 * 1e-8 * np.diag(np.append(np.ones(20), 0.0))
+    np.testing.assert_allclose(
+        model.predict(X)[:, 0], F @ np.linalg.solve(F.T @ F + penalty, F.T @ y), rtol=1e-5, atol=1e-6
+    )
+    body["features"]["count"] = [300, 240]
+    again = fit(Job.model_validate(body))
+    assert again.m == 240 and again.leaves_computed == 0
+
+
 def test_merging_lowers_the_error():
     """At equal m the squared error of the kernel is less by far than that of as many draws; the more draws the less."""
     skeleton = Skeleton([Layer(2, 1, {"exponential": 0.25}), Layer()], shape=(6, 1))
@@ -334,7 +383,7 @@ def test_a_job_of_a_skeleton_is_fitted_stored_and_read(tmp_path):
     model = load_model(report.model)
     kernel = Decomposable(Skeleton([Layer(activation={"exponential": 3.0})], inputs=SPACES))
     assert model.kernel.terms()[0][1].scalar == kernel.scalar and model.feature_map.phi.projection.kind == "sparse"
-    twin = ORFFRegressor(kernel=kernel, n_features=300, ridge=1e-6, random_state=3).fit(X, Y)
+    twin = ORFFRegressor(kernel=kernel, n_features=300, sampler=Paths(), ridge=1e-6, random_state=3).fit(X, Y)
     np.testing.assert_allclose(model.predict(X), twin.predict(X), atol=1e-5)
     assert _reach(SimpleNamespace(model=model)) is None  # no length-scale of its own
     step = 1e-6 * (np.arange(6) == 3)
@@ -382,13 +431,10 @@ def test_coded_inputs_are_not_scaled(tmp_path):
             "kernel.scalar.inputs must be one of: .* came 'circle'",
         ),
         ({"inputs": [{"type": "block", "columns": [0], "scalar": {"type": "gausian"}}]}, "did you mean 'gaussian'"),
+        ({"inputs": {"type": "angle", "lengthscale": "median"}}, "lengthscale does not fit: of angles: .* not median"),
         (
-            {"inputs": {"type": "block", "scalar": {"type": "matern"}}},
-            "scalar does not fit: a block's scalar kernel",
-        ),
-        (
-            {"inputs": {"type": "block", "scalar": {"lengthscale": "tune"}}},
-            "a block's scalar kernel needs its lengthscale",
+            {"inputs": [INPUTS[0], {"type": "block", "columns": [4, 5], "scalar": {"type": "gaussian"}}]},
+            "are tuned together and share a length-scale",
         ),
         ({"layers": [{"size": 2, "stride": 0}]}, "stride does not fit: layers: stride must be a whole number"),
         ({"inputs": {"type": "angle", "columns": [6]}}, "angle has column 6, but there are 6, from 0 on"),
@@ -417,12 +463,10 @@ GAUSSIAN = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale"
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda body: body.update(kernel=[body["kernel"], GAUSSIAN]), "fit each in a job of its own"),
         (lambda body: body["features"].update(drawn_for=GAUSSIAN), "than those of Skeleton, which paths draws"),
-        (lambda body: body["features"].update(count=[20, 60]), "features.count: several need"),
         (lambda body: body["features"].update(sampler={"type": "qmc"}), "drawn by paths alone, not by qmc"),
     ],
-    ids=["list", "drawn_for", "counts", "sampler"],
+    ids=["drawn_for", "sampler"],
 )
 def test_what_a_skeleton_does_not_share_is_refused(tmp_path, change, message):
     np.savez(tmp_path / "a.npz", x=rows(np.random.default_rng(0), 60), y=np.zeros((60, 1)))
@@ -430,6 +474,58 @@ def test_what_a_skeleton_does_not_share_is_refused(tmp_path, change, message):
     body = job(tmp_path)
     change(body)
     with pytest.raises(InputError, match=message):
+        fit(Job.model_validate(body))
+
+
+@pytest.mark.parametrize("signal", ["waves", "products"])
+@pytest.mark.parametrize("other", ["skeleton", "gaussian"])
+def test_a_job_chooses_among_kernels_of_which_some_are_skeletons(tmp_path, signal, other):
+    """Each has features of its own; the model is ridge regression on those of the better kernel."""
+    X = rows(np.random.default_rng(0), 600)
+    y = np.cos(2 * X[:, 3]) if signal == "waves" else np.sin(X[:, 0] / 0.5) * X[:, 1] * (X[:, 2] == 3)
+    np.savez(tmp_path / "a.npz", x=X, y=y + 0.01 * np.random.default_rng(1).standard_normal(600))
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path)
+    first, second = body["kernel"], GAUSSIAN
+    if other == "skeleton":
+        second = {"type": "decomposable", "scalar": {**first["scalar"], "layers": [{"activation": "identity"}]}}
+    body |= {"kernel": [first, second], "features": {"count": 600}}
+    body["solve"] = {"ridge": 1e-5, "select": "kfold", "standardize": False}
+    report = fit(Job.model_validate(body))
+    model = load_model(report.model)
+    (scalar,) = (base.scalar for _, base in model.kernel.terms())
+    assert isinstance(scalar, Skeleton) or other == "gaussian"
+    assert signal == "waves" or report.kernel == 0, "only one of both has products"
+    F, gain = model.feature_map.transform(X), model.operator_weights.gain
+    assert np.count_nonzero(gain) == 300 and report.m == 600
+    own = F * gain
+    np.testing.assert_allclose(np.sum(own**2, axis=1), 1.0)
+    assert np.sqrt(np.mean((own @ own.T - scalar.gram(X, X)) ** 2)) < 0.15
+    own = np.column_stack([own[:, gain > 0], np.ones(600)])
+    penalty = 600 * 1e-5 * np.diag(np.append(np.ones(300), 0.0))
+    y = np.load(tmp_path / "a.npz")["y"]
+    expected = own @ np.linalg.solve(own.T @ own + penalty, own.T @ y)
+    np.testing.assert_allclose(model.predict(X)[:, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_tune_writes_the_job_of_the_better_kernel(tmp_path):
+    X = rows(np.random.default_rng(0), 300)
+    np.savez(tmp_path / "a.npz", x=X, y=np.sin(X[:, 0] / 0.5) * X[:, 1])
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path)
+    body |= {"kernel": [GAUSSIAN, body["kernel"]], "features": {"count": 200}}
+    body["solve"] = {"ridge": [1e-5, 1e-3], "select": "kfold"}
+    best = tune(Job.model_validate(body)).best
+    assert best.kernel.scalar.type == "skeleton" and best.features.drawn_for is None
+    assert load_model(fit(best).model).feature_map.m == 200
+
+
+def test_skeletons_over_spheres_are_fitted_in_jobs_of_their_own(tmp_path):
+    np.savez(tmp_path / "a.npz", x=rows(np.random.default_rng(0), 60), y=np.zeros((60, 1)))
+    ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=["y"])
+    body = job(tmp_path, inputs={"type": "sphere"})
+    body["kernel"] = [body["kernel"], GAUSSIAN]
+    with pytest.raises(InputError, match="fit it in a job of its own"):
         fit(Job.model_validate(body))
 
 

@@ -309,8 +309,10 @@ def test_what_has_a_mean_square_is_taken():
         ("erf", [Sphere(columns=[0, 1, 2, 3]), Angle(columns=4)], 5),
         ("exponential", Sphere(), 3000),
     ):
-        Skeleton([Layer(activation=activation)], inputs=inputs).check(d)
-    Skeleton([Layer(activation="exponential"), Layer(activation={"polynomial": 2})], inputs=Sphere()).check(3000)
+        Skeleton([Layer(activation=activation)], inputs=inputs).check_random_features(d)
+    Skeleton(
+        [Layer(activation="exponential"), Layer(activation={"polynomial": 2})], inputs=Sphere()
+    ).check_random_features(3000)
     assert not ROUND.shift_invariant and MIXED.shift_invariant
     assert SkeletonNode([np.int64(0), 1]) == SkeletonNode([0, 1])
 
@@ -366,7 +368,10 @@ def test_power_series_are_read_again_as_they_are():
         (lambda: conjugate_of({"power_series": [[1], [1, 2]]}), "power_series must be a list of 2 to"),
         (lambda: conjugate_of({"power_series": [True, True]}), "power_series must be a list of 2 to"),
         (lambda: conjugate_of({"exponential": 1e19}), "activation exponential must be 10000 at most"),
-        (lambda: Skeleton([Layer(activation={"exponential": 1e3})] * 2).check(2), "may have 1e.06 factors on average"),
+        (
+            lambda: Skeleton([Layer(activation={"exponential": 1e3})] * 2).check_random_features(2),
+            "may have 1e.06 factors on average",
+        ),
         (lambda: Skeleton(5), r"layers must be a list of layers, such as .*, not 5"),
         (lambda: Skeleton(nodes=5), "nodes must be a mapping of nodes by name, not 5"),
         (lambda: Skeleton([5]), "layers: a layer must be a mapping of size, stride, activation, not 5"),
@@ -396,12 +401,32 @@ def test_power_series_are_read_again_as_they_are():
         (lambda: Category(1), "category: values must be a whole number from 2"),
         (lambda: Sign(columns=[1, 1]), "columns of sign must be whole numbers, each once"),
         (lambda: Sphere("pair"), "scheme of sphere is pairs, coordinates or directions, not 'pair'"),
-        (lambda: Skeleton([Layer()], inputs=Sphere()).check(3), "relu, step or erf over a sphere are products"),
-        (lambda: Skeleton([Layer(), Layer(activation="identity")], inputs=Sphere()).check(3), "relu, step or erf"),
-        (lambda: Skeleton([Layer(), Layer(activation={"exponential": 1.0})], inputs=Sphere()).check(3), "relu, step"),
-        (lambda: Skeleton([Layer()], inputs=[Sphere(columns=0), Sphere(columns=[1, 2, 3])]).check(4), "relu, step"),
-        (lambda: Skeleton([Layer()], inputs=Sphere("coordinates")).check(2), "relu, step or erf over a sphere"),
-        (lambda: Skeleton([Layer(activation="erf")], inputs=Sphere()).check(4), "relu, step or erf over a sphere"),
+        (
+            lambda: Skeleton([Layer()], inputs=Sphere()).check_random_features(3),
+            "relu, step or erf over a sphere are products",
+        ),
+        (
+            lambda: Skeleton([Layer(), Layer(activation="identity")], inputs=Sphere()).check_random_features(3),
+            "relu, step or erf",
+        ),
+        (
+            lambda: Skeleton([Layer(), Layer(activation={"exponential": 1.0})], inputs=Sphere()).check_random_features(
+                3
+            ),
+            "relu, step",
+        ),
+        (
+            lambda: Skeleton([Layer()], inputs=[Sphere(columns=0), Sphere(columns=[1, 2, 3])]).check_random_features(4),
+            "relu, step",
+        ),
+        (
+            lambda: Skeleton([Layer()], inputs=Sphere("coordinates")).check_random_features(2),
+            "relu, step or erf over a sphere",
+        ),
+        (
+            lambda: Skeleton([Layer(activation="erf")], inputs=Sphere()).check_random_features(4),
+            "relu, step or erf over a sphere",
+        ),
         (lambda: kernels.MultiView([(3, SPHERE), (3, SPHERE)]), r"must be shift-invariant, .* which Skeleton has not"),
         (
             lambda: (SPHERE + kernels.Decomposable(kernels.Gaussian(1.0))).fix(3, 2),
@@ -417,8 +442,14 @@ def test_power_series_are_read_again_as_they_are():
         (lambda: NAMED.check(4), "top is over 4, which is not an input node, 0 to 3"),
         (lambda: Skeleton(nodes={"a": {"of": ["b"]}, "b": {"of": [0]}}).check(1), "a is over 'b', which is not"),
         (lambda: Skeleton(nodes={"a": {"of": [0]}, "b": {"of": [0]}}).check(1), "no node is over 'a'"),
-        (lambda: Skeleton([Layer(activation="step"), Layer(activation="step")]).check(2), "step is over another step"),
-        (lambda: Skeleton([Layer(activation="step")], inputs=MIXED.inputs).check(6), "a block that is not gaussian"),
+        (
+            lambda: Skeleton([Layer(activation="step"), Layer(activation="step")]).check_random_features(2),
+            "step is over another step",
+        ),
+        (
+            lambda: Skeleton([Layer(activation="step")], inputs=MIXED.inputs).check_random_features(6),
+            "a block that is not gaussian",
+        ),
         (lambda: Skeleton([Layer(1), Layer()], shape=(100_001, 1)).check(100_001), "more than 100000 nodes"),
         (lambda: kernels.CurlFree(MIXED), "over angles and blocks of a gaussian, but here is an input of sign"),
         (lambda: kernels.CurlFree(SPHERE.scalar), "but here is an input of sphere"),
