@@ -316,6 +316,20 @@ def test_doubly_stochastic_tends_to_the_kernel_fit():
     assert np.mean((at.values(Z) - truth) ** 2) < 0.03 < 0.3 < truth.var()
 
 
+@pytest.mark.parametrize("count", [4, 16, 200])
+@pytest.mark.parametrize("batch", [1, 8, 1000])
+def test_the_rate_of_doubly_stochastic_descent_knows_rows_and_frequencies(count, batch):
+    """1 / rate is curvature times (lambda + beta / batch + beta / D), each from the kernel's matrix written out."""
+    X, Y = rows(60)
+    recipe = Recipe(COUPLED.fix(2, 2), IID(), 2, 2, count)
+    rate, constant = DoublyStochastic.rates(Squared(), np.eye(2), recipe, X, Y, batch)
+    scalar = np.exp(-np.sum((X[:, None] - X[None]) ** 2, axis=2) / (2 * 1.5**2))
+    matrix = np.kron(scalar, [[2.0, 0.5], [0.5, 1.0]])
+    level, beta, D = np.linalg.eigvalsh(matrix)[-1] / 60, 3.0, count / 2
+    assert 1.0 / rate == pytest.approx(2.0 * (level + beta / batch + beta / D), rel=1e-9)
+    assert constant == pytest.approx(0.25)
+
+
 def test_features_that_are_always_the_same_are_refused():
     with pytest.raises(InputError, match="sampler: GaussQuadrature gives every step the same features; use iid"):
         Expansion.empty(Recipe(COUPLED.fix(2, 2), GaussQuadrature(3), 2, 2, 20), 0, np.zeros(2))
