@@ -32,7 +32,7 @@ class _OfArrays:
     loss: Loss
     scale: tuple[float, ...]
 
-    def __call__(self, V: FloatArray, width: float) -> dict[int, FloatArray]:
+    def __call__(self, V: FloatArray, width: float | tuple[float, ...]) -> dict[int, FloatArray]:
         sums = self._answered(Question(V, self.loss, self.scale, width))
         return {fold: one.values.reshape(-1, V.shape[1]) for (fold, _), one in sums.items()}
 

@@ -21,12 +21,12 @@ BESIDE: Final = 4
 class Question:
     """What is asked of a pass: at the functions with columns V (m + 1, c) of weights and constants, in the targets'
     units over `scale` (q,), what a loss of this `width` comes to; or, `curved`, of each column the moments of [F | 1]
-    weighed by its curvature. V may be of several functions side by side."""
+    weighed by its curvature. V may be of several functions side by side, which may have a width each."""
 
     V: FloatArray
     loss: Loss
     scale: tuple[float, ...]
-    width: float = 0.0
+    width: float | tuple[float, ...] = 0.0
     curved: bool = False
 
     def config(self) -> dict[str, Any]:
@@ -37,6 +37,7 @@ class Question:
     def of(cls, V: FloatArray, config: Mapping[str, Any]) -> Self:
         """From V and the rest; InputError, KeyError or TypeError where that is none."""
         given = {**config, "loss": as_loss(config["loss"]), "scale": tuple(config["scale"])}
+        given["width"] = tuple(config["width"]) if isinstance(config["width"], list | tuple) else config["width"]
         c = len(given["scale"]) * given["loss"].levels
         if c == 0 or V.shape[1] % c:
             raise InputError(f"{V.shape[1]} columns are no functions of {len(given['scale'])} targets")
@@ -112,7 +113,9 @@ class SlopeSums(RowSums):
         w = np.where(there, weight, 0.0)
         targets = np.where(there, targets, 0.0)
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
-            each = [of.loss.terms(part, targets, of.width) for part in np.split(f, functions, axis=1)]
+            widths = of.width if isinstance(of.width, tuple) else (of.width,) * functions
+            parts = np.split(f, functions, axis=1)
+            each = [of.loss.terms(part, targets, width) for part, width in zip(parts, widths, strict=True)]
             if self._weighed is not None:
                 self._add_curvature(Z, np.hstack([w * one.curvature for one in each]))
                 return

@@ -25,7 +25,7 @@ from dorff.plan.graph_sizes import GiB, MiB
 from dorff.plan.lattice import LatticeCosts, lattice_costs, own_recipes
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
-from dorff.plan.routes import Means, Route, Shape, Way, choose_route, evaluations, steps_of
+from dorff.plan.routes import Means, Route, Shape, Way, choose_route, evaluations, points_of, steps_of
 from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
 from dorff.spec.job import Job
@@ -146,6 +146,7 @@ def estimate(
         work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), folds), light,
         solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.posteriors,
         *(evaluations(job, q, folds) if job.solve.other_loss else (0, 0, 0, 0)), steps_of(job, dataset),
+        points_of(job, q) if job.solve.other_loss else 1,
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:

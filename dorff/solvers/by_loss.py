@@ -31,6 +31,8 @@ from dorff.solvers.uncertainty import posterior
 
 STEP: Final = 10.0  # from ridge to ridge, where they are left to the rows
 MOST_RIDGES: Final = 7  # of these
+MOST_OF_A_RIDGE: Final = 150  # passes at one ridge, of fits that only choose
+LAST_PASSES: Final = 400  # of all that there may be, which the fit at the ridge that was chosen has at least
 ROUGH: Final = 10.0  # times the tolerance, of fits that only choose
 LEFT: Final = 4.0  # times the tolerance: what may be left to gain where an iteration has ended well
 SOLVERS: Final = ("auto", "lbfgs", "newton")
@@ -78,6 +80,15 @@ class Descended:
     converged: bool
     problem: LossProblem
     slopes: FloatArray | None = None
+    tolerance: float = 1e-4
+
+    @property
+    def ended_by(self) -> str:
+        """Why the iteration ended: "gap" if the duality gap is within the tolerance, which proves it; "slope" if the
+        estimate of what is left to gain is; "passes" if neither is, and there were too many."""
+        if self.state.gap <= self.tolerance * abs(self.state.value):
+            return "gap"
+        return "slope" if self.converged else "passes"
 
     @property
     def left(self) -> float:
@@ -99,7 +110,7 @@ Seen = Callable[[State, int], None]
 class Evaluated(Protocol):
     """Rows, by what is summed over them: `objective.Ask`, and `minimise.Curved`."""
 
-    def __call__(self, V: FloatArray, width: float) -> Mapping[int, FloatArray]: ...
+    def __call__(self, V: FloatArray, width: float | tuple[float, ...]) -> Mapping[int, FloatArray]: ...
 
     def curved(self, V: FloatArray) -> Mapping[int, Moments]: ...
 
@@ -160,16 +171,17 @@ def descend(
     slopes = _mean_slopes(evaluator, sums, left) if folds and isinstance(how.loss, Quantiles) else None
     state = _polished(evaluator, rows.curved, how, state, shown)
     enough = LEFT * how.tolerance * abs(state.value)
-    converged = evaluator.count < evaluator.most and left_to_gain(problem, state) <= enough
+    certain = how.loss.kinked and state.gap <= how.tolerance * abs(state.value)
+    converged = certain or (evaluator.count < evaluator.most and left_to_gain(problem, state) <= enough)
     others = {fold: _fit(setting, problem, one, how, fit) for fold, one in zip(folds, left, strict=True)}
     final = _fit(setting, problem, state, how, fit, converged=converged)
-    return Descended(final, others, tuple(table), state, evaluator.count, converged, problem, slopes)
+    return Descended(final, others, tuple(table), state, evaluator.count, converged, problem, slopes, how.tolerance)
 
 
 def left_to_gain(problem: LossProblem, state: State) -> float:
-    """Half the squared slope in coordinates in which the Hessian is about 1, and what the width of a kink costs."""
-    slope = Frame.at(problem, state).slope(state)
-    return 0.5 * float(slope @ slope) + state.excess
+    """Half the squared slope in coordinates in which the Hessian is about 1, and what the width of a kink costs; the
+    distance from a lower bound where that is less."""
+    return Frame.at(problem, state).left(state) + state.excess if state.left is None else state.left
 
 
 class _Shown:
@@ -185,9 +197,10 @@ class _Shown:
 def _solved(
     evaluator: Evaluator, how: Minimisation, ridge: float, folds: Sequence[int], starts: Sequence[Start], shown: _Shown
 ) -> list[State]:
-    """At one ridge, of all rows and without each of the folds."""
+    """At one ridge, of all rows and without each of the folds, whose held-out losses choose."""
     trials = [Attempt(ridge), *(Attempt(ridge, fold) for fold in folds)]
-    return lbfgs(evaluator, trials, starts, how.tolerance, shown)
+    most = min(MOST_OF_A_RIDGE, max(evaluator.most - LAST_PASSES - evaluator.count, 1)) if folds else None
+    return lbfgs(evaluator, trials, starts, how.tolerance, shown, most_passes=most, chooses=True)
 
 
 def _path(

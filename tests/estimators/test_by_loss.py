@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score
@@ -44,6 +45,17 @@ def objective(one: Any, loss: Any, targets: FloatArray, weights: FloatArray | No
     f = model.predict(X)
     value = of.terms(f, of.spread(targets.reshape(N, -1))).value
     return float(w @ value.sum(axis=1) / w.sum() + one.ridge_ * np.sum(model.coefficients**2))
+
+
+def test_a_hinge_ends_by_its_gap_where_classes_are_separable() -> None:
+    """1,001 passes were not enough without the bundle."""
+    data, labels = (part[:800] for part in load_digits(return_X_y=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        one = ORFFClassifier(None, 256, loss="hinge", ridge=3e-5, calibrate=False).fit(data, labels)
+    assert one.duality_gap_ <= 1e-4 * one.objective_
+    assert one.n_passes_ < 200
+    assert one.score(data, labels) > 0.99
 
 
 @pytest.mark.parametrize(

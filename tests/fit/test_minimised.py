@@ -387,7 +387,18 @@ def test_classes_are_calibrated_and_scored(store: Path, tmp_path: Path) -> None:
         assert 0.8 < slope < 1.3 if loss == "multinomial" else slope > 1.0  # its own probabilities are nearly right
 
 
-@pytest.mark.parametrize(("loss", "tolerance"), [("huber", 1e-4), (QUANTILES, 1e-5)], ids=["few", "many"])
+def test_the_report_says_what_proves_the_end(store: Path, tmp_path: Path) -> None:
+    """A duality gap within the tolerance for losses with a kink, an estimate by the slope for others."""
+    for loss in ({"epsilon_insensitive": 0.1}, QUANTILES, "huber"):
+        folder = tmp_path / str(loss)[:6]
+        report = fit(job(store, folder, loss, data={"targets": "noise"}, solve={"tolerance": 1e-4}))
+        told = report.loss
+        assert told is not None
+        assert told["ended_by"] == ("slope" if loss == "huber" else "gap")
+        assert loss == "huber" or 0 <= told["left"] <= told["gap"] <= 1e-4 * told["objective"]
+
+
+@pytest.mark.parametrize(("loss", "tolerance"), [("huber", 1e-4), (QUANTILES, 1e-7)], ids=["few", "many"])
 def test_the_plan_tells_passes_and_what_goes_on_says_so(
     loss: Any, tolerance: float, store: Path, tmp_path: Path
 ) -> None:

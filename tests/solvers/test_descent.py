@@ -79,9 +79,12 @@ def least(problem, F, y, ridge):
     Z, loss = np.hstack([F, np.ones((len(F), 1))]), problem.loss
 
     def ask(V, width):
-        terms = loss.terms(Z @ V, y, width)
-        beside = terms.value, terms.smooth, terms.slope**2 / 2, terms.curvature
-        return {0: np.vstack([Z.T @ terms.slope, *(one.sum(axis=0) for one in beside)])}
+        each, functions = [], V.shape[1] // len(problem.C)
+        for number, part in enumerate(np.split(V, functions, axis=1)):
+            terms = loss.terms(Z @ part, y, width[number] if isinstance(width, tuple) else width)
+            beside = terms.value, terms.smooth, terms.slope**2 / 2, terms.curvature
+            each.append(np.vstack([Z.T @ terms.slope, *(one.sum(axis=0) for one in beside)]))
+        return {0: np.hstack(each)}
 
     return lbfgs(Evaluator(problem, ask), [Attempt(ridge)], [problem.start], 1e-10)[0]
 

@@ -528,6 +528,25 @@ def test_with_an_intercept_the_gap_is_at_a_level_that_is_kept() -> None:
             assert state.gap < 1e-8 < abs(state.gb).max()  # though b is not what is best
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in SPECS if SPECS[name][1].kinked and SPECS[name][2].get("terms") == []]
+)
+@pytest.mark.parametrize("folds", [1, 3])
+def test_the_gap_of_a_bundle_is_a_bound_for_every_constant(name: str, folds: int) -> None:
+    """With an intercept, and without some of the rows: of the least that a much longer iteration finds."""
+    this = Task(task(name).one, task(name).loss, folds)
+    trials = [Attempt(1e-2), *(Attempt(1e-2, fold) for fold in range(folds) if folds > 1)]
+    starts = [this.problem.start] * len(trials)
+    least = lbfgs(this.evaluator(), trials, starts, 1e-7)
+    for tolerance in (0.3, 1e-2, 1e-4):
+        states = lbfgs(this.evaluator(), trials, starts, tolerance)
+        for state, best in zip(states, least, strict=True):
+            assert state.value - state.gap <= best.value * (1 + 1e-9)
+            assert best.value - best.gap <= state.value * (1 + 1e-9)
+            assert state.gap <= tolerance * state.value or state.excess <= tolerance * state.value
+    assert all(best.gap <= 1e-6 * best.value for best in least)
+
+
 FOLDS = ["identity", "curl with terms", "quantiles of fields", "views", "matrix alone", "simplex"]
 
 
@@ -672,7 +691,7 @@ def test_newton_ends_at_the_first_state_whose_step_gains_no_more_than_the_tolera
         gains.append(-0.5 * float(np.sum(state.gh * dh) + np.sum(state.gb * db)) / state.value)
         if gains[-1] < 1e-10:
             break
-        states.append(newton(Evaluator(this.problem, this.ask), this.curved, trial, (state.h, state.b), 0.5 * gains[-1]))
+        states.append(newton(this.evaluator(), this.curved, trial, (state.h, state.b), 0.5 * gains[-1]))
     assert len(gains) > 4
     for tolerance in (3.0 * gains[2], gains[2] / 3.0, gains[3] / 3.0):
         end = newton(this.evaluator(), this.curved, trial, start, tolerance)
@@ -735,7 +754,8 @@ def test_tolerance_is_what_is_left_to_gain() -> None:
             assert state.value - best.value <= 2 * tolerance * best.value
             assert state.excess <= tolerance * state.value
             counts.append(evaluator.count)
-        assert counts[0] < counts[1] < counts[2] < 600
+        assert counts[0] <= counts[1] <= counts[2] < 600
+        assert counts[0] < counts[2]
 
 
 # Against others
