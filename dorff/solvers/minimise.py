@@ -31,6 +31,7 @@ MOST_EVALUATIONS: Final = 500
 LEAST_SHARE, MOST_SHARE = 0.02, 0.5
 SHORTER, LONGER = 0.7, 2.0
 PROVING: Final = 60  # passes at most, after L-BFGS, that only raise the lower bound
+FINEST: Final = 1e-8  # tolerance that a bundle's bound can be within, for rounding
 PLANES_CLOSE: Final = 1e-3  # of what is left: how far the bound may be from the best that planes give
 HALVINGS: Final = 12  # of a Newton step
 ROUNDING: Final = 1e-8  # of the objective: what rounding may hide of a step's gain
@@ -116,7 +117,7 @@ class _Bounded:
     def of(cls, evaluator: Evaluator, state: State, tolerance: float, floor: float, most: int) -> "_Bounded":
         """Return that of a first state."""
         trial = state.trial
-        if not Bundle.serves(evaluator.problem, trial.ridge):
+        if tolerance < FINEST or not Bundle.serves(evaluator.problem, trial.ridge):
             return cls(state, tolerance, floor, None)
         bundle = evaluator.bundles.setdefault(trial.without, Bundle(evaluator.problem))
         bounded = cls(state, tolerance, floor, bundle, most)
@@ -140,7 +141,7 @@ class _Bounded:
             return
         self.bundle.add(states)
         close = max(PLANES_CLOSE * (self.best.value - self.lower), PLANES_CLOSE * self.enough(self.best))
-        close = min(close, PLANES_CLOSE * abs(self.best.value))
+        close = max(min(close, PLANES_CLOSE * abs(self.best.value)), 0.1 * FINEST * abs(self.best.value))
         lower, h, b = self.bundle.bound(self.best.trial.ridge, close, self.most)
         self.lower = max(self.lower, lower)
         best = self.best
