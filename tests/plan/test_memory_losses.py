@@ -173,7 +173,7 @@ def test_a_bundle_holds_what_is_said() -> None:
 
     def least() -> list[State]:
         problem = LossProblem(loss, weights, np.eye(q), (), True, mean, S, {0: float(len(F))}, start)
-        return lbfgs(Evaluator(problem, ask, 8), [Attempt(1e-3)], [start], 1e-9)
+        return lbfgs(Evaluator(problem, ask, 8), [Attempt(1e-3)], [start], 1e-6)
 
     least()
     given = {"data": {"store": "a"}, "solve": {"loss": "hinge"}, "state": "s", "model": "m"}
