@@ -50,7 +50,7 @@ from dorff.features import FeatureMap, Projected, Recipe, modes_of
 from dorff.fit import fit, run_pass
 from dorff.fit.choice import filled, settings
 from dorff.fit.tune import tune
-from dorff.frequencies.lattice import _rule
+from dorff.frequencies.bodies import Body, ConstantSink
 from dorff.kernels import FloatArray, OperatorKernel
 from dorff.model.weights import operator_weights
 from dorff.moments import LatticeMoments, Solvable
@@ -479,8 +479,15 @@ CASES = (
 
 def wanted_features(scalar: Any, length: float, d: int, error: float) -> float:
     """About how many features a lattice of that error has: points of an ellipsoid, half of them, twice."""
-    margin_and_cutoff = _rule(scalar, error, d, False)
-    radius = margin_and_cutoff.cutoff / length * (1.0 + length * margin_and_cutoff.margin) / (2 * math.pi)
+    body = Body(
+        scalar=scalar,
+        field=False,
+        error=error,
+        sides=np.ones(d),
+        wanted=np.zeros(d, dtype=bool),
+        sink=ConstantSink.INTERCEPT,
+    )
+    radius = float(body.end[0] / body.step[0])
     return float(math.pi ** (d / 2) / scipy.special.gamma(d / 2 + 1) * radius**d)
 
 

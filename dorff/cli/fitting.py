@@ -247,6 +247,7 @@ def fit(
     if as_json:
         say(summary)
     rows = sentences.loss_text(report.loss) | sentences.quality_text(report.quality)
+    rows |= sentences.bands_text(report.bands)
     rows |= sentences.choices_text(report.choices)
     table = options.rows_of({} if report.outcome == "unchanged" else rows)
     options.show(asdict(report), f"{summary}\n{table}" if table else summary, as_json=as_json)

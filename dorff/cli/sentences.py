@@ -40,7 +40,7 @@ def fit_text(report: "FitReport", weights: Sequence[Sequence[float]] = (), *, cl
         f"{report.seconds:.1f} s, {share}; {asked if report.buckets else ''}{peak} of "
         f"{size(report.plan_peak_bytes)} planned; {report.m:,} features, condition {report.condition:.2g} "
         f"({report.rung}, {report.status}), ridge {report.ridge:.3g}{winner}{_weighed(report, weights)}{_tuned(report)}"
-        f"{_scored(report, classes)}; model {report.model}{_remedy(report)}{_guessed(report)}"
+        f"{_scored(report, classes)}; model {report.model}{_guessed(report)}"
         f"{f'; {crowd}' if crowd else ''}"
     )
 
@@ -80,6 +80,11 @@ def quality_text(quality: Mapping[str, Any] | None) -> dict[str, str]:
         f"{_number(one['r2_train'])})  rmse {_number(one['rmse'], 'g')} (mean {_number(one['rmse_mean'], 'g')})"
         for one in kept
     }
+
+
+def bands_text(bands: Mapping[str, Any] | None) -> dict[str, str]:
+    """Of which new rows conformal bands hold what they say; nothing where there are none."""
+    return {} if bands is None else {"conformal bands": f"hold of {bands['scope']}"}
 
 
 def encoded_text(encoding: Mapping[str, Sequence[str]]) -> str:
@@ -161,14 +166,18 @@ def _scored(report: "FitReport", classes: bool) -> str:
     accuracy = classes and report.score_by == "holdout"
     name, of = ("accuracy", "") if accuracy else ("R2", " of one-hot rows" if classes else f", {report.r2_of}")
     seen = ", which the graphs see" if report.score_by == "kfold" and any(report.manifold) else ""
-    return f", held-out {name} {report.score:.4f}{of}{seen} ({report.score_by})"
+    other = "" if accuracy or classes else _other_r2(report)
+    return f", held-out {name} {report.score:.4f}{of}{seen} ({report.score_by}{other})"
 
 
-def _remedy(report: "FitReport") -> str:
-    if report.status != "ill_conditioned":
+def _other_r2(report: "FitReport") -> str:
+    """Held-out R2 by the definition that the score is not of, where there are several outputs."""
+    quality = report.quality or {}
+    by_definition = quality.get("r2_by_definition") or {}
+    if len(quality.get("outputs", ())) < 2 or report.score_by == "holdout":
         return ""
-    remedy = "raise the ridge, or see that features.precision is double, solve.route auto and solve.qr true"
-    return f"; only {report.digits:.0f} digits of the fitted values are right: {remedy}"
+    others = [(name, value) for name, value in by_definition.items() if name != report.r2_of and value is not None]
+    return "".join(f"; {name} {value:.4f}" for name, value in others)
 
 
 def _guessed(report: "FitReport") -> str:
@@ -189,12 +198,12 @@ def _at_the_edge(best: float, tried: Sequence[float]) -> str:
 
 def _tuned(report: "FitReport") -> str:
     """The length-scale that was found, and a word of warning where the search was not a plain success."""
-    if report.tuned is None:
+    if report.tuned is None or not report.lengthscale_in_units:
         return ""
-    lengths = report.lengthscale[0]
-    numbers = [f"{number:.3g}" for number in (lengths if isinstance(lengths, list) else [lengths])]
+    from dorff.plan.lengthscale import lengths_text
+
     warning = "" if report.tuned == "converged" else f" ({report.tuned})"
-    return f", length-scale {', '.join(numbers)}{warning}"
+    return f", length-scale {lengths_text(report.lengthscale_in_units[0])}{warning}"
 
 
 def score_text(scores: "Scores") -> str:
@@ -215,7 +224,9 @@ def score_text(scores: "Scores") -> str:
         for kind in ("plain", "conformal")
         if shares[kind] is not None
     }
-    of = f" ({scores.r2_of})" if len(outputs) > 1 else ""
+    others = {} if scores.r2_by_definition is None else scores.r2_by_definition
+    also = "".join(f"; {name} {_number(value)}" for name, value in others.items() if name != scores.r2_of)
+    of = f" ({scores.r2_of}{also})" if len(outputs) > 1 else ""
     together = f"r2 {_number(scores.r2)}{of}  rmse {scores.rmse:.6g}"
     together += "" if scores.loss is None else f"  loss {scores.loss:.6g}"
     below = {f"below the quantiles of {name}": shares_text(each) for name, each in (scores.below or {}).items()}

@@ -228,6 +228,18 @@ ISO_SECONDS: Final = TimeUnits(unit_ns=_SECOND, origin_ns=0, calendar="proleptic
 ISO_MICROSECONDS: Final = TimeUnits(unit_ns=1000, origin_ns=0, calendar="proleptic_gregorian")
 
 
+def unit_of_lengths(attributes: Mapping[str, str]) -> str | None:
+    """Return the unit of differences of a column that has these attributes: of times since an origin the unit of time.
+
+    None if the column has no unit.
+    """
+    units = attributes.get("units", "").strip()
+    if units in ("", "1", NO_UNITS):
+        return None
+    since = _SINCE.fullmatch(units)
+    return since["unit"] if since else units
+
+
 def time_units(units: str, calendar: str, where: str) -> TimeUnits | None:
     """Return what a text such as "hours since 2000-01-01" says (CF conventions, 4.4); None of units of anything else.
 

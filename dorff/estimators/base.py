@@ -16,6 +16,7 @@ from dask.system import CPU_COUNT
 from scipy.linalg import LinAlgWarning
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 import dorff.estimators.array_sums as array_sums
 import dorff.estimators.parameters as parameters
@@ -23,21 +24,32 @@ from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, Targets, sample, sampled_runs
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, check_memory, choose_by_splits, enough_memory
 from dorff.estimators.descended import Summed, descended, loss_of
+from dorff.estimators.landmarks import SampledRows, candidate_runs, choose_features
 from dorff.estimators.parameters import TOO_LARGE, Nested, in_python, is_auto, named_kernel, runs_read, seed_of, tuned
 from dorff.estimators.random_features import Answer, answered
 from dorff.estimators.semi import ManifoldLike, Penalties, columns_read, terms_of
 from dorff.features import Recipe, folded, periods_of
 from dorff.features.lengthscale_search import search_size
 from dorff.fit import Fitted, folds_with_rows
-from dorff.fit.quality import FitQuality, warnings_of
-from dorff.frequencies import Lattice, Sampler, default_sampler
+from dorff.fit.quality import FitQuality, warnings_of, warnings_of_status
+from dorff.frequencies import Landmarks, Lattice, Sampler, default_sampler
 from dorff.graphs import Manifold
-from dorff.kernels import FloatArray, Gaussian, MultiView, OperatorKernel, ScalarKernel, mean_of, median_lengthscale
+from dorff.kernels import (
+    FloatArray,
+    Gaussian,
+    MultiView,
+    OperatorKernel,
+    ScalarKernel,
+    input_lengthscales,
+    mean_of,
+    median_lengthscale,
+)
 from dorff.model import Density, Model, Posterior, Views
 from dorff.model.losses import Loss
 from dorff.moments import pooled
 from dorff.passes import FoldRule
 from dorff.plan import draw_features, features_for, target_means
+from dorff.plan.choosing import with_feature_error
 from dorff.plan.sampled import distance, run_length
 from dorff.solvers import Choice, LeftOut, Setting, choose
 from dorff.solvers.by_loss import Minimisation
@@ -95,6 +107,17 @@ class ORFFEstimator(Nested, ABC):
     solver: str = "auto"
     tol: float = 1e-4
     of_sums: ClassVar[bool] = True  # whether it is fitted to sums of rows
+
+    @property
+    def lengthscales_(self) -> list[FloatArray | None]:
+        """The kernel's length-scales in the inputs' own units, for each term (d,); None of a term that has none."""
+        check_is_fitted(self)
+        model, found = self.model_, list[FloatArray | None]()
+        for lengths in input_lengthscales(model.kernel, model.feature_map.scale):
+            numbers = np.full(model.d, np.nan)
+            numbers[list(lengths or ())] = list((lengths or {}).values())
+            found.append(None if lengths is None else numbers)
+        return found
 
     @abstractmethod
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -181,10 +204,11 @@ class ORFFEstimator(Nested, ABC):
     def _draw(
         self, X: Rows, Y: Targets, dealing: Dealing, *, scale_targets: bool = False, observe: FloatArray | None = None,
         partial: bool = False, weights: FloatArray | None = None, inputs: FloatArray | None = None,
-        free_scale: bool = False,
+        free_scale: bool = False, all_rows: bool = False,
     ) -> Drawing:  # fmt: skip
         """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features; `dealing` makes
-        folds of a rule. `observe` is C (q, p). What inputs alone tell is that of `inputs` (k, d), where given."""
+        folds of a rule. `observe` is C (q, p). What inputs alone tell is that of `inputs` (k, d), where given.
+        `all_rows`: no rows come later, so that a sampler that is not given may be landmarks."""
         seed, d, p = seed_of(self.random_state), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
         given = self._given()
@@ -195,7 +219,12 @@ class ORFFEstimator(Nested, ABC):
             rows = "rows" if inputs is None else "labelled rows"
             raise InputError(f"cv = {self._cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
         looks = self._cv is not None and inputs is None and (is_auto(self.cv) or not free_scale)
-        read = RowsRead.of(X, Y, runs_read(n, tunes=self._unsaid, looks=looks), partial=partial)
+        chooses = self.sampler is None and all_rows
+        runs = runs_read(n, tunes=self._unsaid, looks=looks)
+        if chooses or isinstance(self.sampler, Landmarks):
+            runs += candidate_runs(n)
+        read = RowsRead.of(X, Y, runs, partial=partial)
+        rows_read = SampledRows(read=read, n=n, weights=weights, inputs=inputs)
         some_x, some_y = read[sampled_runs(n)]
         w = array_sums.weights_of(weights, sampled_runs(n))
         w = w if w is not None and w.any() else None  # rows that all weigh nothing tell as much as those of weight 1
@@ -221,7 +250,8 @@ class ORFFEstimator(Nested, ABC):
             chosen, looked, run = self._given(scaled(some_x), own), None, 1
             kernel = chosen if isinstance(chosen, OperatorKernel) else self._of_scalar(chosen)
             if self._unsaid:
-                kernel = tuned(kernel, read, seen, n=n, seed=seed, observe=observe, weights=weights)
+                how: dict[str, Any] = {"observe": observe, "weights": weights, "classes": free_scale}
+                kernel = tuned(kernel, read, seen, n=n, seed=seed, **how)
             if looks:
                 looked = parameters.looked_at(kernel, read, seen, weights, n=n, seed=seed)
                 run = run_length(looked[0], n, FOLDS) if is_auto(self.cv) else 1
@@ -232,6 +262,18 @@ class ORFFEstimator(Nested, ABC):
             if box is not None:
                 sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=not self.intercept)
             recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
+            if chooses:
+                recipe = choose_features(
+                    recipe,
+                    setting_of(kernel, recipe.m),
+                    rows_read,
+                    scaled,
+                    deal,
+                    count_free=is_auto(self.n_features),
+                    seed=seed,
+                )
+            elif recipe.landmarks is not None:
+                recipe = recipe.among(rows_read.candidates(scaled), seed)
             self._check_memory(recipe.m, Y.shape[1])
             return (kernel, looked, deal), recipe
 
@@ -243,7 +285,7 @@ class ORFFEstimator(Nested, ABC):
         )
         for name, why in self._ignored(recipe.idle):
             warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
-        setting = setting_of(kernel, features.m, drawn.density)
+        setting = with_feature_error(setting_of(kernel, features.m, drawn.density), recipe, features)
         return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked, box)
 
     def _check_memory(self, m: int, q: int) -> None:
@@ -349,8 +391,21 @@ class ORFFEstimator(Nested, ABC):
             return
         far = None if self._unsaid or drawing.looked is None else distance(fitted.fit.kernel, drawing.looked[1].X)
         weighed = getattr(self, "class_weight", None) is not None
-        for sentence in warnings_of(fitted, quality, auto=is_auto(self.ridge), distance=far, weighed=weighed):
+        sentences = warnings_of(
+            fitted,
+            quality,
+            auto=is_auto(self.ridge),
+            distance=far,
+            weighed=weighed,
+            enough_features=self._has_enough_landmarks(drawing.recipe),
+        )
+        for sentence in sentences:
             warnings.warn(in_python(sentence), QualityWarning, stacklevel=level)
+
+    def _has_enough_landmarks(self, recipe: Recipe) -> bool:
+        """Whether the number of landmarks was chosen, and is less than there might be."""
+        chosen = recipe.landmarks is not None and self.sampler is None and is_auto(self.n_features)
+        return chosen and recipe.n_features < features_for(self._rows)
 
     def _keep(self, choice: Choice, penalties: Penalties | None) -> None:
         """The attributes that say what was chosen, and by which scores; a warning where it has few digits."""
@@ -373,6 +428,9 @@ class ORFFEstimator(Nested, ABC):
             problem = f"{solution.digits:.1f} digits of the fitted values, condition {solution.condition:.1e}"
             remedy = f"raise ridge{', or lower manifold' * (penalties is not None)}"
             warnings.warn(f"rounding leaves {problem}; {remedy}", LinAlgWarning, stacklevel=4)
+        elif not solution.converged:
+            for sentence in warnings_of_status(solution):
+                warnings.warn(in_python(sentence), ConvergenceWarning, stacklevel=4)
 
     def _mapped(
         self, X: Any, finish: Finish, columns: tuple[int, ...], dtype: Any = np.float64, *, views: Views = None

@@ -12,6 +12,7 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import Drawing
 from dorff.estimators.descents import Course, OfClasses, OfNumbers, Stochastic
 from dorff.estimators.parameters import is_auto
+from dorff.frequencies import Landmarks
 from dorff.kernels import FloatArray, MultiView, OperatorKernel
 from dorff.model import Model, Views, operator_weights
 from dorff.solvers.descent import (
@@ -125,6 +126,12 @@ class Doubly(Stochastic, ABC):
     solver: ClassVar[str] = "auto"  # type: ignore[misc]
     least: ClassVar[tuple[int, int]] = (1, 200)
 
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if isinstance(self.sampler, Landmarks):
+            problem = "each step draws new features, and landmarks are chosen once"
+            raise InputError(f"sampler: {problem}; leave the sampler out, or use StochasticORFFRegressor")
+
     def _begin(
         self, drawing: Drawing, kernel: OperatorKernel, X: FloatArray, y: FloatArray, size: float
     ) -> tuple[DoublyStochastic, Expansion]:
@@ -157,7 +164,7 @@ class StochasticORFFRegressor(Descending, OfNumbers):  # type: ignore[misc]
     Parameters
     ----------
     kernel, n_features, sampler, intercept, standardize
-        As of `ORFFRegressor`.
+        As of `ORFFRegressor`; without a sampler features are random.
     loss : Loss, word or mapping
         "squared", "poisson" (of counts, whose log mean f is), {"huber": 1.35}, {"epsilon_insensitive": 0.1},
         {"quantiles": [0.9]}; residuals are in the scaled targets' units.

@@ -93,7 +93,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     class_weight_ : ndarray (K,)
     transduction_ : ndarray (n,)
         Where there is a manifold: the labels of the rows fitted to, predicted where they had none.
-    ridge_, gcv_, cv_errors_, manifold_, trials_, condition_, rung_, digits_, n_features_in_, feature_names_in_
+    lengthscales_, ridge_, gcv_, cv_errors_, manifold_, trials_, condition_, rung_, digits_, n_features_in_,
+    feature_names_in_
         As of `ORFFRegressor`.
 
     Notes
@@ -130,7 +131,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             As of `ORFFRegressor.fit`; a label is missing, or they are numbers that are not whole; there is one class.
         """
         self._stream: array_sums.Stream | None = None
-        self._add(X, y, sample_weight, groups, None)
+        self._add(X, y, sample_weight, groups, None, all_rows=True)
         self._stream = None  # whose sums of folds are not kept
         return self
 
@@ -158,10 +159,19 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         if self.class_weight == "balanced":
             raise InputError("partial_fit: 'balanced' weighs classes by all rows together; give class_weight a dict")
         _check_partial_fit_first_call(self, classes)
-        self._add(X, y, sample_weight, None, self.classes_)
+        self._add(X, y, sample_weight, None, self.classes_, all_rows=False)
         return self
 
-    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, classes: class_labels.Labels | None) -> None:
+    def _add(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any,
+        classes: class_labels.Labels | None,
+        *,
+        all_rows: bool,
+    ) -> None:
         self._check_arguments()
         check_alignment(X=X, y=y, sample_weight=sample_weight, groups=groups)
         terms = self._manifold_terms()
@@ -181,7 +191,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
             coded = da.from_array(coded, chunks=(X.chunks[0] if len(X) == len(coded) else -1,))
         X, Y = together(X, class_labels.target_rows(coded, classes))
         with arrays.enough_memory(self._remedy), array_sums.one_thread():
-            self._fit(X, Y, terms, None if seen is None else rows, weights, groups)
+            self._fit(X, Y, terms, None if seen is None else rows, weights, groups, all_rows=all_rows)
         self.__dict__.pop("transduction_", None)  # of an earlier fit
         if seen is not None:
             self.transduction_ = np.empty(len(rows), self.classes_.dtype)
@@ -324,13 +334,22 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
 
     def _fit(
         self, X: Rows, Y: array_sums.Targets, terms: Sequence[Manifold], inputs: FloatArray | None,
-        weights: FloatArray | None, groups: Any,
+        weights: FloatArray | None, groups: Any, *, all_rows: bool,
     ) -> None:  # fmt: skip
         """To rows X (n, d) and Y (n, K) of `weights` (n,), and to the terms over `inputs` (k, d), all rows."""
         stream, jobs = self._stream, self._jobs()
         if stream is None:
             observe, deal = self._average(Y.shape[1]), partial(self._deal, Y, groups, semi=bool(terms))
-            drawing = self._draw(X, Y, deal, observe=observe, weights=weights, inputs=inputs, free_scale=True)
+            drawing = self._draw(
+                X,
+                Y,
+                deal,
+                observe=observe,
+                weights=weights,
+                inputs=inputs,
+                free_scale=True,
+                all_rows=all_rows,
+            )
             stream = array_sums.Stream(drawing, drawing.summing("double", class_weight=self.class_weight_))
         stream = stream.added(X, Y, weights, jobs)
         penalties = None if inputs is None else Penalties.of(terms, stream.drawing, inputs, X.shape[0])

@@ -287,7 +287,7 @@ class OfNumbers(ORFFRegressor):
     def _gaps_remedy(self) -> str:
         return "leave these rows out"
 
-    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
+    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, all_rows: bool) -> None:
         self._check_arguments()
         check_alignment(X=X, y=y, sample_weight=sample_weight, groups=groups)
         X = self._adapt_inputs(X, reset=self._stream is None)
@@ -337,7 +337,17 @@ class OfClasses(ORFFClassifier):
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar, "simplex" if self._loss.centred else "identity")
 
-    def _fit(self, X: Any, Y: Any, terms: Any, inputs: Any, weights: FloatArray | None, groups: Any) -> None:
+    def _fit(
+        self,
+        X: Any,
+        Y: Any,
+        terms: Any,
+        inputs: Any,
+        weights: FloatArray | None,
+        groups: Any,
+        *,
+        all_rows: bool,
+    ) -> None:
         self._descend(X, Y, weights, self.class_weight_)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]

@@ -3,7 +3,7 @@
 import inspect
 import numbers
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
@@ -40,8 +40,10 @@ _IN_PYTHON: Final = {  # remedies
     "set solve.ridge: auto": "set ridge='auto'",
     "set solve.folds.by: blocks, or name groups,": "give fit groups",
     "leave solve.folds.by out, or set it to blocks": "set cv='auto'",
+    "set solve.select: auto": "leave criterion out",
     "leave lengthscale out": "give the kernel by its name",
     "raise features.count": "raise n_features",
+    "raise solve.ridge": "raise ridge",
     "set solve.class_weight: balanced": "set class_weight='balanced'",
     " (dorff report)": "",
     "(a job: data.box)": "(or give Lattice a box)",
@@ -241,11 +243,15 @@ def looked_at(
     kernel: OperatorKernel, read: RowsRead, scaled: Scaled, weights: FloatArray | None, *, n: int, seed: int
 ) -> Look:
     """What a sample of n rows tells, and which it is, as of a job."""
-    runs = sample_runs(0, n)
+    rows = whole_rows(read, sample_runs(0, n), scaled, weights)
+    return look(kernel, rows.X, rows.Y, rows.numbers, seed), rows
+
+
+def whole_rows(read: RowsRead, runs: Sequence[Run], scaled: Scaled, weights: FloatArray | None) -> RowBlock:
+    """Return the rows of some runs that have all targets and a weight above 0, their inputs scaled."""
     some_x, some_y = read[runs]
     numbers = np.concatenate([np.arange(start, stop) for start, stop in runs])
-    rows = RowBlock(numbers, scaled(some_x), some_y, weights_of(weights, runs))[_whole(some_y)].weighty()
-    return look(kernel, rows.X, rows.Y, rows.numbers, seed), rows
+    return RowBlock(numbers, scaled(some_x), some_y, weights_of(weights, runs))[_whole(some_y)].weighty()
 
 
 def told_by_folds(setting: Setting, looked: Look, deal: Deal, seed: int, count: int) -> OperatorKernel:

@@ -13,11 +13,12 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dorff.errors import InputError
-from dorff.estimators.array_sums import ends_of, lattice_box, one_thread, sample
+from dorff.estimators.array_sums import RowsRead, ends_of, lattice_box, one_thread, sample
 from dorff.estimators.arrays import Flags, StoredRows, check_inside, finite_in, runs_of, with_rows
+from dorff.estimators.landmarks import candidate_runs
 from dorff.estimators.parameters import Nested, in_python, named_kernel, seed_of, warn_of_few_features
 from dorff.features import FeatureMap, Projected, Recipe, endless, folded, periods_of
-from dorff.frequencies import Lattice, Sampler, default_sampler
+from dorff.frequencies import Landmarks, Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import Model
 from dorff.model.weights import operator_weights
@@ -36,7 +37,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
     kernel : ScalarKernel, name or None
         None is "gaussian"; a name's length-scale is the median distance between rows of a sample.
     n_features, sampler, random_state
-        As of `ORFFRegressor`: at most so many columns.
+        As of `ORFFRegressor`: at most so many columns. None is always a sampler of random features.
     standardize : bool
         Divide inputs by their standard deviations first.
 
@@ -71,16 +72,22 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             if self.sampler.box is not None:
                 check_inside(endless(box, periods), ends_of(rows))
         some = folded(sample(rows, rows)[0], periods)
+        candidates = some
+        if isinstance(self.sampler, Landmarks):
+            runs = candidate_runs(int(rows.shape[0]))
+            candidates = RowsRead.of(rows, rows, runs)[runs][0]
+        seed = seed_of(self.random_state)
 
         def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[Decomposable, Recipe]:
             kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             if isinstance(sampler, Lattice) and box is not None:
                 sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=True)
-            return kernel, Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
+            recipe = Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
+            return kernel, recipe.among(scaled(candidates), seed)
 
         with one_thread():
-            seed, invariant = seed_of(self.random_state), self._scalar(some[:1]).shift_invariant
+            invariant = self._scalar(some[:1]).shift_invariant
             options: Any = {"tied": () if self.standardize else None, "shift_invariant": invariant}
             kernel, recipe, drawn, features = draw_features(some, None, described, seed, **options)
             self._model: Model | FeatureMap = features

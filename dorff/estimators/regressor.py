@@ -1,9 +1,10 @@
 """ORFFRegressor: the scikit-learn face of operator-valued random Fourier features."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,16 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dorff.errors import InputError
+from dorff.errors import InputError, QualityWarning
 from dorff.estimators.adapter import adapt_groups, adapt_targets, adapt_weights, check_alignment
-from dorff.estimators.array_sums import Stream, one_thread
+from dorff.estimators.array_sums import FOLDS, Stream, one_thread
 from dorff.estimators.arrays import Deferred, dealt, dealt_by, enough_memory, finite, together, with_rows
 from dorff.estimators.base import ORFFEstimator, absent, reads_once
 from dorff.estimators.descended import check_values, loss_fitted
-from dorff.estimators.parameters import left_out_rows
+from dorff.estimators.parameters import in_python, is_auto, left_out_rows
 from dorff.estimators.semi import Penalties, in_memory_where, with_targets
 from dorff.fit import Fitted
-from dorff.fit.quality import quality_of
+from dorff.fit.quality import better, quality_of
 from dorff.kernels import Decomposable, FloatArray, MultiView, OperatorKernel, ScalarKernel
 from dorff.model.losses import Loss
 from dorff.model.model import Model, Views
@@ -30,6 +31,8 @@ from dorff.passes import PRECISIONS
 from dorff.solvers import R2, Spread, row_sums
 from dorff.spec.checks import AUTO
 from dorff.spec.registry import CRITERIA
+
+FEW_ROWS: Final = 128  # below which leave-one-out compares ridges where nobody says what does
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,10 +55,13 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         one for all of a vector field. Parameters are `kernel__lengthscale` and so on.
     n_features : int or "auto"
         The most columns of the feature matrix, cosines and sines together. A rule that needs another number, such as
-        pairs, uses fewer: `model_.feature_map.m`. "auto": 1024, 2048 from 20,000 rows, 4096 from 100,000.
+        pairs, uses fewer: `model_.feature_map.m`. "auto": 1024, 2048 from 20,000 rows, 4096 from 100,000; of landmarks
+        that `fit` chose itself, as many as leave out little of the kernel.
     sampler : Sampler or None
-        Where frequencies come from; None is `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose
-        spectrum rotations change (a product over inputs, such as the Laplacian).
+        What the features are. None: in `fit` `frequencies.Landmarks()`, kernel values at rows of X, where these predict
+        rows of a sample that are held out as well as random features do; else, and in `partial_fit`, random features,
+        `frequencies.Orthogonal()`, or `frequencies.IID()` for a kernel whose spectrum rotations change (a product over
+        inputs, such as the Laplacian). Landmarks are chosen among 8192 rows at most, those of the first call.
     ridge : float, list of floats or "auto"
         Of a list the best by held-out R2 (of `score`), or by `criterion`; "auto" tries powers of ten, more at an end.
     cv : "auto", int, splitter, iterable of splits, or None
@@ -64,9 +70,11 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         the rows into 64 parts, each of which has sums. "auto": 5 where something is to be chosen and no `criterion`
         given, of blocks of rows where a sample says that rows in order tell each other's errors.
     criterion : "gcv", "evidence", "loo" or "auto"
-        What a list of ridges is compared by without `cv`: generalised cross-validation ("auto"), the log marginal
-        likelihood of the targets (`log_evidence_`), or exact leave-one-out: held-out R2, each row predicted by the fit
-        to all others, which its leverage tells; of 2^15 rows at most, which are read once more.
+        What a list of ridges is compared by without `cv`: generalised cross-validation, the log marginal likelihood of
+        the targets (`log_evidence_`), or exact leave-one-out: held-out R2, each row predicted by the fit to all others,
+        which its leverage tells; of 2^15 rows at most, which are read once more. "auto": generalised
+        cross-validation, but in `fit` to fewer than 128 rows leave-one-out, as the former often takes the smallest
+        ridge of all where a fit may have as many degrees of freedom as rows.
     random_state : int, RandomState or None
         An int is the seed of frequencies (and folds) itself, the `seed` of a job file.
     intercept : bool
@@ -130,9 +138,16 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     log_evidence_ : float
         Log marginal likelihood of the targets at `ridge_`, each target's noise variance at its best: that of Bayesian
         linear regression on the features, h ~ N(0, s2 / (l ridge) I), s2 the mean of these, flat in the intercept.
+    lengthscales_ : list of ndarray (d,) or None
+        The length-scales of each term of the kernel in the inputs' own units, also where inputs were standardized
+        (those of `model_.kernel` are then in standard deviations); NaN of inputs that a view does not see. None for a
+        term that has none. Of times they are seconds.
     noise_ : ndarray (q, q)
-        Covariance of the targets' noise in their own units, for a row of mean weight: diagonal, as the evidence has
-        it; of independent outputs with one ridge, the residuals' over the degrees of freedom left.
+        Variances of the targets' noise, on the diagonal, in the squares of the targets' units; zeros elsewhere, as
+        noise is independent across targets. `np.sqrt(np.diag(noise_))` are its standard deviations. They are of a row
+        of mean weight: one of k times that weight has `noise_ / k`. Those of the most evidence; but with manifold
+        terms, and for several independent outputs that share one ridge, the mean squared residuals, divided by the
+        degrees of freedom left in place of the rows.
     posterior_model_ : Model
         `model_` with its posterior: `std`, `covariance`, `sample`, `band`; published for `dorff predict --std`.
     condition_, rung_, digits_ : float, str, float
@@ -199,7 +214,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             Numbers; NaN, masked or null ones as `missing` says.
         sample_weight : (n,), of any kind, or None
             How much a row counts, 0 or more; held in memory. A row of weight 2 is that row given twice, but for its
-            noise: a row's noise variance is `noise_` over its weight.
+            noise: a row's noise variance is `noise_` over its weight, in mean weights.
         groups : (n,), of any kind, or None
             For `cv`: rows of a group are held out together.
 
@@ -216,7 +231,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             The memory does not suffice for the sums.
         """
         self._stream: Stream | None = None
-        self._add(X, y, sample_weight, groups)
+        self._few_rows = False
+        self._add(X, y, sample_weight, groups, all_rows=True)
         if self._cv is not None or not self.posterior:  # whose sums take memory of their own
             self._stream = None
         return self
@@ -243,11 +259,12 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             As of `fit`; columns are not those of the first call, or their units cannot be converted; splits, or
             leave-one-out, are asked for, which need all rows together.
         """
+        self._few_rows = False
         self._stream = self._begun()
-        self._add(X, y, sample_weight, None)
+        self._add(X, y, sample_weight, None, all_rows=False)
         return self
 
-    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
+    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, all_rows: bool) -> None:
         self._check_arguments()
         check_alignment(X=X, y=y, sample_weight=sample_weight, groups=groups)
         terms, stream, jobs = self._manifold_terms(), self._stream, self._jobs()
@@ -262,6 +279,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             y.ndim == 1 and self._loss.levels == 1 and (views or observe is None or observe.shape[1] == 1)
         )
         X, Y = together(with_rows(X, "X"), with_rows(y, "y"))
+        self._few_rows = all_rows and not terms and FOLDS <= X.shape[0] < FEW_ROWS and self._several_ridges
         weights, inputs, seen = adapt_weights(sample_weight, X.shape[0]), None, None
         if terms:
             inputs, seen = X, with_targets(Y, partial=self._partial)
@@ -274,18 +292,23 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
                 drawing = self._draw(
                     X, Y, lambda rule: dealt(self._cv, X.shape[0], rule, seen=seen, y=y, groups=groups),
                     scale_targets=scales, observe=observe, partial=self._partial, weights=weights, inputs=inputs,
+                    all_rows=all_rows,
                 )  # fmt: skip
                 stream = Stream(drawing, drawing.summing(self.precision, partial=self._partial))
             stream, drawing = stream.added(X, Y, weights, jobs), stream.drawing
             penalties, sample = None if inputs is None else Penalties.of(terms, drawing, inputs, len(X)), None
-            if self._by == "loo":
+            if self._by == "loo" or (self._cv is None and self._few_rows):
                 sample = left_out_rows(drawing.features, X, Y, weights, partial=self._partial)
-            stream, fitted, self.model_ = self._solve(stream, (X, Y, weights, jobs), penalties, sample)
+            chosen_by = sample if self._by == "loo" else None
+            stream, fitted, self.model_ = self._solve(stream, (X, Y, weights, jobs), penalties, chosen_by)
             names = ["y"] if self._one_target else [f"y{at}" for at in range(Y.shape[1])]
             names = names if self.target_columns_.names is None else list(self.target_columns_.names)
             if self._loss.kind != "squared":
                 return self._keep_loss(stream)
-            quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=sample)
+            if sample is not None:
+                for sentence in better(fitted, sample, self._by):
+                    warnings.warn(in_python(sentence), QualityWarning, stacklevel=3)
+            quality = quality_of(fitted, names, dealt_by(drawing.deal), drawing.sampled, sample=chosen_by)
             self._stream = stream
             self._fitted = fitted.pooled() if self.posterior else None
             self._posterior_model: Model | None = None  # made when it is first asked for
@@ -311,7 +334,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
 
     @property
     def noise_(self) -> FloatArray:
-        """Covariance (q, q) of the targets' noise."""
+        """Variances of the targets' noise in the squares of their units, as a diagonal matrix (q, q)."""
         with one_thread(), absent():
             noise = self._kept.noised.fit.noise if self._noise is None else self._noise
         assert noise is not None
@@ -441,6 +464,15 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         if np.isnan(r2):
             raise InputError("y has no target that was observed in two rows or more; give more rows to score")
         return r2
+
+    @property
+    def _by(self) -> str:
+        few = vars(self).get("_few_rows", False) and self._cv is None and is_auto(self.criterion)
+        return "loo" if few else super()._by
+
+    @property
+    def _several_ridges(self) -> bool:
+        return is_auto(self.ridge) or len(self._ridges()) > 1
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
         return Decomposable(scalar)

@@ -17,6 +17,8 @@ from dorff.kernels import FloatArray, Laplacian, OperatorKernel, median_lengthsc
 from dorff.kernels.scalar import whole
 
 _BLOCK: Final = 512  # rows whose features are in memory at a time
+RATIOS: Final = (1e-8, 1e6)  # the ratios of noise variance to signal variance looked at
+CLASS_RATIO: Final = 0.03  # the least of them where targets are ones and zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +30,15 @@ class Evidence:
     P targets of one column share s2. psi is scaled such that the kernel's mean variance at zero is 1: `ratio` is noise
     variance over signal variance. (One s2 for a field, unlike `select.noise_models`: what is compared here are
     length-scales of one kernel, and one noise for all favours none of them; it costs precision.) `weights` (n,) are
-    positive. No column of Y may be constant. X is best centred: its phases keep more digits."""
+    positive. No column of Y may be constant. X is best centred: its phases keep more digits. `ratios` are the least and
+    the largest ratio that a climb looks at."""
 
     features: UnitFeatures
     X: FloatArray
     Y: FloatArray
     intercept: bool = True
     weights: FloatArray | None = None
+    ratios: tuple[float, float] = RATIOS
 
     @property
     def freedom(self) -> int:
@@ -196,7 +200,6 @@ QUICK_ROWS, QUICK = 2048, 256
 STARTS: Final = (1 / 3, 1.0, 3.0)  # times the first guess
 SHORTER: Final = (1 / 10, 1 / 30, 1 / 100, 1 / 300)
 REACH: Final = (1e-3, 1e3)  # the length-scales looked at, times the first guess
-RATIOS: Final = (1e-8, 1e6)  # the ratios of noise variance to signal variance looked at
 ITERATIONS: Final = 100
 FLAT, AHEAD = 3.0, 6.0  # a log evidence so much above that of noise alone says nothing; one of shorter starts'
 SHORT: Final = (1 / 3, 1 / 6)  # times the first guess, of inputs that seemed to have little effect
@@ -243,7 +246,7 @@ class _Climb:
 def tune_lengthscales(
     kernel: OperatorKernel, X: FloatArray, Y: FloatArray, *, each: bool = False, n_features: int = FEATURES,
     seed: int = 0, intercept: bool = True, observe: FloatArray | None = None, weights: FloatArray | None = None,
-    rows: int = ROWS,
+    rows: int = ROWS, classes: bool = False,
 ) -> Tuned:  # fmt: skip
     """The length-scale (`each`: one for each input) and the ridge with the highest evidence on a sample of rows.
 
@@ -265,6 +268,9 @@ def tune_lengthscales(
     guess (an input at the upper bound has no effect), the ratio within 1e-8 and 1e6. Where nothing beats noise alone
     the first guess comes back. The same arguments give the same result.
 
+    `classes`: Y is ones and zeros. A density of these grows without bound where f meets few of them exactly, which a
+    short length-scale along any one input does, so that the ratio is then 0.03 at least.
+
     So few features have a price: of data drawn from an exact process in two and four inputs, with a noise of 0.1 to 0.3
     standard deviations, 512 of them find the Gaussian's length-scale 3 to 16% short and the Matern-5/2's 7 to 40%. Many
     rows matter more, where a model is not exact: they show what a few cannot. Raises InputError for a kernel without a
@@ -282,7 +288,8 @@ def tune_lengthscales(
     if len(X) < _LEAST_ROWS or not np.ptp(Y, axis=0).any():
         status = f"{len(X)} rows whose targets do not vary say nothing: the length-scale is the median distance"
         return Tuned(guess, with_lengthscale(kernel, guess), _FIRST_RATIO, len(X), -np.inf, (), False, status)
-    evidence = Evidence(features, X - X.mean(axis=0), Y, intercept, None if weights is None else w)
+    ratios = (CLASS_RATIO, RATIOS[1]) if classes else RATIOS
+    evidence = Evidence(features, X - X.mean(axis=0), Y, intercept, None if weights is None else w, ratios)
     return _tuned(kernel, evidence, _climbed(evidence, guess), guess)
 
 
@@ -341,7 +348,7 @@ def _climb(evidence: Evidence, guess: FloatArray, start: FloatArray) -> _Climb:
     def note(intermediate_result: Any) -> None:
         history.append(-float(intermediate_result.fun) * entries)
 
-    bounds = [np.log(REACH)] * (len(start) - 1) + [np.log(RATIOS)]
+    bounds = [np.log(REACH)] * (len(start) - 1) + [np.log(evidence.ratios)]
     options = {"maxiter": ITERATIONS, "ftol": _TOLERANCE, "gtol": 1e-5}
     climb = minimize(descend, start, jac=True, method="L-BFGS-B", bounds=bounds, callback=note, options=options)
     return _Climb(climb.x, -float(climb.fun) * entries, tuple(history), climb.status == 0)
@@ -352,10 +359,11 @@ def _tuned(kernel: OperatorKernel, evidence: Evidence, climb: _Climb, guess: Flo
     lengthscale = guess if flat else guess * np.exp(climb.logs[:-1])
     ridge = float(np.exp(climb.logs[-1])) * evidence.scale(lengthscale) / rows
     tuned, converged = with_lengthscale(kernel, lengthscale), climb.converged and not flat
-    return Tuned(lengthscale, tuned, ridge, rows, climb.value, climb.history, converged, _status(climb, flat=flat))
+    status = _status(climb, evidence.ratios, flat=flat)
+    return Tuned(lengthscale, tuned, ridge, rows, climb.value, climb.history, converged, status)
 
 
-def _status(climb: _Climb, *, flat: bool) -> str:
+def _status(climb: _Climb, ratios: tuple[float, float], *, flat: bool) -> str:
     if flat:
         return "the evidence is flat, no better than noise alone: the length-scale is the median distance"
     parts = ["converged" if climb.converged else f"not converged within {ITERATIONS} iterations"]
@@ -364,7 +372,7 @@ def _status(climb: _Climb, *, flat: bool) -> str:
         if at.any():
             which = "" if len(at) == 1 else " of inputs " + ", ".join(map(str, np.flatnonzero(at)))
             parts.append(f"the length-scale{which} at the {place} bound ({meaning})")
-    if np.isclose(climb.logs[-1], np.log(RATIOS), atol=1e-3).any():
+    if np.isclose(climb.logs[-1], np.log(ratios), atol=1e-3).any():
         parts.append("the ratio of noise to signal at a bound")
     return "; ".join(parts)
 

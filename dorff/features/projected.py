@@ -11,6 +11,7 @@ import numpy as np
 
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, Product, Roots, ScalarMap, numbers
+from dorff.features.landmarks import LandmarkFeatures
 from dorff.features.trigonometric import FEW_NUMBERS, TOLERANCE, Trigonometric, doubled, fast, numbers_of, squares
 from dorff.frequencies import QMC, Arrays, Dense, Frequencies, Modes, Orthogonal, Transform, default_sampler
 from dorff.kernels import Decomposable, GaussianWeighted, Measure, OperatorKernel, Spectral, from_config
@@ -147,13 +148,18 @@ class Projected(ScalarMap):
     def differentiable(self) -> bool:
         return self.projection.linear and (self.phi is None or self.phi.activation.derivative is not None)
 
+    @property
+    def equal_pairs(self) -> bool:
+        """Whether features are cosine and sine pairs of equal weight, of which any part estimates the kernel."""
+        equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
+        drawn = not isinstance(self.projection, Modes) and self.phi is None
+        return bool(drawn and self.centre == 0 and equal)
+
     def first(self, count: int) -> "Projected":
         """The features of the first `count` frequencies: columns :count and D : D + count, times sqrt(D / count).
         InputError unless these are pairs of equal weight and nothing else, of which any part estimates the kernel."""
         D = self.projection.D
-        equal = np.allclose(self.weights, self.weights[0], rtol=1e-12, atol=0.0)
-        equal = equal and not isinstance(self.projection, Modes)
-        if self.phi is not None or self.centre != 0 or not equal:
+        if not self.equal_pairs:
             problem = "several need cosine and sine pairs of equal weight, of which any part will do"
             remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
             raise InputError(f"features.count: {problem}; this kernel's or sampler's features are others: {remedy}")
@@ -242,8 +248,14 @@ def modes_of(features: FeatureMap) -> Modes:
     return phi.projection
 
 
-def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureMap, Law | None]:
-    """`Projected.first` of a map and of its `Law`. InputError where a part would estimate another kernel."""
+def cut(features: FeatureMap, density: Law | None, m: int) -> tuple[FeatureMap, Law | None]:
+    """Return a map, and its `Law`, of m of the features: those of the first frequencies, or of the first landmarks.
+
+    InputError where a part would estimate another kernel.
+    """
+    if isinstance(features.phi, LandmarkFeatures):
+        return replace(features, phi=features.phi.first(m)), None
+    count = m // 2
     if not isinstance(features.phi, Projected) or (density is not None and density[2] is not None):
         problem = "several need features that are one sample of frequencies; this kernel's or sampler's are not"
         remedy = "give one count, or use sampler iid or orthogonal with a shift-invariant kernel"
@@ -252,6 +264,12 @@ def cut(features: FeatureMap, density: Law | None, count: int) -> tuple[FeatureM
     if density is not None:
         density = phi.omega, density[1][:count], None
     return FeatureMap(phi, features.center, features.scale), density
+
+
+def estimates_in_parts(features: FeatureMap, density: Law | None) -> bool:
+    """Whether any part of the frequencies estimates the kernel (`cut`): one sample of them, for one law."""
+    phi = features.phi
+    return isinstance(phi, Projected) and phi.equal_pairs and (density is None or density[2] is None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,33 @@ from dorff import frequencies
 from dorff.errors import InputError
 from dorff.features.base import FeatureMap, ScalarMap, numbers
 from dorff.features.expansions import Eigenfunctions, Maclaurin, Monomials, monomial_count, series
+from dorff.features.landmarks import LandmarkFeatures
 from dorff.features.projected import Law, Projected, layout
-from dorff.frequencies import IID, Arrays, Cost, Lattice, Modes, Orthogonal, Sampler, default_sampler, transform_from
+from dorff.frequencies import (
+    IID,
+    Arrays,
+    Cost,
+    Landmarks,
+    Lattice,
+    Modes,
+    Orthogonal,
+    Sampler,
+    default_sampler,
+    transform_from,
+)
+from dorff.frequencies.aliasing import LatticeBox
+from dorff.frequencies.landmarks import MAX_ROWS
 from dorff.frequencies.lattice import check_periods
-from dorff.kernels import Decomposable, GaussianWeighted, Mercer, OperatorKernel, Polynomial, scalar_from_config
+from dorff.kernels import (
+    Decomposable,
+    GaussianWeighted,
+    Mercer,
+    MultiView,
+    OperatorKernel,
+    Polynomial,
+    Spectral,
+    scalar_from_config,
+)
 from dorff.kernels.scalar import BoolArray, FloatArray, ScalarKernel, whole
 from dorff.spec.registry import Config
 
@@ -44,7 +67,8 @@ def sampler_of(config: Config | None, kernel: OperatorKernel) -> Sampler:
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """Features of at most `n_features` columns of a kernel for d inputs and p outputs, not drawn yet. A free
-    `intercept` takes the place of a rule's centre and phi's constant. InputError for what cannot be drawn."""
+    `intercept` takes the place of a rule's centre and phi's constant. `points` (m, d) are landmarks, scaled, once rows
+    are seen (`among`). InputError for what cannot be drawn."""
 
     kernel: OperatorKernel
     sampler: Sampler
@@ -52,6 +76,7 @@ class Recipe:
     p: int
     n_features: int
     intercept: bool = True
+    points: FloatArray | None = None
 
     def __post_init__(self) -> None:
         count = self.n_features
@@ -59,7 +84,9 @@ class Recipe:
             raise InputError(f"n_features must be a whole number, not {count!r}")
         if not isinstance(self.sampler, Sampler):
             raise InputError(f"sampler must be one of dorff.frequencies, such as IID(), not {self.sampler!r}")
-        if not self._own:
+        if self.landmarks is not None:
+            self._check_landmarks()
+        if not self._own or self.landmarks is not None:
             self.sampler.check(self.kernel, self.d, self.p)
         if not self._own and self._count < 1:
             least = f"{self._each + self._beside} or more"
@@ -77,9 +104,23 @@ class Recipe:
         if not self._own and self._centre_column and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1:
             problem = "sampler: this rule has a weight at omega = 0 for each of the kernel's spectra"
             raise InputError(f"{problem}, which only an intercept can take; fit one, or use iid, orthogonal or qmc")
-        if self._own and not isinstance(self.sampler, IID | Orthogonal):
+        if self._own and self.landmarks is None and not isinstance(self.sampler, IID | Orthogonal):
             problem = f"a {type(self.scalar).__name__} kernel brings features of its own and has no frequencies"
             raise InputError(f"sampler: {problem}; leave the sampler out")
+
+    def _check_landmarks(self) -> None:
+        """Raise InputError for a kernel that landmarks have no features of."""
+        bases = [base for _, base in self.kernel.terms()]
+        problem = "sampler: landmarks need a decomposable kernel of one scalar kernel, which depends on x - z"
+        if isinstance(self.kernel, MultiView) or not all(isinstance(base, Decomposable) for base in bases):
+            raise InputError(f"{problem}; use lattice, iid or orthogonal for vector fields and several views")
+        if self.kernel.concatenated or len({base.scalar for base in bases}) > 1:
+            raise InputError(f"{problem}; this sum has several: use iid or orthogonal")
+        if not isinstance(self.scalar, Spectral):
+            raise InputError(f"{problem}, which {type(self.scalar).__name__} does not; leave the sampler out")
+        if self.n_features > MAX_ROWS:
+            problem = f"n_features is {self.n_features}, but landmarks are chosen among {MAX_ROWS} rows"
+            raise InputError(f"{problem}; lower it, or use iid or orthogonal")
 
     @classmethod
     def of(cls, kernel: ScalarKernel, sampler: Sampler, *, d: int, n_features: int, intercept: bool = True) -> Self:
@@ -94,6 +135,17 @@ class Recipe:
         """Whether frequencies are those of a lattice, whose box and size the rows tell."""
         return isinstance(self.sampler, Lattice)
 
+    @property
+    def landmarks(self) -> Landmarks | None:
+        """The sampler where features are kernel values at rows of the data."""
+        return self.sampler if isinstance(self.sampler, Landmarks) else None
+
+    def among(self, X: FloatArray, seed: int) -> Self:
+        """Return the same with landmarks chosen among scaled rows X (n, d); others do not see them."""
+        if self.landmarks is None:
+            return self
+        return replace(self, points=self.landmarks.choose(self.scalar, X, self.n_features, seed))
+
     def over(self, box: FloatArray) -> Self:
         """The same for inputs in a box (2, d), as they are scaled: of a lattice; others do not see it."""
         if not isinstance(self.sampler, Lattice):
@@ -105,11 +157,10 @@ class Recipe:
         assert isinstance(self.sampler, Lattice)
         return replace(self, sampler=self.sampler.on(lattice))
 
-    def further(self, error: float, n_features: int) -> Self:
-        """As many frequencies of a lattice in the same box as this error needs, 0 among them."""
+    def further(self, n_features: int) -> Self:
+        """As many frequencies of a lattice in the same box as its error needs, and a number of features allows."""
         assert isinstance(self.sampler, Lattice)
-        sampler = replace(self.sampler, error=error, constant=True, grid=None)
-        return replace(self, sampler=sampler, n_features=n_features, intercept=False)
+        return replace(self, sampler=replace(self.sampler, grid=None), n_features=n_features)
 
     @property
     def lattice(self) -> Modes | None:
@@ -119,10 +170,10 @@ class Recipe:
         return self.sampler.modes(self.kernel, self.d, self.p, self._count)
 
     @property
-    def periods(self) -> FloatArray:
-        """Of a lattice in a box each input's period (d,), as it is scaled, which is its side; infinite without one."""
+    def lattice_box(self) -> LatticeBox:
+        """Of a lattice in a known box, this and the periods with which the kernel's frequencies continue it."""
         assert isinstance(self.sampler, Lattice)
-        return np.where(np.isfinite(periods_of(self.sampler.config(), self.d)), self.sampler.sides or np.inf, np.inf)
+        return self.sampler.box_of(self.kernel, self.d, self.p, self._count)
 
     @property
     def cut(self) -> bool:
@@ -136,7 +187,9 @@ class Recipe:
 
     @property
     def _own(self) -> int:
-        """How many features the scalar kernel brings itself; 0 where they are those of frequencies."""
+        """How many features there are that need no frequencies; 0 where they are those of frequencies."""
+        if self.landmarks is not None:
+            return self.n_features if self.points is None else len(self.points)
         if isinstance(self.scalar, Polynomial):
             return monomial_count(self.scalar, self.d)
         return len(self.scalar.eigenvalues) if isinstance(self.scalar, Mercer) else 0
@@ -191,6 +244,8 @@ class Recipe:
     @property
     def seeded(self) -> bool:
         """Whether the draw depends on the seed."""
+        if self.landmarks is not None:
+            return True
         if self._own:
             return self.m < self._own
         several = self.sampler.sampled and len(self.sampler.laws(self.kernel, self.d, self.p)) > 1
@@ -199,6 +254,8 @@ class Recipe:
     @property
     def idle(self) -> dict[str, str]:
         """Why the sampler, or the seed, has no effect on the draw, where it has none."""
+        if self.landmarks is not None:
+            return {}
         own = "polynomial and Mercer kernels bring features of their own, without frequencies to draw"
         drawn = {} if self.seeded else {"seed": "nothing is drawn at random: every seed gives these features"}
         return drawn | ({"sampler": own} if self._own else {})
@@ -206,6 +263,8 @@ class Recipe:
     @property
     def numbers(self) -> int:
         """Numbers of 8 bytes that the map holds and works with, besides F."""
+        if self.landmarks is not None:
+            return 2 * self.m**2 + self.m * (self.d + 3 * 256)
         if self._own:
             return self.m * (self.d + 256) * getattr(self.scalar, "degree", 1)
         return self._cost.numbers + 256 * (self.frequencies + self.d)
@@ -213,10 +272,14 @@ class Recipe:
     @property
     def flops(self) -> float:
         """Operations of the map for one row, besides the activation."""
+        if self.landmarks is not None:
+            return float(self.m) * (self.m + 3 * self.d + 20)
         return 2.0 * self.m * self.d * getattr(self.scalar, "degree", 1) if self._own else self._cost.flops
 
     def question(self) -> Config:
-        """All that the draw depends on besides the seed, as plain JSON."""
+        """All that the draw depends on besides the seed and the rows, as plain JSON."""
+        if self.landmarks is not None:
+            return {"scalar": self.scalar.config(), "m": self.n_features, "sampler": self.sampler.config()}
         if self._own:
             return {"scalar": self.scalar.config(), "m": self.m}
         laws = self.sampler.recipe(self.kernel, d=self.d, p=self.p, count=self._count)
@@ -226,6 +289,9 @@ class Recipe:
         """The feature map; it depends on the recipe and the seed alone."""
         whole("seed", seed, 0)
         rng, scalar = np.random.default_rng(seed), self.scalar
+        if self.landmarks is not None:
+            assert self.points is not None
+            return Drawn(LandmarkFeatures.of(scalar, self.points), None)
         if isinstance(scalar, Polynomial):
             exact = self.m == self._own
             return Drawn(Monomials.of(scalar, self.d) if exact else Maclaurin.of(scalar, self.d, self.m, rng), None)
@@ -293,6 +359,8 @@ def _scalar_map(config: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]
         return Monomials(whole("d of a feature map", config["d"]), arrays["factors"], arrays["feature_weights"])
     if kind == "maclaurin":
         return Maclaurin(arrays["signs"], arrays["degrees"], arrays["feature_weights"])
+    if kind == "landmarks":
+        return LandmarkFeatures(scalar_from_config(config["kernel"]), arrays["landmarks"], arrays["whitening"])
     if kind == "eigenfunctions":
         kernel = scalar_from_config(config["kernel"])
         if not isinstance(kernel, Mercer):

@@ -20,6 +20,7 @@ from dorff.model.losses import Quantiles
 from dorff.moments import Kind, Moments, Part, Solvable, pinned, processor_kind
 from dorff.passes import usable
 from dorff.plan import Plan, array_columns, keeps_posterior, left_out_runs, most_left_out, penalty
+from dorff.plan.choosing import with_feature_error
 from dorff.plan.sharing import loss_of
 from dorff.solvers import R2, LeftOut, Penalty, Setting, choose, targets_apart
 from dorff.spec.checks import AUTO
@@ -33,24 +34,34 @@ def settings(plan: Plan, terms: Sequence[Moments] = (), *, only: int | None = No
     """What each kernel of the job makes of moments, with each combination of the manifold terms' weights, kernel by
     kernel; or that of one number alone. `terms` are the sums of the plan's terms."""
     solving, each = plan.job.solve, list(product(enumerate(plan.fitted()), plan.weights))
-    on_lattice = plan.spec.sums is Kind.TOEPLITZ
+    on_lattice, recipe = plan.spec.sums is Kind.TOEPLITZ, plan.scaled_recipe()
     # Targets that are classes stay zeros and ones: other units would undo the simplex code.
     standardize = solving.standardize and plan.dataset.labels is None and loss_of(plan.job).takes == "numbers"
     own = [kernel.config() for kernel in plan.sources()]
     sample = left_out_rows(plan) if solving.select == "loo" else None
-    return [
-        Setting(
-            kernel, frozen.features.d, frozen.features.m, frozen.constants.density, standardize, solving.intercept,
+    found = list[Setting]()
+    for (number, kernel), weights in each if only is None else each[only : only + 1]:
+        frozen = plan.alone(number)
+        setting = Setting(
+            kernel,
+            frozen.features.d,
+            frozen.features.m,
+            frozen.constants.density,
+            standardize,
+            solving.intercept,
             plan.observe,
-            one_scale=plan.spec.one_scale, method="cg" if plan.costs.route == "cg" else "direct",
+            one_scale=plan.spec.one_scale,
+            method="cg" if plan.costs.route == "cg" else "direct",
             normalize=kernel.config() not in own and plan.recipe.sampler.sampled,
-            penalties=penalties(plan, terms, weights), sample=sample,
-            free_scale=plan.dataset.labels is not None and not solving.ridge_per_output, r2_of=r2_of(plan),
-            sampled=plan.job.posteriors > 0, features=frozen.features if on_lattice else None,
+            penalties=penalties(plan, terms, weights),
+            sample=sample,
+            free_scale=plan.dataset.labels is not None and not solving.ridge_per_output,
+            r2_of=r2_of(plan),
+            sampled=plan.job.posteriors > 0,
+            features=frozen.features if on_lattice else None,
         )
-        for (number, kernel), weights in (each if only is None else each[only : only + 1])
-        for frozen in (plan.alone(number),)
-    ]  # fmt: skip
+        found.append(with_feature_error(setting, recipe, frozen.features))
+    return found
 
 
 def r2_of(plan: Plan) -> R2:

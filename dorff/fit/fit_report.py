@@ -29,7 +29,9 @@ class FitReport:
     for alone; `kernel_error` how far the features of a lattice may be from the kernel, over k(x, x).
     `noise` is the standard deviation of each target's noise, None for classes where it takes more than the fit.
     `folds` counts those that have rows, `held_by` says what they are made of (None for a single one). `lengthscale` is
-    that of each term of the chosen kernel, where it has one, and `tuned` what became of the search where the job asked
+    that of each term of the chosen kernel, where it has one, in standard deviations of inputs that are standardized;
+    `lengthscale_in_units` has them in the inputs' own units, by the inputs' names, with the name of the unit where the
+    data have one ("all inputs" where these are the same). `tuned` says what became of the search where the job asked
     for one. `rows_unlabelled` are those that only manifold terms see: of finite inputs and without a target (`nan:
     unlabelled`), and all of `data.unlabelled`. `patterns` are those of targets (1 is there, 0 missing, "" all there)
     that rows were used of, where they had more than there are sums for; rows of others are dropped. `manifold` is the
@@ -52,6 +54,8 @@ class FitReport:
     there were too many; the mean loss of held-out rows
     at each ridge, and of quantiles the share of held-out targets `below` each. Of sgd and adam, squares too, it is the
     mean loss of the last pass's rows, each before its step; of the objective nothing is known (None).
+    `bands` say of conformal bands what was held out (`unit`, `units`), the highest level that these are enough for, and
+    of which new rows the bands hold (`scope`); None where the job asks for none.
     `buckets` are the requests that this run made (of workers shared with others theirs too), and bytes.
     `version_reasons` say why there is a new version: sums that could not be used, and what differs from the version
     before (rows, store, versions of libraries)."""
@@ -100,9 +104,11 @@ class FitReport:
     table: list[dict[str, Any]] = field(default_factory=list)
     in_driver: bool = False
     buckets: dict[str, int] = field(default_factory=dict)
+    lengthscale_in_units: list[dict[str, Any]] = field(default_factory=list)
     kernel_error: float | None = None
     loss: dict[str, Any] | None = None
     version_reasons: list[str] = field(default_factory=list)
+    bands: dict[str, Any] | None = None
 
 
 def made(plan: Plan) -> dict[str, Any]:

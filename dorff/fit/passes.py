@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from dorff.data import Dataset
 from dorff.data.nodes import committed, group_attributes
 from dorff.engine import Engine
@@ -20,7 +22,7 @@ from dorff.model import Model, Posterior
 from dorff.moments import Kind, LatticeMoments, Moments, Part, Solvable, Toeplitz, Triangle, by_fold, pooled, unseen
 from dorff.passes import Leaf, PassSums, Tree, leaf_bounds
 from dorff.plan import ManifoldTerm, Plan, features_of, freeze_constants
-from dorff.solvers import Choice, Fit, Setting, carried_ridges, of_first
+from dorff.solvers import Choice, Fit, Setting, carried_ridges, feature_variance, of_first
 from dorff.storage.files import rmtree
 from dorff.storage.location import locate
 from dorff.store import Lease, Receipt
@@ -73,11 +75,15 @@ class Fitted:
         (fit,) = setting.solve(parts, [carried_ridges(setting, parts, self.fit)])
         return replace(rest, choice=replace(self.choice, fit=fit))
 
-    @cached_property
+    @property
     def noised(self) -> "Fitted":
         """The same with the noise of each target."""
-        if self.fit.noise is not None:
-            return self
+        # Not kept where it is this one: a cycle would keep its posterior until garbage is collected.
+        return self if self.fit.noise is not None else self._noised
+
+    @cached_property
+    def _noised(self) -> "Fitted":
+        """With a noise that is computed."""
         parts, setting = self.total()
         return replace(self, choice=replace(self.choice, fit=setting.noised(parts, self.fit)))
 
@@ -86,7 +92,10 @@ class Fitted:
         """Of the coefficients, of a fit whose system was formed; by route cg samples of them."""
         fit = self.noised.fit  # before the sums are added again: they are held once at a time
         parts, setting = self.total()
-        return setting.posterior(parts, fit)
+        found = setting.posterior(parts, fit)
+        if setting.halves and setting.m >= LEAST_HALVED:
+            found = replace(found, unexplained=np.diag(feature_variance(parts, setting, fit)))
+        return found
 
     @cached_property
     def log_evidence(self) -> float:
@@ -102,13 +111,14 @@ class Fitted:
         """The model on the chosen number of the features, which the sampler drew with the seed, or on those of the
         chosen setting alone; `info` is what a reader of it will want to know."""
         fit, m, setting = self.fit, self.choice.m, self.settings[self.choice.candidate]
-        kept = setting.features or (features if m == features.m else cut(features, None, m // 2)[0])
+        kept = setting.features or (features if m == features.m else cut(features, None, m)[0])
         h, observe = fit.solution.h, setting.observe
         return Model(kept, fit.weights, h, fit.bias, fit.scale, fit.kernel, sampler, seed, info, observe)
 
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
 Told = Progress | None
+LEAST_HALVED: Final = 8  # features, of which either half is fitted
 GRAPHS, TERMS = "graphs", "terms"  # folders of built graphs and of sums, in that of the pass
 STAGES: Final = 7  # of building a graph, at most: half of what a term's pass is told to be
 
@@ -213,7 +223,7 @@ def run_pass(plan: Plan, engine: Engine, progress: Told = None, *, lease: Lease 
         frozen = freeze_constants(plan)
         plan.sharing()
         for m in plan.counts:
-            cut(frozen.features, frozen.constants.density, m // 2)  # refused before the pass
+            cut(frozen.features, frozen.constants.density, m)  # refused before the pass
         began = time.perf_counter()
         tree = Tree(PassSums.at(frozen), plan.dataset, plan.leaves, kept=plan.costs.kept_level)
         counted = None if progress is None else lambda rows: progress(rows, plan.dataset.rows)

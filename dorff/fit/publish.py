@@ -184,6 +184,8 @@ def _old_score(job: Job, old: Path, new: Path, r2_of: R2) -> float | None:
     report = model.info.get("report", {})
     if report.get("score_by") != job.criterion:  # of its own held-out rows, where it was chosen by them
         return None
+    if (same := same_r2(report, r2_of)) is not None:
+        return same
     check_same_r2(report, r2_of, model)
     kept: float | None = report.get("score")
     return kept
@@ -193,6 +195,14 @@ def history_of(version: Path) -> Mapping[str, Any]:
     """The last line of history on a version; empty where there is none."""
     lines = [line for line in read_history(version.parent) if line.get("version") == version.name]
     return lines[-1] if lines else {}
+
+
+def same_r2(report: Mapping[str, Any], r2_of: R2) -> float | None:
+    """The held-out R2 that a report has by this definition beside that of its score; None where it has none."""
+    if report.get("r2_of", R2.POOLED) == r2_of:
+        return None
+    found = (report.get("quality") or {}).get("r2_by_definition", {}).get(r2_of)
+    return float(found) if isinstance(found, float | int) else None
 
 
 def check_same_r2(told: Mapping[str, Any], r2_of: R2, model: Model) -> None:

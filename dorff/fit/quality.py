@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from dorff.fit.choice import left_out_rows
 from dorff.fit.passes import Fitted
 from dorff.kernels import MultiView, Spectral
-from dorff.model.calibration import Codes, HeldSample
+from dorff.model.calibration import Codes, Conformal, HeldSample
 from dorff.moments import FloatArray, Solvable, by_fold, pinned, pooled
 from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linear_r2
-from dorff.solvers import LeftOut, Ridge, Spread, held_out_squares, of_first, squared_errors
+from dorff.solvers import R2, LeftOut, Ridge, Solution, Spread, held_out_squares, of_first, squared_errors
+from dorff.solvers.cg import RUNG
 from dorff.solvers.choose import DIRECT, LAST
 from dorff.solvers.stochastic import MOST_STEPS
 from dorff.spec.registry import HELD_OUT
@@ -25,12 +26,13 @@ OTHERS: Final = 8  # ridges that are compared with the chosen one
 WORSE: Final = 0.02  # of R2, than another ridge
 NO_BETTER: Final = 0.05  # R2 that is as good as none
 OVER: Final = 0.4  # R2 of the rows that were fitted above that of others
-GAIN: Final = 0.25  # of the error, by twice the features: after less the next doubling often does nothing
+GAIN: Final = 0.1  # of the error, by twice the features: after less the next doubling gains a twentieth or nothing
 NOTHING: Final = 0.005  # of the variance: an error that need not fall
 BAND: Final = 1.959964  # deviations of a band of 95%
 COVERS: Final = 0.9  # of rows held out: three standard errors below it is too little
 FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside it the kernel is flat, or a spike
 LONG: Final = 0.5  # the same: below it a fit that does worse than a linear one wants a shorter length-scale
+LEVEL: Final = 0.95  # of the bands that warnings speak of
 LEAST_COLUMNS: Final = 64
 LEAST_ROWS: Final = 20  # held out, of which anything is said
 _INPUTS: Final = (
@@ -67,8 +69,10 @@ class FitQuality:
     """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows; or, by `ONE_BY_ONE`, rows of a
     sample that are left out alone, each predicted by the fit to all others. The linear model is of `linear_rows` of
     them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was looked at. `half`
-    is R2 with the first half of the features, `outputs` those of each target. Of classes it is the one fold that
-    calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their weights."""
+    is R2 with the first half of the features, `outputs` those of each target. `r2_by_definition` has R2 as the mean of
+    outputs' and pooled, whichever `r2` is, to be compared with fits of other kernels (`solvers.R2`). Of classes it is
+    the one fold that calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their
+    weights."""
 
     by: str
     folds: int
@@ -82,6 +86,7 @@ class FitQuality:
     accuracy: float | None = None
     accuracy_frequent: float | None = None
     classes: tuple[ClassQuality, ...] = ()
+    r2_by_definition: dict[str, float | None] = field(default_factory=dict)
 
 
 def left_alone(plan: Plan, fitted: Fitted) -> LeftOut | None:
@@ -135,11 +140,12 @@ def quality_of(
         )
         for at, name in enumerate(targets)
     ]  # fmt: skip
-    r2 = _number(setting.r2.score(squares, spread))
+    by_definition = {str(one): _number(one.score(squares, spread)) for one in R2}
+    r2 = by_definition[setting.r2]
     rows = sum(part.n for fold in parts[: 1 if fitted.one_held else None] for part in fold)
     if sample is not None or by is None:
         by, folds, rows = ONE_BY_ONE, [], 0 if sample is None else len(sample.X)
-    return FitQuality(by, len(folds), rows, r2, half, *seen, tuple(outputs))
+    return FitQuality(by, len(folds), rows, r2, half, *seen, tuple(outputs), r2_by_definition=by_definition)
 
 
 def _linear(sample: LeftOut | None, q: int) -> tuple[Each, Seen]:
@@ -195,17 +201,44 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def warnings_of_status(solution: Solution, *, by_steps: bool = False) -> Iterator[str]:
+    """Yield what is wrong with a solution that did not end well, and what to do.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of the chosen kernel and ridge.
+    by_steps : bool
+        Whether another loss than the square was minimised, which warns of its own end.
+    """
+    right = f"{solution.digits:.1f} digits of the fitted values are right"
+    if not solution.converged and solution.rung == RUNG:
+        problem = f"the iterations ended before the solution was as close as rounding allows: {right}"
+        yield f"{problem}; raise solve.ridge, or set solve.route: direct, with fewer features if that does not fit"
+    elif not solution.converged and not by_steps:
+        problem = "the iterations for the output matrix 'learned' ended before it was found"
+        yield f"{problem}; raise solve.ridge, or give the matrix"
+    if solution.ill_conditioned and (solution.converged or solution.rung != RUNG):
+        problem = f"rounding leaves few digits: {right}, condition {solution.condition:.1e}"
+        where = "features.precision is double, solve.route auto and solve.qr true"
+        yield f"{problem}; raise solve.ridge, or see that {where}"
+
+
 def warnings_of(
     fitted: Fitted, quality: FitQuality | None, *, auto: bool, distance: float | None = None,
-    held: HeldSample | None = None, weighed: bool = False, conformal: bool = False,
+    held: HeldSample | None = None, weighed: bool = False, conformal: Conformal | None = None,
+    enough_features: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """What is wrong with the fit, and what to do. Ridges are dorff's own (`auto`), classes `weighed`, bands conformal;
-    `distance` is rows' over a length-scale that was given, `held` are rows for plain bands."""
+    """What is wrong with the fit, and what to do. Ridges are dorff's own (`auto`), classes `weighed`; `conformal` are
+    the factors of conformal bands, None where the job asks for none. `distance` is rows' over a length-scale that was
+    given, `held` are rows for plain bands. `enough_features`: there are as many as leave out little of the kernel, and
+    might have been more."""
     yield from not_told_apart([(one.least, one.error) for one in fitted.choice.table])
     r2 = None if quality is None or quality.rows < LEAST_ROWS else quality.r2
     yield from (far := list(_far(distance, r2)))
     by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
     yield from _edges(fitted, by, auto=auto)
+    yield from _too_few_units(fitted, conformal)
     if quality is None or quality.rows < LEAST_ROWS:
         return
     poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
@@ -235,20 +268,68 @@ def warnings_of(
     if quality.accuracy is not None and quality.accuracy_frequent is not None:
         yield from _of_classes(quality, quality.accuracy, quality.accuracy_frequent, weighed=weighed)
     told = quality.dependence or 0.0
-    if quality.by == "rows" and alike(told, quality.correlation or 0.0):
+    beside = quality.by == "rows" and alike(told, quality.correlation or 0.0)
+    if beside:
         problem = "new ones will do worse than those did; leave solve.folds.by out, or set it to blocks"
         yield f"rows beside a row tell {told:.0%} of its error, and rows are held out one by one: {problem}"
-    least = 0.0 if held is None else COVERS - 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
-    narrow = {one.target: one.inside for one in quality.outputs if one.inside is not None and one.inside < least}
+    chance = [0.0] * len(quality.outputs) if held is None else _chance(held)
+    narrow = {
+        one.target: one.inside
+        for one, error in zip(quality.outputs, chance, strict=True)
+        if one.inside is not None and one.inside < COVERS - error
+    }
     if narrow:
-        remedy = "conformal bands are right" if conformal else "set solve.conformal: true, for bands that hold"
+        remedy = _wider_bands(quality.by, conformal, beside=beside)
         problem = f"errors hang together, and deviations of f (--std) are too small too; {remedy}"
         yield f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}: {problem}"
-    if quality.half is not None and quality.r2 is not None and not poor:
+    if quality.half is not None and quality.r2 is not None and not poor and not enough_features:
         fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)
         if fell > GAIN and 1.0 - quality.r2 > NOTHING:
             problem = f"more features would do better: with twice as many the held-out error fell by {fell:.0%}"
             yield f"{problem}, to {1 - quality.r2:.3g} of the variance at {fitted.choice.m:,}; raise features.count"
+
+
+def _chance(held: HeldSample) -> list[float]:
+    """By how much chance may lower the shares of held-out rows within bands of 95%, one for each target: three standard
+    errors of independent rows, or two between groups, where these are larger."""
+    alone = 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
+    if held.groups is None or held.std is None:
+        return [alone] * held.Y.shape[1]
+    _, place = np.unique(held.groups.view(np.uint64), return_inverse=True)
+    known = np.isfinite(held.Y)
+    inside = known & (np.abs(held.residuals) <= BAND * held.std)
+    share = inside.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    excess = np.zeros((place.max() + 1, held.Y.shape[1]))
+    np.add.at(excess, place, inside - share * known)
+    between = np.sqrt(np.sum(excess**2, axis=0)) / np.maximum(known.sum(axis=0), 1)
+    return [max(alone, 2.0 * float(error)) for error in between]
+
+
+def _wider_bands(by: str, conformal: Conformal | None, *, beside: bool) -> str:
+    """What to do where plain bands are too narrow, and of which rows conformal bands hold what they say."""
+    if beside:
+        remedy = "leave solve.folds.by out, or set it to blocks"
+        return f"{remedy}, and set solve.conformal: true" if conformal is None else f"conformal ones too; {remedy}"
+    if conformal is None:
+        apart = by not in ("rows", "blocks", "leaves")
+        which = " of rows of new groups, on average over groups (19 or more)" if apart else ""
+        return f"set solve.conformal: true, for bands that hold{which}"
+    if conformal.highest < LEVEL:
+        return f"nor can conformal bands promise them, of {min(conformal.units)} held-out {conformal.unit}"
+    return f"conformal bands hold what they say of {conformal.scope}"
+
+
+def _too_few_units(fitted: Fitted, conformal: Conformal | None) -> Iterator[str]:
+    """Of conformal bands that cannot be had at the usual level."""
+    if conformal is None or conformal.highest >= LEVEL:
+        return
+    needed = math.ceil(LEVEL / (1.0 - LEVEL) - 1e-9)
+    highest = f"conformal bands are for levels up to {conformal.highest:.0%}" if conformal.highest else "there are none"
+    problem = f"{min(conformal.units)} held-out {conformal.unit} promise no bands of {LEVEL:.0%}: {highest}"
+    more = f"give more {'rows' if conformal.unit == 'blocks' else conformal.unit}"
+    if conformal.unit != "rows" and fitted.one_held:
+        more = f"set solve.select: kfold, by which all {conformal.unit} are held out in turn, or {more}"
+    yield f"{problem}; {needed} are needed: {more}"
 
 
 def _names(names: Sequence[str]) -> str:

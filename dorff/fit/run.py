@@ -19,12 +19,22 @@ from dorff.fit.minimised import Minimised, begin, minimise, of_loss, step
 from dorff.fit.new_version import explain_new_version
 from dorff.fit.passes import Fitted, PassResult, Progress, not_trimmed, nothing_left, run_pass, sum_terms
 from dorff.fit.publish import history_of, judge, leased, publish, refuse_coverage, state_lease
-from dorff.fit.quality import FitQuality, better, given_distance, left_alone, looked, quality_of, warnings_of
+from dorff.fit.quality import (
+    FitQuality,
+    better,
+    given_distance,
+    left_alone,
+    looked,
+    quality_of,
+    warnings_of,
+    warnings_of_status,
+)
 from dorff.fit.streaming import fit_streaming
-from dorff.model import HeldSample, Model
+from dorff.model import Model
 from dorff.moments.blas import pinned
-from dorff.plan import Plan, freeze_constants, make_plan
+from dorff.plan import Plan, features_for, freeze_constants, make_plan
 from dorff.plan.lattice import ANEW
+from dorff.plan.lengthscale import lengthscales_in_units
 from dorff.solvers import Choice, LeftOut, Score
 from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
@@ -83,8 +93,9 @@ def _published(run: _FitRun, solved: "Solved", lease: Lease, spent: Callable[[Fi
             solved = replace(solved, fitted=solved.fitted.noised)
     alone = left_alone(solved.last[0], solved.fitted) if job.solve.by_squares else None
     model, quality = _model(solved, alone, run.peak)
-    warnings = _warnings(solved, quality, model.held, alone)
+    warnings = _warnings(solved, quality, model, alone)
     report = _report(solved, quality, warnings, run.peak.bytes if job.cluster.on_this_machine else None)
+    report = replace(report, bands=None if model.conformal is None else model.conformal.summary)
     current = current_model(run.plan)
     since = rewritten_since(current, solved.last[1].receipts)
     rewritten = sorted(since.union(report.rewritten))
@@ -292,14 +303,34 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
     return model, quality
 
 
-def _warnings(solved: Solved, quality: FitQuality | None, held: HeldSample | None, alone: LeftOut | None) -> list[str]:
+def _has_enough_landmarks(plan: Plan) -> bool:
+    """Whether the number of landmarks was chosen, and is less than there might be."""
+    chosen = plan.recipe.landmarks is not None and plan.chose("features.count")
+    return chosen and plan.recipe.n_features < features_for(plan.dataset.rows)
+
+
+def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: LeftOut | None) -> list[str]:
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
-    how = {"auto": solve.ridge == AUTO, "weighed": solve.class_weight != "none", "conformal": solve.conformal}
-    more = list(warnings_of(fitted, quality, distance=given_distance(plan, fitted), held=held, **how))
+    auto, distance = solve.ridge == AUTO, given_distance(plan, fitted)
+    weighed = solve.class_weight != "none"
+    by_steps = solved.minimised is not None  # which says itself where it ended
+    more = list(warnings_of_status(fitted.fit.solution, by_steps=by_steps))
+    more += list(
+        warnings_of(
+            fitted,
+            quality,
+            auto=auto,
+            distance=distance,
+            held=model.held,
+            weighed=weighed,
+            conformal=model.conformal,
+            enough_features=_has_enough_landmarks(plan),
+        )
+    )
     more += solved.lattice_error[1]
     if solved.minimised is not None:
-        more += of_loss(solved.minimised, fitted, auto=how["auto"])
+        more += of_loss(solved.minimised, fitted, auto=auto)
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]
 
 
@@ -328,7 +359,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         condition=float(solution.condition),
         digits=float(solution.digits),
         rung=solution.rung,
-        status="ill_conditioned" if solution.ill_conditioned else "ok" if solution.converged else "not_converged",
+        status=solution.status,
         ridge=solution.ridge,
         ridges=None if solution.ridges is None else solution.ridges.tolist(),
         log_evidence=solution.log_evidence,
@@ -336,6 +367,7 @@ def _report(solved: Solved, quality: FitQuality | None, warnings: list[str], pea
         m=choice.m,
         kernel=kernel,
         lengthscale=[term.scalar.config().get("lengthscale") for _, term in choice.fit.kernel.terms()],
+        lengthscale_in_units=lengthscales_in_units(choice.fit.kernel, plan.frozen().features.scale, plan.dataset),
         tuned=plan.tuned()[kernel],
         manifold=list(plan.weights[weights]),
         graphs=[term.summary for one in passes for term in one.terms],

@@ -5,6 +5,7 @@ from typing import Any
 
 from dorff.errors import InputError
 from dorff.frequencies.base import Cost, DenseSampler, Frequencies, Law, Sampler
+from dorff.frequencies.landmarks import Landmarks
 from dorff.frequencies.lattice import Lattice
 from dorff.frequencies.paths import Paths
 from dorff.frequencies.quadrature import Quadrature

@@ -15,28 +15,26 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from dorff.errors import InputError
+from dorff.frequencies.aliasing import LatticeBox
 from dorff.frequencies.base import Cost, Frequencies, Law, Sampler
+from dorff.frequencies.bodies import Body, ConstantSink, CutBody, constant_sinks, half_lattice, points_per_step
 from dorff.frequencies.transforms import Modes
-from dorff.kernels import Isotropic, Measure, MultiView, OperatorKernel, Spectral, View, scalar_from_config
+from dorff.kernels import Measure, MultiView, OperatorKernel, Spectral, View
 from dorff.kernels.operator import VectorField
 from dorff.kernels.scalar import BoolArray, FloatArray, IntArray, positive_number
 from dorff.kernels.stretched import Stretched
 from dorff.spec.part import Periods, Share, Tolerance, Typed
-from dorff.spec.registry import Config, lazily
-
-brentq = lazily("scipy.optimize", "brentq")
+from dorff.spec.registry import Config
 
 MOST_SIDES: Final = 5  # inputs that vary: with more of them the smallest lattice has more points than anybody draws
 MOST_GRID: Final = 2**22  # points that sums are spread on, of a lattice that is made larger than it needs to be
 LARGEST_SUMS: Final = 2**31  # of any
 MOST_NODES: Final = 2**25  # of all frequencies together, along inputs that are constant
-_FAR: Final = 1e9  # length-scales, that no margin is as wide as
-_RADII: Final = np.exp(np.linspace(-12.0, 60.0, 2**14))  # in 1 / length-scales
 _NODES: Final = np.exp(np.arange(-21.0, 12.0, 0.25))  # the same, along an input that is constant
 
 
@@ -130,10 +128,11 @@ class Lattice(Sampler):
         raise AssertionError("a lattice is made for all laws together")
 
     def _drawn(self, kernel: OperatorKernel, d: int, p: int, count: int, rng: np.random.Generator) -> Frequencies:
-        modes, step = self._lattice(kernel, d, p, count)
+        modes, step, zero_kept = self._lattice(kernel, d, p, count)
         # psi^T psi = mu / rho with the weight 1: rho is that of a lattice of which half is there.
         log_density = np.full(modes.D, -math.log(2.0 * np.prod(step)))
-        log_density[~np.any(modes.modes, axis=1)] += math.log(2.0)  # 0 is its own negative
+        # 0 is its own negative; of its weight a share is kept where the constant of the copies is taken out.
+        log_density[~np.any(modes.modes, axis=1)] += math.log(2.0 / zero_kept)
         if len(modes.beside) > 1:
             nodes, apart = np.abs(modes.beside[:, modes.extents == 0]), np.log(_NODES[1] / _NODES[0])
             log_density = log_density[:, None] - np.sum(np.log(apart * nodes), axis=1)
@@ -164,10 +163,21 @@ class Lattice(Sampler):
 
     def modes(self, kernel: OperatorKernel, d: int, p: int, count: int) -> Modes:
         """The frequencies of a kernel, those of the smallest |s omega| first; of equal ones by k."""
-        return self._lattice(kernel, d, p, count)[0]
+        return self._lattice(kernel, d, p, count).modes
 
-    def _lattice(self, kernel: OperatorKernel, d: int, p: int, count: int) -> tuple[Modes, FloatArray]:
-        """With the steps from one to the next along the inputs that vary."""
+    def box_of(self, kernel: OperatorKernel, d: int, p: int, count: int) -> LatticeBox:
+        """Return the box of the inputs, and the periods with which a kernel's frequencies continue it."""
+        modes, step, _ = self._lattice(kernel, d, p, count)
+        varied, periods = modes.extents > 0, np.full(d, np.inf)
+        periods[varied] = 2.0 * np.pi / step
+        sides = np.where(varied, self.sides, 0.0)  # type: ignore[arg-type]  # that are known
+        return LatticeBox(sides=sides, periods=periods, wanted=varied & self.has_period(d))
+
+    def has_period(self, d: int) -> BoolArray:
+        """Return which of d inputs have a period of their own (d,)."""
+        return np.array([period is not None for period in self.periods or (None,) * d])
+
+    def _lattice(self, kernel: OperatorKernel, d: int, p: int, count: int) -> "_Points":
         if self.sides is None:
             raise InputError("sampler: lattice: the box that the inputs lie in is not known; give Lattice(sides=...)")
         return _modes_of(self._scalars(kernel, d, p), self, self.sides, count)
@@ -188,12 +198,24 @@ def check_periods(periods: Sequence[float | None] | None, d: int) -> None:
         raise InputError(f"sampler: lattice: periods: {problem}; correct features.sampler.periods, or Lattice's")
 
 
+class _Points(NamedTuple):
+    """Frequencies of a lattice, the steps (v,) from one to the next along the inputs that vary, and the share of its
+    weight that the frequency 0 keeps."""
+
+    modes: Modes
+    step: FloatArray
+    zero_kept: float
+
+
+def _changes(scalar: Stretched, sides: FloatArray) -> FloatArray:
+    """Return by how much a kernel falls along each side of a box (d,)."""
+    return np.asarray(1.0 - scalar.gram(np.diag(sides), np.zeros((1, len(sides))))[:, 0])
+
+
 @lru_cache(maxsize=16)
-def _modes_of(
-    laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tuple[float, ...], count: int
-) -> tuple[Modes, FloatArray]:
+def _modes_of(laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tuple[float, ...], count: int) -> _Points:
     d, L, serves, constant, grid = len(sides), _sides(laws, sides, of.error), True, of.constant, of.grid
-    turns = np.array([one is not None for one in of.periods or sides]) & (of.periods is not None)
+    turns = of.has_period(d)
     L = np.where(turns, sides, L)
     if grid is not None:  # along inputs that other kernels see, where these alone would take them for constant
         serves, L = not np.any(L[np.equal(grid[1], 0)]), np.where(np.greater(grid[1], 0), sides, 0.0)
@@ -202,18 +224,29 @@ def _modes_of(
         problem = f"sampler: lattice is for 1 to {MOST_SIDES} inputs that vary, here are {len(varied)}"
         raise InputError(f"{problem}; use orthogonal or qmc")
     some = max(count - constant, 1)
-    rules = [(_rule(scalar, of.error, len(varied), field), 1.0 / scalar.stretch(d)[varied]) for scalar, field in laws]
-    bodies = [_Body.of(rule, s, L[varied], turns[varied]) for rule, s in rules]
+    sinks = constant_sinks([field for _, field in laws], free_intercept=not constant, all_vary=len(varied) == d)
+    bodies = [
+        Body(
+            scalar=scalar,
+            field=field,
+            error=of.error,
+            sides=L,
+            wanted=turns,
+            sink=sink,
+            unseen=float(_changes(scalar, np.where(L > 0, 0.0, sides)).sum()),
+        )
+        for (scalar, field), sink in zip(laws, sinks, strict=True)
+    ]
     finest = np.min([body.step for body in bodies], axis=0)
     if grid is None:
         given, most = _generous(bodies, finest, turns[varied], some)
     else:
         given, most = np.asarray(grid[0])[varied], np.asarray(grid[1])[varied]
-    every = _every(finest, given)
+    every = points_per_step(finest, given)
     if not serves or np.any(every < 1) or np.any(_reach(bodies, given, some) > most):
         raise InputError("sampler: lattice: the kernel needs a finer or a wider lattice than the one that is given")
     step = every * given
-    k = _half([body.end / step for body in bodies], [body.power for body in bodies], some)
+    k = half_lattice([CutBody(body, step, body.level_on(step, some)) for body in bodies], some)
     k = k[np.all(np.abs(k) * every <= most, axis=1)]  # of several kernels, where there are too few for all
     if constant:
         k = np.concatenate([np.zeros((1, len(varied)), np.int64), k[: count - 1]])
@@ -223,52 +256,25 @@ def _modes_of(
         raise InputError(f"sampler: lattice: {problem} along them takes too much memory; {remedy}")
     modes, steps, extents = np.zeros((len(k), d), np.int64), np.ones(d), np.zeros(d, np.int64)
     modes[:, varied], steps[varied], extents[varied] = k * every, given, most
-    return Modes(steps, modes, extents, _beside(L, [scalar.stretch(d) for scalar, _ in laws])), step
+    made = Modes(steps, modes, extents, _beside(L, [scalar.stretch(d) for scalar, _ in laws]))
+    zero_kept = [body.zero_kept(step) for body in bodies if body.sink is ConstantSink.FREQUENCY_ZERO]
+    return _Points(made, step, zero_kept[0] if zero_kept else 1.0)
 
 
 def _sides(laws: Sequence[tuple[Stretched, bool]], sides: Sequence[float], error: float) -> FloatArray:
     """The sides (d,), 0 where the inputs vary by so little that no kernel changes by a tenth of its error; not all."""
     L = np.asarray(sides)
-    ends = np.vstack([np.zeros(len(L)), np.diag(L)])
-    moved = np.max([1.0 - scalar.gram(ends[1:], ends[:1])[:, 0] for scalar, _ in laws], axis=0)
+    moved = np.max([_changes(scalar, L) for scalar, _ in laws], axis=0)
     varied = moved > 0.1 * error
     return np.where(varied, L, 0.0) if varied.any() else L
 
 
-@dataclass(frozen=True, eq=False)
-class _Body:
-    """Of a scalar kernel, along the inputs that vary: the largest step (v,) of a lattice that does, and the frequencies
-    that it needs, of |omega / end|_power <= 1."""
-
-    step: FloatArray
-    end: FloatArray
-    power: float
-
-    @classmethod
-    def of(cls, rule: "_Rule", s: FloatArray, sides: FloatArray, turns: BoolArray) -> "_Body":
-        """For length-scales s (v,) and sides (v,), those which are a period where it `turns` (v,). The step may be
-        large there: frequencies from R + step / 2 on weigh no more than the spectrum does beyond R."""
-        step = 2.0 * np.pi / np.where(turns, sides, sides + s * rule.margin)
-        return cls(step, rule.cutoff / s + np.where(turns, step / 2.0, 0.0), rule.power)
-
-    def beyond(self, given: FloatArray, count: int) -> IntArray:
-        """The first point (v,) along each input of a given lattice that its own `count` frequencies do without."""
-        every = _every(self.step, given)
-        k = _half([self.end / (every * given)], [self.power], count)
-        return np.asarray((np.abs(k).max(axis=0) + 1) * every)
-
-
-def _every(step: FloatArray, given: FloatArray) -> IntArray:
-    """Of how many of a lattice's points one is taken, for so large a step."""
-    return np.asarray(np.floor(step / given * (1 + 1e-9)), np.int64)
-
-
-def _reach(bodies: Sequence[_Body], given: FloatArray, count: int) -> IntArray:
+def _reach(bodies: Sequence[Body], given: FloatArray, count: int) -> IntArray:
     """The last point (v,) that these kernels need, together and each alone: their lattice serves any of them."""
     return np.asarray(np.max([body.beyond(given, count) for body in bodies], axis=0) - 1)
 
 
-def _generous(bodies: Sequence[_Body], finest: FloatArray, turns: BoolArray, count: int) -> tuple[FloatArray, IntArray]:
+def _generous(bodies: Sequence[Body], finest: FloatArray, turns: BoolArray, count: int) -> tuple[FloatArray, IntArray]:
     """The step and the extents of a lattice that is finer, but along a period, and wider than these kernels need: as
     long as its sums are few, so that they serve kernels with other length-scales, too."""
     for finer, wider in ((4, 2), (2, 2), (2, 1)):
@@ -291,62 +297,3 @@ def _beside(sides: FloatArray, stretches: Sequence[FloatArray]) -> FloatArray:
         nodes = np.repeat(nodes, len(at), axis=0)
         nodes[:, axis] = np.tile(at, len(nodes) // len(at))
     return nodes
-
-
-def _half(ends: Sequence[FloatArray], powers: Sequence[float], count: int) -> IntArray:
-    """Whole k (D, d), one of each pair k and -k and no zero, that are within one of the bodies |k / end|_power <= 1;
-    the first `count` of them, by the least of these norms, but one at least."""
-    most, d = np.max(ends, axis=0), len(ends[0])
-    for _ in range(64):  # no more of the lattice is made than about what is asked for
-        if np.prod(2.0 * np.floor(most) + 1.0) <= 16.0 * count * 2.0**d + 64.0:
-            break
-        most = most * 0.8
-    axes = [np.arange(-max(math.floor(end), 1), max(math.floor(end), 1) + 1) for end in most]
-    k = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, d)
-    k = k[len(k) // 2 + 1 :]  # in this order the first that is not zero is positive behind the middle
-    far = np.min([np.linalg.norm(k / end, ord=power, axis=1) for end, power in zip(ends, powers, strict=True)], axis=0)
-    order = np.argsort(far, kind="stable")
-    return k[order[: min(count, max(1, int(np.count_nonzero(far <= 1.0))))]]
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """In a kernel's length-scales: a margin beside the box, a cut-off of |s omega|, whose norm is of this power."""
-
-    margin: float
-    cutoff: float
-    power: float
-
-
-@lru_cache(maxsize=256)
-def _rule(scalar: Stretched, error: float, d: int, field: bool) -> _Rule:
-    """For an error of the kernel over k(0): half of it of copies a period away, 1 / d of that along each axis, and half
-    of it of the spectrum's tail. Derivatives of the kernel (`field`) weigh the first by 1 + r^2, the latter by
-    |omega|^2. A kernel that is a product over the inputs has the cut-off of each."""
-    unit = scalar_from_config({**scalar.config(), "lengthscale": 1.0})
-    assert isinstance(unit, Stretched)
-
-    def left(r: float) -> float:
-        return float(unit.gram(np.array([[r]]), np.zeros((1, 1)))[0, 0]) * (1.0 + field * r * r) - error / (2 * d)
-
-    far = 2.0
-    while left(far) > 0:
-        far *= 2.0
-        if far > _FAR:
-            problem = f"sampler: lattice: derivatives of {scalar!r} die off too slowly"
-            raise InputError(f"{problem}; use another kernel, or iid or qmc")
-    margin = float(brentq(left, 0.0, far))
-    if isinstance(scalar, Isotropic):
-        return _Rule(margin, _cutoff(unit, d, error / 2, field), 2.0)
-    return _Rule(margin, _cutoff(unit, 1, error / (2 * d), field), np.inf)
-
-
-def _cutoff(unit: Stretched, d: int, share: float, field: bool) -> float:
-    """The radius R that so large a share of the spectrum lies beyond, for a length-scale of 1."""
-    at = np.zeros((len(_RADII), d))
-    at[:, 0] = _RADII
-    log_mass = unit.log_density(at, Measure.UNBOUNDED) + (d + 2 * field) * np.log(_RADII)
-    mass = np.exp(log_mass - log_mass.max())
-    beyond = np.cumsum(mass[::-1]) / mass.sum()
-    some = beyond > 0
-    return float(np.exp(np.interp(math.log(share), np.log(beyond[some]), np.log(_RADII[::-1][some]))))

@@ -15,6 +15,7 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from dorff.errors import InputError
 from dorff.frequencies.base import DenseSampler, Frequencies, Law, Sampler, isotropic, unbounded, uniform
+from dorff.frequencies.landmarks import Landmarks, LandmarksSpec
 from dorff.frequencies.lattice import Lattice, LatticeSpec
 from dorff.frequencies.paths import Paths, PathsSpec
 from dorff.frequencies.transforms import HADAMARD_FROM, Dense, HadamardChain, settled
@@ -322,4 +323,5 @@ SAMPLERS.add(
     Entry("gauss_quadrature", GaussQuadrature, GaussQuadratureSpec, source="Dao, De Sa & Re 2017"),
     Entry("paths", Paths, PathsSpec, source="Daniely, Frostig, Gupta & Singer 2017"),
     Entry("lattice", Lattice, LatticeSpec, source="Greengard, Rachh & Barnett 2025"),
+    Entry("landmarks", Landmarks, LandmarksSpec, source="Williams & Seeger 2001"),
 )

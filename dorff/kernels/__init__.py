@@ -5,7 +5,7 @@ from typing import Any
 
 from dorff.errors import InputError
 from dorff.kernels.isotropic import Gaussian, Matern, MaternSpec, RationalQuadratic, RationalQuadraticSpec
-from dorff.kernels.multi_view import MultiView, View, mean_of
+from dorff.kernels.multi_view import MultiView, View, input_lengthscales, mean_of
 from dorff.kernels.nonstationary import ENTRIES, ArcCosine, Mercer, Pointwise, Polynomial
 from dorff.kernels.operator import BaseKernel, CurlFree, Decomposable, DivergenceFree, OperatorKernel, Sum, mixture
 from dorff.kernels.output import Covariance, Factor, Graph, Identity, Learned, Matrix, Output, Simplex

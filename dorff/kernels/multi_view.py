@@ -9,6 +9,7 @@ from dorff.errors import InputError
 from dorff.kernels.operator import BaseKernel, Decomposable, OperatorKernel
 from dorff.kernels.output import Covariance, Learned
 from dorff.kernels.scalar import FloatArray, IntArray, ScalarKernel
+from dorff.kernels.stretched import Stretched
 from dorff.spec.registry import Config
 
 
@@ -210,4 +211,31 @@ def _kernel(name: str, kernel: OperatorKernel | ScalarKernel) -> OperatorKernel:
             problem = "which is of targets that are the outputs, but here they are the mean of the views"
             output = f"the kernel of view {name} has output '{base.output.config()}'"
             raise InputError(f"{output}, {problem}; use identity or a matrix")
+    return found
+
+
+def input_lengthscales(kernel: OperatorKernel, scale: FloatArray) -> list[dict[int, float] | None]:
+    """Return the length-scale of each term of a kernel along each input, in that input's own units.
+
+    Parameters
+    ----------
+    kernel : OperatorKernel
+        Of inputs that are divided by `scale`.
+    scale : ndarray of shape (d,)
+        `FeatureMap.scale`: standard deviations of inputs that are standardized, else ones.
+
+    Returns
+    -------
+    list
+        For each of `kernel.terms()` the length-scales by the number of the input; of a view those of its inputs. None
+        for a term whose scalar kernel has no length-scale.
+    """
+    found = list[dict[int, float] | None]()
+    for _, term in kernel.terms():
+        columns = list(term.columns) if isinstance(term, InView) else list(range(len(scale)))
+        if isinstance(term.scalar, Stretched):
+            lengths = scale[columns] / term.scalar.stretch(len(columns))
+            found.append(dict(zip(columns, lengths.tolist(), strict=True)))
+        else:
+            found.append(None)
     return found

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Stretched(Spectral):
     lengthscale: float | tuple[float, ...]
     kind: ClassVar[str]  #: its word in JOB.yaml
     mixed: ClassVar[bool] = False  #: whether `mixing` is random
+    heavy_tailed: ClassVar[bool] = False  #: whether the kernel decays like a power of the distance
 
     def __init__(self, lengthscale: Lengthscale) -> None:
         object.__setattr__(self, "lengthscale", lengthscales(lengthscale))
@@ -48,6 +49,23 @@ class Stretched(Spectral):
     def _mixing(self, uniforms: FloatArray, biased: BoolArray) -> FloatArray:
         """Quantiles (D,) of the mixing variable; where `biased` (D,), of its density times itself."""
         return np.ones_like(uniforms)
+
+    @abstractmethod
+    def density_radius(self, unit: FloatArray) -> FloatArray:
+        """Return the distances from 0 along an axis at which the density is what it is at given frequencies.
+
+        The density of rho_0 decreases with this radius, so that of all sets of frequencies of the same weight
+        {omega: density_radius(omega) <= R} has the least volume.
+
+        Parameters
+        ----------
+        unit : array of shape (n, d)
+            Frequencies in units of 1 / length-scale.
+
+        Returns
+        -------
+        array of shape (n,)
+        """
 
     def check_derivatives(self) -> None:
         _ = self.variance
@@ -122,9 +140,30 @@ def lengthscales(value: Lengthscale) -> float | tuple[float, ...]:
     return float(values) if values.ndim == 0 else tuple(float(v) for v in values)
 
 
+class GaussianMixture(NamedTuple):
+    """A quadrature of an isotropic kernel: k(r) is about the sum over i of weights_i exp(-precisions_i r^2 / 2)."""
+
+    precisions: FloatArray
+    weights: FloatArray
+
+
 class Isotropic(Stretched):
     """A kernel of the distance alone (in length-scales), and a mixture of Gaussians: unit coordinates are normal.
     omega = radius * uniform direction * stretch for a rotation-invariant measure: not TRACE of many length-scales."""
+
+    def gaussian_mixture(self, power: float = 0.0) -> GaussianMixture:
+        """Return the kernel as a mixture of Gaussians, for a length-scale of 1.
+
+        Parameters
+        ----------
+        power : float
+            The power of the precision whose mean the quadrature must be accurate for, besides the power 0.
+        """
+        return GaussianMixture(np.ones(1), np.ones(1))
+
+    @final
+    def density_radius(self, unit: FloatArray) -> FloatArray:
+        return np.asarray(np.linalg.norm(unit, axis=1))
 
     def rotation_invariant(self, measure: Measure) -> bool:
         return measure != Measure.TRACE or len(set(np.ravel(self.lengthscale))) == 1
@@ -174,6 +213,28 @@ class Isotropic(Stretched):
         values[..., range(d), range(d)] += 2 * slope[..., None] * scale**2
         return values
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether the kernel has second derivatives, and so `gradient`."""
+        try:
+            self.check_derivatives()
+        except InputError:
+            return False
+        return True
+
+    @final
+    def gradient(self, X: FloatArray, Z: FloatArray, W: FloatArray) -> FloatArray:
+        """Return the gradients (n, p, d) at X (n, d) of sum_a k0(x, z_a) W_a, for Z (m, d) and W (m, p).
+
+        With q the squared distance in length-scales, dk0/dx = 2 g'(q) S^2 (x - z), S the diagonal of `stretch`.
+        """
+        scale = self.stretch(X.shape[1])
+        slope, _ = self._slopes(cdist(X * scale, Z * scale, "sqeuclidean"))
+        gradients = (slope @ W)[:, :, None] * X[:, None, :]
+        for axis, column in enumerate(Z.T):
+            gradients[:, :, axis] -= slope @ (column[:, None] * W)
+        return np.asarray(2.0 * scale**2 * gradients)
+
     @final
     def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         if not biased:
@@ -194,6 +255,18 @@ class Isotropic(Stretched):
 
 class Product(Stretched):
     """A product over the inputs of one-dimensional kernels: the coordinates of omega are independent under rho_0."""
+
+    @abstractmethod
+    def periodic_factor(self, lags: FloatArray, period: float) -> FloatArray:
+        """Return sum_n k_1(lag + n period) of the one-dimensional kernel k_1, for a length-scale of 1.
+
+        Parameters
+        ----------
+        lags : array of shape (n,)
+            Differences of inputs, no larger than the period.
+        period : float
+            Positive; infinite for k_1 itself.
+        """
 
 
 _BLOCK = 2**15  # numbers at a time, so that they stay in cache
@@ -221,6 +294,15 @@ class Laplacian(Product):
     def hessian(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         raise InputError(_ROUGH)
 
+    def periodic_factor(self, lags: FloatArray, period: float) -> FloatArray:
+        """As `Product.periodic_factor`: two geometric series."""
+        distance = np.abs(lags)
+        return np.asarray((np.exp(-distance) + np.exp(distance - period)) / -np.expm1(-period))
+
+    def density_radius(self, unit: FloatArray) -> FloatArray:
+        """As `Stretched.density_radius`: the density is 1 / (pi^d prod_j (1 + omega_j^2))."""
+        return np.asarray(np.sqrt(np.expm1(np.log1p(unit**2).sum(axis=1))))
+
     def _coordinates(self, uniforms: FloatArray, *, biased: bool) -> FloatArray:
         # -cot(pi u) is tan(pi (u - 1/2)) with the digits of a small u kept.
         return np.asarray(-1 / np.tan(math.pi * uniforms))
@@ -235,6 +317,24 @@ class Cauchy(Product):
 
     kind = "cauchy"
     variance = 2.0
+    heavy_tailed = True
+
+    def periodic_factor(self, lags: FloatArray, period: float) -> FloatArray:
+        """As `Product.periodic_factor`: (pi / P) sinh(2 a) / (cosh(2 a) - cos(2 b)), a = pi / P and b = pi lag / P.
+
+        This is Poisson's sum of the spectrum exp(-|omega|) / 2 over the multiples of 2 pi / P, a geometric series.
+        """
+        if math.isinf(period):
+            return np.asarray(1.0 / (1.0 + lags**2))
+        a, b = math.pi / period, math.pi * lags / period
+        # Divided by exp(2 a), which a short period would overflow.
+        small = -math.expm1(-2 * a)
+        denominator = 0.5 * small**2 + 2 * math.exp(-2 * a) * np.sin(b) ** 2
+        return np.asarray(math.pi / period * 0.5 * -math.expm1(-4 * a) / denominator)
+
+    def density_radius(self, unit: FloatArray) -> FloatArray:
+        """As `Stretched.density_radius`: the density is exp(-|omega|_1) / 2^d."""
+        return np.asarray(np.abs(unit).sum(axis=1))
 
     def gram(self, X: FloatArray, Z: FloatArray) -> FloatArray:
         scale = self.stretch(X.shape[1])

@@ -1,6 +1,6 @@
 """What held-out rows say of a model: a temperature for probabilities, factors on deviations, and a kept sample."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
@@ -130,25 +130,58 @@ def _checked(
 LEVELS: Final = (*(step / 200 for step in range(1, 200)), 0.999, 0.9999)
 
 
+#: What is exchangeable with what is new: rows, groups of rows, or blocks of rows in order.
+UNITS: Final = ("rows", "groups", "blocks")
+
+
 @dataclass(frozen=True, eq=False)
 class Conformal:
-    """Split-conformal factors of normalised residuals |y - C f| / std (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman
-    2018, section 5.2, std being the posterior's with noise), each target for itself. `factors` (L, q) belong to
-    LEVELS: the ceil((n + 1) level)-th smallest of n scores, infinite where that is more than n. Where a new row and
-    the held-out ones are exchangeable, |y - C f| <= factor std holds with probability `level` at least and level +
-    1/(n + 1) at most (Vovk, Gammerman & Shafer 2005), on average over rows. `rows` (q,) counts each target's scores.
-    The bounds hold about and not by proof, by the departures that `fit.held.Held` lists; and where folds are dealt by
-    leaves, held-out rows are exchangeable with new ones only where order says nothing."""
+    """Split-conformal factors of normalized residuals |y - C f| / std.
+
+    The standard deviation is the posterior's with noise (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman 2018, section
+    5.2). Each target has factors of its own.
+
+    Where rows are exchangeable with new rows, a factor is the ceil((n + 1) level)-th smallest of n scores, and
+    |y - C f| <= factor std holds with probability `level` at least and level + 1/(n + 1) at most (Vovk, Gammerman &
+    Shafer 2005), on average over rows.
+
+    Where rows depend on each other within groups, only the groups are exchangeable. A factor is then the quantile of
+    the scores, each weighted by 1 / ((G + 1) N_g) for G groups of N_g rows, with a weight of 1 / (G + 1) at infinity
+    (hierarchical conformal prediction: Lee, Barber & Willett 2023). The bands hold the share `level` of
+    the rows of a new group at least, on average over groups. A single new group may have far fewer. Levels above
+    G / (G + 1) are not answered: a level of 0.95 takes 19 groups.
+
+    The bounds are approximate by the departures that `fit.held.Held` lists. Blocks are approximately exchangeable only:
+    with blocks between those rows, not with rows after them, and not with another walk.
+
+    Attributes
+    ----------
+    factors : ndarray of shape (L, q)
+        For LEVELS; infinite where too few units stand behind a level.
+    rows : tuple of q ints
+        How many scores each target has.
+    unit : str
+        What is exchangeable, one of UNITS.
+    units : tuple of q ints
+        How many of these each target has; `rows` again where the unit is a row.
+    block_rows : int
+        Rows of a block, 1 for other units.
+    """
 
     factors: FloatArray
     rows: tuple[int, ...]
+    unit: str = "rows"
+    units: tuple[int, ...] = ()
+    block_rows: int = 1
+
+    def __post_init__(self) -> None:
+        if self.unit == "rows":
+            object.__setattr__(self, "units", self.rows)
 
     @classmethod
     def fit(cls, scores: npt.ArrayLike) -> Self:
-        """From scores (n, q) of rows that the fit has not seen; NaN where a row misses the target."""
-        scored = np.asarray(scores, dtype=np.float64)
-        if scored.ndim != 2 or scored.shape[1] < 1 or np.any(scored < 0):
-            raise InputError(f"scores must be numbers of 0 or more, (rows, targets); got shape {scored.shape}")
+        """From scores (n, q) of exchangeable rows that the fit has not seen; NaN where a row misses the target."""
+        scored = _checked_scores(scores)
         counts = np.count_nonzero(~np.isnan(scored), axis=0)
         ordered = np.vstack([np.sort(scored, axis=0), np.full(scored.shape[1], np.inf)])  # NaN sorts last
         # 0.95 * 20 is 19.000000000000004, which is 19.
@@ -156,38 +189,102 @@ class Conformal:
         places = np.where(ranks > counts, len(scored), ranks - 1)
         return cls(np.take_along_axis(ordered, places, axis=0), tuple(counts.tolist()))
 
+    @classmethod
+    def fit_units(cls, scores: npt.ArrayLike, members: npt.ArrayLike, unit: str, *, block_rows: int = 1) -> Self:
+        """Return the factors where groups or blocks are exchangeable, and their rows are not.
+
+        Parameters
+        ----------
+        scores : array-like of shape (n, q)
+            Of rows that the fit has not seen; NaN where a row misses the target.
+        members : array-like of int of shape (n,)
+            The group or block that each row is in.
+        unit : {"groups", "blocks"}
+        block_rows : int
+            Rows of a block.
+        """
+        scored, of_row = _checked_scores(scores), np.asarray(members)
+        factors = np.full((len(LEVELS), scored.shape[1]), np.inf)
+        rows, units = [], []
+        for target in range(scored.shape[1]):
+            known = ~np.isnan(scored[:, target])
+            values = scored[known, target]
+            _, place, sizes = np.unique(of_row[known], return_inverse=True, return_counts=True)
+            order = np.argsort(values, kind="stable")
+            reached = np.cumsum(1.0 / sizes[place[order]]) / (len(sizes) + 1)
+            at = np.searchsorted(reached, np.array(LEVELS) * (1 - 1e-12))
+            factors[:, target] = np.append(values[order], np.inf)[at]
+            rows.append(len(values))
+            units.append(len(sizes))
+        return cls(factors, tuple(rows), unit, tuple(units), block_rows)
+
     def factor(self, level: float) -> FloatArray:
         """(q,): the factors for a level between 0 and 1, those of the next kept level at or above it. InputError where
-        too few rows stand behind it: it takes level / (1 - level) of them at least."""
+        too few rows, groups or blocks stand behind it: it takes level / (1 - level) of them at least."""
         check_level(level)
         at = int(np.searchsorted(LEVELS, level - 1e-12))
         if at == len(LEVELS) or not np.isfinite(self.factors[at]).all():
-            problem = f"level {level:g}: {min(self.rows)} held-out rows, and levels up to {LEVELS[-1]:g}, cannot say"
-            raise InputError(f"{problem}; ask for {self.highest:g} or less, or fit to more rows")
+            held = f"{min(self.units)} held-out {self.unit}"
+            problem = f"level {level:g}: {held}, and levels up to {LEVELS[-1]:g}, cannot say"
+            lower = f"ask for {self.highest:g} or less, " if self.highest else ""
+            raise InputError(f"{problem}; {lower}take plain bands (conformal=False), or fit to more {self.unit}")
         return np.asarray(self.factors[at])
 
     @property
     def highest(self) -> float:
-        """The highest level that every target has enough rows for; 0 where there is none."""
+        """The highest level that every target has enough rows, groups or blocks for; 0 where there is none."""
         return max(np.array(LEVELS)[np.isfinite(self.factors).all(axis=1)].tolist(), default=0)
 
-    def config(self) -> dict[str, Sequence[object]]:
+    @property
+    def scope(self) -> str:
+        """Of which new rows the bands hold what they say, and up to which level."""
+        count = min(self.units)
+        enough = f"enough for levels up to {100 * self.highest:g}%" if self.highest else "too few for any level"
+        if self.unit == "rows":
+            return f"rows like the {count:,} held out ({enough})"
+        if self.unit == "groups":
+            average = f"on average over groups ({count:,} were held out, {enough})"
+            return f"rows of new groups, {average}; a single group may have far fewer inside"
+        average = f"on average over blocks ({count:,} of {self.block_rows:,} rows were held out, {enough})"
+        return f"rows between those of the data, {average}; nothing is promised of rows after them or of another walk"
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What was held out and what it promises, for the report of a fit."""
+        return {"unit": self.unit, "units": min(self.units), "highest": self.highest, "scope": self.scope}
+
+    def config(self) -> dict[str, object]:
         """As JSON, for a model's file; infinite factors are null."""
         factors = [[value if np.isfinite(value) else None for value in row] for row in self.factors.tolist()]
-        return {"levels": list(LEVELS), "factors": factors, "rows": list(self.rows)}
+        config: dict[str, object] = {"levels": list(LEVELS), "factors": factors, "rows": list(self.rows)}
+        if self.unit != "rows":
+            config |= {"unit": self.unit, "units": list(self.units), "block_rows": self.block_rows}
+        return config
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """From `config()`; InputError where it is not one."""
+        """From `config()`, or that of a version that knew rows alone; InputError where it is not one."""
         try:
-            rows = tuple(int(count) for count in config["rows"])
+            rows, unit = tuple(int(count) for count in config["rows"]), config.get("unit", "rows")
+            units = tuple(int(count) for count in config.get("units", rows))
+            block_rows = int(config.get("block_rows", 1))
             listed = [[np.inf if value is None else float(value) for value in row] for row in config["factors"]]
             factors = np.array(listed).reshape(len(LEVELS), len(rows))
             if tuple(config["levels"]) != LEVELS or np.isnan(factors).any() or (factors < 0).any() or min(rows) < 0:
                 raise ValueError("other levels, or factors or rows below 0")
+            if unit not in UNITS or len(units) != len(rows) or min(units) < 0 or block_rows < 1:
+                raise ValueError("units that are not those of a fit")
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise InputError(f"conformal factors need levels, factors and rows ({error}); fit again") from None
-        return cls(factors, rows)
+        return cls(factors, rows, unit, units, block_rows)
+
+
+def _checked_scores(scores: npt.ArrayLike) -> FloatArray:
+    """Scores (n, q) as an array."""
+    scored = np.asarray(scores, dtype=np.float64)
+    if scored.ndim != 2 or scored.shape[1] < 1 or np.any(scored < 0):
+        raise InputError(f"scores must be numbers of 0 or more, (rows, targets); got shape {scored.shape}")
+    return scored
 
 
 def scores(targets: npt.ArrayLike, values: npt.ArrayLike, std: npt.ArrayLike) -> FloatArray:

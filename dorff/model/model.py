@@ -200,8 +200,9 @@ class Model:
         """Posterior standard deviations at X (n, d), in the targets' units: of f (n, p), without noise; with `noise`
         those of a new target C f plus its noise (n, q), for a row of mean weight. That of the Bayesian linear model
         whose mean is the model (Rasmussen & Williams 2006, eq. 2.9), given the features, kernel, ridge and noise
-        variance; it does not see what a wrong choice of those adds, nor what m features cannot express. Of a mean of
-        views f is that mean, and the noise that of a target, as all views were fitted to it."""
+        variance, with an estimate of what the features leave out of the kernel (`Posterior`); it does not see what a
+        wrong choice of kernel, ridge and noise adds. Of a mean of views f is that mean, and the noise that of a
+        target, as all views were fitted to it."""
         posterior, C, k = self._uncertain(noise, views)
         transform, added = self.feature_map.transform, np.diag(posterior.noise) if noise else 0.0
         worth = min(self.feature_map.m, 4 * max((block.basis.shape[1] for block in posterior.blocks), default=0))
@@ -215,6 +216,8 @@ class Model:
                 return by_features(rows) + added
             product, error = fast
             values = product(self._scaled(rows))
+            if posterior.unexplained is not None:
+                values += np.diag(posterior.unexplained)
             lost = np.any(values < SURE * error, axis=1)
             values[lost] = self._by_blocks(rows[lost], (k,), by_features)
             return values + added
@@ -245,10 +248,11 @@ class Model:
         """(low, high), (n, q) each, that hold a new target C f with its noise in a share `level` of rows; or f (n, p).
         Plain bands are normal: mean -+ z(level) std. Conformal ones are mean -+ factor std(noise=True), the factors
         quantiles of the same ratio on held-out rows, so that they hold what they say on average over rows like those,
-        whatever the noise's law. `conformal` left out takes them where the model has them and noise is asked for; the
-        factors are those of all views together, so that bands of some are plain. Raises InputError: no posterior; a
-        level not between 0 and 1; conformal bands that were not fitted, that too few held-out rows stand behind at
-        this level, or that are asked for without noise or of some views."""
+        whatever the noise's law; where errors depend on each other, over groups or blocks of rows (`Conformal.scope`).
+        `conformal` left out takes them where the model has them and noise is asked for; the factors are those of all
+        views together, so that bands of some are plain. Raises InputError: no posterior; a level not between 0 and 1;
+        conformal bands that were not fitted, that too few held-out rows, groups or blocks stand behind at this level,
+        or that are asked for without noise or of some views."""
         if conformal and not noise:
             raise InputError("conformal bands are of targets, whose noise is in them; ask for noise=True")
         if conformal and views is not None:

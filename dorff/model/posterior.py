@@ -167,11 +167,17 @@ class Posterior:
     """Of f = Phi(x)* h + b given the data: Gaussian, its mean the model. Blocks and the intercept are independent.
     `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
     (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of mean weight.
+    `prior` (p, p), for features that do not carry all of k(x, x) = 1, such as those of landmarks, is the prior
+    covariance of f: what they leave out of it, (1 - |F(x)|^2) `prior`, is added (the DTC approximation of Quinonero
+    Candela & Rasmussen 2005, eq. 20b). `unexplained` (p, p) is added at every x: what a lattice leaves out of the
+    kernel, or how far f depends on the draw of random features. Samples of functions have neither.
     Evaluations go by blocks of rows and need `STEP_BYTES` at most, or one row's share, beside result and arrays."""
 
     blocks: tuple[PosteriorBlock, ...]
     intercept_covariance: FloatArray
     noise: FloatArray
+    prior: FloatArray | None = None
+    unexplained: FloatArray | None = None
 
     @property
     def p(self) -> int:
@@ -185,11 +191,18 @@ class Posterior:
 
     def covariance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p, p): covariances of f's outputs, without noise, for features F (n, m); with C (q, p) those of C f."""
-        return self._summed(F, self._of_intercept(C), lambda block, F: block.covariance(block.along(F, C), C))
+        values = self._summed(F, self._of_intercept(C), lambda block, F: block.covariance(block.along(F, C), C))
+        if self.prior is not None:
+            values += _missing(F)[:, None, None] * _seen_by(C, self.prior)
+        return values if self.unexplained is None else values + _seen_by(C, self.unexplained)
 
     def variance(self, F: FloatArray, C: FloatArray | None = None) -> FloatArray:
         """(n, p): variances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q)."""
-        return self._summed(F, np.diag(self._of_intercept(C)), lambda block, F: block.variances(block.along(F, C), C))
+        intercept = np.diag(self._of_intercept(C))
+        values = self._summed(F, intercept, lambda block, F: block.variances(block.along(F, C), C))
+        if self.prior is not None:
+            values += _missing(F)[:, None] * np.diag(_seen_by(C, self.prior))
+        return values if self.unexplained is None else values + np.diag(_seen_by(C, self.unexplained))
 
     def roots(self, output: int, m: int, most: int) -> Iterator[FloatArray]:
         """T (m + 1, n), n at most `most`: an output's variance is the sum of all squared lengths of [F | 1] T."""
@@ -209,7 +222,7 @@ class Posterior:
         return out
 
     def _of_intercept(self, C: FloatArray | None) -> FloatArray:
-        return self.intercept_covariance if C is None else C @ self.intercept_covariance @ C.T
+        return _seen_by(C, self.intercept_covariance)
 
     def draw(self, rng: np.random.Generator, count: int, shape: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
         """`count` deviations from the mean: of coefficients (count, m, r), `shape` being (m, r), in scaled units, and
@@ -225,6 +238,8 @@ class Posterior:
     def arrays(self) -> dict[str, AnyArray]:
         """Every array by a name of its own, as `of_arrays` takes them."""
         named: dict[str, AnyArray] = {"posterior_intercept": self.intercept_covariance, "posterior_noise": self.noise}
+        added = {"posterior_prior": self.prior, "posterior_unexplained": self.unexplained}
+        named |= {name: value for name, value in added.items() if value is not None}
         for number, block in enumerate(self.blocks):
             for part in fields(block):
                 named[f"posterior_{number}_{block.kind}_{part.name}"] = getattr(block, part.name)
@@ -238,11 +253,25 @@ class Posterior:
         blocks: list[PosteriorBlock] = []
         while block := _block(arrays, f"posterior_{len(blocks)}_", shape):
             blocks.append(block)
-        for name, size in (("posterior_intercept", shape[2]), ("posterior_noise", q)):
+        sizes = {"posterior_intercept": shape[2], "posterior_noise": q}
+        sizes |= {name: shape[2] for name in ("posterior_prior", "posterior_unexplained") if name in arrays}
+        for name, size in sizes.items():
             check_array(name, arrays.get(name), (size, size))
             if np.any(np.diag(arrays[name]) < 0):
                 raise InputError(f"array {name} has variances below 0")
-        return cls(tuple(blocks), arrays["posterior_intercept"], arrays["posterior_noise"])
+        intercept, noise = arrays["posterior_intercept"], arrays["posterior_noise"]
+        prior, unexplained = arrays.get("posterior_prior"), arrays.get("posterior_unexplained")
+        return cls(tuple(blocks), intercept, noise, prior, unexplained)
+
+
+def _missing(F: FloatArray) -> FloatArray:
+    """Return 1 - |F(x)|^2 (n,): what features leave out of k(x, x) = 1."""
+    return np.asarray(np.maximum(1.0 - np.einsum("ij,ij->i", F, F), 0.0))
+
+
+def _seen_by(C: FloatArray | None, covariance: FloatArray) -> FloatArray:
+    """Return the covariance of C f for that of f."""
+    return covariance if C is None else C @ covariance @ C.T
 
 
 def _block(arrays: Mapping[str, AnyArray], prefix: str, shape: tuple[int, int, int]) -> PosteriorBlock | None:

@@ -208,7 +208,7 @@ class FrozenConstants:
     the spec leaves the first to them. `distances` are the median distance of rows over the length-scale of each
     kernel, None of those that have none. Where length-scales are words, `drawn` and `fitted` are the kernels with
     numbers in their place (`fitted` None: those drawn for are fitted), `tuning_rows` names the rows that were searched
-    by, and `tuned` says what became of that for each kernel."""
+    by, and `tuned` says what became of that for each kernel. `landmark_rows` names the rows that landmarks are of."""
 
     features: FeatureMap
     draw: Drawn
@@ -225,6 +225,7 @@ class FrozenConstants:
     fold_seed: int | None = None
     sampled: Config | None = None
     distances: Sequence[float | None] | None = None
+    landmark_rows: RowsName | None = None
 
     @cached_property
     def density(self) -> Density | None:
@@ -236,8 +237,9 @@ class FrozenConstants:
         kernels = {"drawn": self.drawn, "kernel": self.fitted}
         resolved = {name: value for name, value in kernels.items() if value is not None}
         plain = {name: getattr(self, name) for name in _PLAIN}
-        tuning = None if self.tuning_rows is None else asdict(self.tuning_rows)
-        return {"sample": asdict(self.sample), "resolved": resolved or None, "tuning_rows": tuning, **plain}
+        rows = {"tuning_rows": self.tuning_rows, "landmark_rows": self.landmark_rows}
+        named = {name: None if one is None else asdict(one) for name, one in rows.items()}
+        return {"sample": asdict(self.sample), "resolved": resolved or None, **named, **plain}
 
     def arrays(self) -> Arrays:
         """The arrays, by name."""
@@ -254,6 +256,7 @@ class FrozenConstants:
         if not listed or not all(isinstance(one, str) and set(one) <= {"0", "1"} for one in patterns or ()):
             raise InputError("its patterns of targets are not those of a plan")
         resolved, tuning, tuned = config["resolved"] or {}, config["tuning_rows"], config["tuned"]
+        landmarks = config.get("landmark_rows")
         run, seed = config["run"], config.get("fold_seed")
         if type(run or 0) is not int or (run or 0) < GROUPED or type(seed or 0) is not int:
             raise InputError("its folds are not those of a plan")
@@ -271,6 +274,7 @@ class FrozenConstants:
             fold_seed=seed,
             sampled=config["sampled"],
             distances=config["distances"],
+            landmark_rows=None if landmarks is None else RowsName(**landmarks),
         )
 
 

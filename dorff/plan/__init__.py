@@ -1,7 +1,8 @@
 """What a job will do and cost, computed before a row is read; and the constants it freezes from its first rows."""
 
+from dorff.plan.constants import constants_of, draw_features, target_means
 from dorff.plan.costs import Costs, keeps_posterior, leaves_out, most_left_out
-from dorff.plan.freezing import constants_of, draw_features, freeze_constants, target_means
+from dorff.plan.freezing import freeze_constants
 from dorff.plan.lengthscale import array_columns
 from dorff.plan.manifold_terms import ManifoldTerm, features_of, penalty
 from dorff.plan.plan import Plan, make_plan

@@ -28,6 +28,7 @@ from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weigh
 from dorff.plan.routes import Means, Route, Shape, Way, choose_route, evaluations, points_of, steps_of
 from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
+from dorff.spec.checks import AUTO
 from dorff.spec.job import Job
 from dorff.storage.files import free_bytes
 from dorff.storage.location import is_remote, locate
@@ -180,8 +181,17 @@ def iterations(job: Job, kernels: int, folds: int) -> tuple[float, float]:
     counts = np.array(job.features.counts)
     trials = len(job.solve.ridges) * kernels * float(np.sum((counts / counts.max()) ** 2))
     each = ESTIMATES.get(job.solve.select, 0.0) * (trials > 1)
-    estimates = each * trials + ESTIMATES["evidence"] * job.posteriors
+    estimates = each * trials + ESTIMATES["evidence"] * (job.posteriors + _more_folds(job, folds))
     return 1.0 + folds * trials * (job.solve.select == "kfold"), estimates
+
+
+def _more_folds(job: Job, folds: int) -> int:
+    """How many folds beside the first conformal bands may hold out: all, where groups or blocks are exchangeable.
+
+    Whether rows are held out in blocks is not known before they are read, if the job leaves it to them."""
+    if not job.solve.conformal or job.criterion != "kfold" or job.solve.folds.by in ("rows", AUTO):
+        return 0
+    return folds - 1
 
 
 def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: TermCosts, spec: PassSpec) -> float:
@@ -196,7 +206,9 @@ def _beside_seconds(job: Job, dataset: Dataset, shape: Shape, pace: Pace, sums: 
     if leaves_out(job, size.k) and job.solve.select != "loo":
         work += INVERSE * float(size.k) ** 3 + 2.0 * RUNS * RUN_ROWS * float(size.k) ** 2
     if job.solve.conformal:
-        held = dataset.rows / size.folds
+        more = _more_folds(job, size.folds)
+        work += more * INVERSE * float(size.k) ** 3
+        held = dataset.rows / size.folds * (1 + more)
         seconds, work = seconds + held * size.m * pace.number, work + held * float(size.k) ** 2 * size.q
     return seconds + work / pace.square
 

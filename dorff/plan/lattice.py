@@ -122,13 +122,15 @@ def summable(job: Job, recipe: Recipe) -> bool:
 class Settled:
     """The job's own pass and the one that is made, now that the inputs' box is known: that of a pass in the state which
     serves the job, or its own. The recipe, of a job whose first rows have nothing to say of it; and where the box is
-    from, if not from the job. `unlike` says why sums in the state do not serve it, if there are some."""
+    from, if not from the job. `unlike` says why sums in the state do not serve it, if there are some; `outgrown` that
+    they would, but for new rows outside of their box."""
 
     own: PassSpec
     spec: PassSpec
     recipe: Recipe
     why: str
     unlike: tuple[str, ...] = ()
+    outgrown: bool = False
 
     def ends(self, columns: Sequence[str]) -> dict[str, list[float]]:
         """The least and the largest of each input, by its name."""
@@ -162,7 +164,7 @@ def settled(job: Job, dataset: Dataset, own: PassSpec, recipe: Recipe, made: Mad
     question = {**recipe.question(), **ends, "rows": rows}
     own, wanted = (replace(spec, recipe=question, sampler=recipe.sampler.config()) for spec in (own, wanted))
     if earlier is None:
-        return Settled(own, wanted, recipe, why, unlike)
+        return Settled(own, wanted, recipe, why, unlike, outgrown=grown is not None)
     return Settled(own, earlier.spec, recipe.on(modes_of(earlier.features)) if recipe.lattice else recipe, why)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dorff import kernels
 from dorff.data import Dataset, RowBlock
 from dorff.data.nodes import open_array
+from dorff.data.units import unit_of_lengths
 from dorff.errors import InputError
 from dorff.features.lengthscale_search import ROWS, Tuned
 from dorff.features.projected import mapped
@@ -23,27 +24,36 @@ from dorff.spec.checks import AUTO
 from dorff.storage.location import locate
 
 UNITS: Final = 64  # runs that are read, of `Dataset.unit_rows` rows each
+ALL_INPUTS: Final = "all inputs"
+MOST_SHOWN: Final = 12  # inputs that are named in a sentence
 _ONE, _EACH = "tune", "tune each"
+LengthsInUnits = dict[str, dict[str, Any]]  #: by the name of an input: its `lengthscale` and `units`
 
 
-def tuning_rows(spec: PassSpec, dataset: Dataset, n: int) -> tuple[RowBlock, RowsName]:
-    """At most `ROWS` rows, evenly spread over those up to number n, of those that a pass keeps and are whole; and the
-    name of these rows and values. Up to 64 runs are read, evenly spread. n is the number of rows at the first plan:
-    rows appended later do not change the length-scales, and so a fit of the same rows all at once may find others (as
-    with class_weight: balanced). InputError where no row counts, or one is to be refused."""
+def spread_rows(spec: PassSpec, dataset: Dataset, n: int, *, targets: bool = True) -> tuple[RowBlock, RowsName]:
+    """Return at most `ROWS` rows, evenly spread over those up to number n, and the name of these rows and values.
+
+    They are rows that a pass keeps, with finite inputs and, for `targets`, all targets. Up to 64 runs are read, evenly
+    spread. n is the number of rows at the first plan: rows appended later change neither the length-scales nor the
+    landmarks, and so a fit of the same rows all at once may find others (as with class_weight: balanced). InputError
+    where no row counts, or one is to be refused.
+    """
     starts = np.arange(dataset.first, n, dataset.unit_rows)
     starts = starts[_spread(len(starts), UNITS)]
     taken = []
     for start in starts.tolist():
         rows = spec.kept(dataset.block(start, min(start + dataset.unit_rows, n)))
         check_finite(spec, dataset, rows)
-        at = np.flatnonzero(rows.whole())
+        at = np.flatnonzero(rows.whole() if targets else np.isfinite(rows.X).all(axis=1))
         taken.append(rows[at[_spread(len(at), -(-ROWS // len(starts)))]])
     rows = RowBlock.joined(taken)
     if not len(rows):
-        problem = f"needs rows of {dataset.path} with all inputs and targets, and found none"
+        wanted = "all inputs and targets" if targets else "all inputs"
+        problem = f"needs rows of {dataset.path} with {wanted}, and found none"
         runs = f"{len(starts)} runs of {dataset.unit_rows}"
-        raise InputError(f"kernel: lengthscale 'tune' {problem} in {runs}; give a number, or median")
+        if targets:
+            raise InputError(f"kernel: lengthscale 'tune' {problem} in {runs}; give a number, or median")
+        raise InputError(f"features.sampler: landmarks {problem} in {runs}; use orthogonal")
     rows = rows[_spread(len(rows), ROWS)]
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
     crc = zlib.crc32(weights.data, zlib.crc32(rows.Y.data, zlib.crc32(rows.X.data)))
@@ -116,6 +126,33 @@ def multiplied(
             longer = np.asarray(next(lengthscales(configs[at]))) * factor
             filled[at], factors[at] = _replaced(configs[at], "lengthscale", longer.tolist()), factor
     return filled, factors
+
+
+def lengthscales_in_units(kernel: kernels.OperatorKernel, scale: FloatArray, dataset: Dataset) -> list[LengthsInUnits]:
+    """Return the length-scales of each term of a kernel in the inputs' own units.
+
+    Each has the `lengthscale` and the `units` of an input, None if the data know none, by the name of its column; by
+    `ALL_INPUTS` if these are the same for several. A term without length-scales has none.
+    """
+    units = [unit_of_lengths(dataset.column_attributes.get(name, {})) for name in dataset.input_columns]
+    found = list[LengthsInUnits]()
+    for lengths in kernels.input_lengthscales(kernel, scale):
+        each = {number: {"lengthscale": one, "units": units[number]} for number, one in (lengths or {}).items()}
+        several = list(each.values())
+        if len(several) > 1 and all(one == several[0] for one in several):
+            found.append({ALL_INPUTS: several[0]})
+        else:
+            found.append({dataset.input_columns[number]: one for number, one in each.items()})
+    return found
+
+
+def lengths_text(lengths: LengthsInUnits, *, most: int = MOST_SHOWN) -> str:
+    """Return length-scales in the inputs' own units as text: "lat 3.2 degrees_north, depth 40 m"."""
+    shown = []
+    for name, one in list(lengths.items())[:most]:
+        words = ["" if name == ALL_INPUTS else name, f"{one['lengthscale']:.3g}", one["units"] or ""]
+        shown.append(" ".join(word for word in words if word))
+    return ", ".join(shown) + (", ..." if len(lengths) > most else "")
 
 
 def lengthscale_words(value: Any) -> set[str]:

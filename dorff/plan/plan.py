@@ -6,28 +6,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from pathlib import Path
-from typing import Any, Self
 
 import dorff.plan.choosing as choosing
 import dorff.plan.lattice as lattice
 import dorff.plan.resolving as resolving
 from dorff import kernels
-from dorff.data import Dataset
 from dorff.errors import DoesNotFitError, IncompleteError, InputError
 from dorff.features import Recipe
 from dorff.model.weights import Density
-from dorff.moments import MOST_PATTERNS, FloatArray, Kind
-from dorff.passes import Configs, FoldRule, FrozenConstants, Pass, PassSpec, PassSums, Tree, frozen_hash, load_pass
-from dorff.passes.blocks import Leaf, block_rows, largest_leaf, leaf_bounds, window_start
-from dorff.passes.frozen import Words
+from dorff.moments import MOST_PATTERNS, Kind
+from dorff.passes import Configs, FrozenConstants, Pass, PassSums, Tree, frozen_hash, load_pass
 from dorff.plan.costs import Costs, estimate, refuse_small_machine, refuse_small_workers
+from dorff.plan.draft import Draft, draft_of
 from dorff.plan.earlier import explain_unused_sums
-from dorff.plan.lattice import box_of
-from dorff.plan.lengthscale import build_kernels, concrete, lengthscale_words, tunes
+from dorff.plan.lengthscale import build_kernels, lengthscale_words
 from dorff.plan.manifold_terms import ManifoldTerm, make_terms, weight_grid
 from dorff.plan.seconds import NOMINAL
-from dorff.plan.sharing import check_kernels, check_sharing, check_targets, make_recipe, observation
+from dorff.plan.sharing import check_targets, make_recipe
 from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
 from dorff.spec.job import Job
@@ -35,48 +30,7 @@ from dorff.storage.location import locate
 
 
 @dataclass(frozen=True, eq=False)
-class _Draft:
-    """A plan before its costs: `spec` is of the pass made, `own` of Gram sums; `unlike`: why earlier ones serve not."""
-
-    job: Job
-    dataset: Dataset
-    kernel_configs: Configs
-    drawn_configs: Configs
-    observe: FloatArray | None
-    leaves: tuple[Leaf, ...]
-    candidates: tuple[kernels.OperatorKernel, ...]
-    recipe: Recipe
-    spec: PassSpec
-    own: PassSpec
-    resolved: tuple[resolving.Chosen, ...]
-    unlike: tuple[str, ...]
-
-    @property
-    def directory(self) -> Path:
-        """Where the sums of this spec are kept; another spec has another directory."""
-        return locate(self.job.state) / self.spec.name
-
-    def with_choice(self, key: str, value: Any, why: str) -> Self:
-        """The same, with a key that the job leaves to dorff."""
-        return replace(self, resolved=(*self.resolved, resolving.Chosen(key, value, why)))
-
-    def made(self, box: FloatArray, drawn: Configs | None = None) -> Recipe:
-        """The recipe for inputs in a box (2, d), as they are scaled, of the kernels that frequencies are drawn for."""
-        sources = build_kernels(drawn or self.drawn_configs, self.dataset.d)
-        return make_recipe(sources, self.dataset, self.job, self.observe, box)
-
-    def priced(self, *, anywhere: bool = False) -> "Plan":
-        """With its costs; DoesNotFitError where they are too many, unless it may be run `anywhere`."""
-        terms = make_terms(self.job, self.dataset, self.candidates[0])
-        costs = estimate(self.job, self.dataset, self.leaves, self.recipe, self.candidates, self.spec, terms)
-        if not anywhere:
-            refuse_small_workers(self.job, costs)
-            refuse_small_machine(self.job, costs, self.directory)
-        return Plan(**vars(self), costs=costs, terms=terms)
-
-
-@dataclass(frozen=True, eq=False)
-class Plan(_Draft):
+class Plan(Draft):
     """A job made concrete: data, the kernels to choose from, leaves, costs and the spec of its pass. Frequencies are
     drawn for `drawn_configs`, which are `kernel_configs` unless the job says otherwise. `observe` is C (q, p) where
     targets are values of C f, the mean of the views for a multi-view kernel, else None. In `candidates` and `recipe`
@@ -92,13 +46,9 @@ class Plan(_Draft):
         """What the job left out, as far as it is known: once constants are frozen, what rows told too."""
         if frozen_hash(self.directory) is None and self.constants is None:
             return self.resolved
-        columns, constants = self.dataset.input_columns, self.frozen().constants
-        more = resolving.told_by_rows(self.job, constants, self.kernel_configs, self.configs(), columns)
+        constants, configs = self.frozen().constants, self.configs()
+        more = resolving.told_by_rows(self.job, constants, self.kernel_configs, configs, self.dataset)
         return (*self.resolved, *more)
-
-    def chose(self, key: str) -> bool:
-        """Whether the job leaves this key to dorff."""
-        return any(one.key == key for one in self.resolved)
 
     @property
     def weights(self) -> list[tuple[float, ...]]:
@@ -224,13 +174,18 @@ class Plan(_Draft):
         recipe = make_recipe(sources, self.dataset, self.job, self.observe)
         return check_targets(targets, sources, recipe=recipe, density=density, seed=self.spec.seed)
 
+    def scaled_recipe(self) -> Recipe:
+        """Return the recipe for the scaled inputs of the frozen pass: of a lattice, whose box is then known."""
+        recipe = make_recipe(self.sources(), self.dataset, self.job, self.observe)
+        return lattice.scaled_recipe(self.frozen(), self.own.sampler, recipe) if recipe.on_lattice else recipe
+
     def lattice_error(self, kernel: kernels.OperatorKernel, density: Density | None) -> tuple[float | None, list[str]]:
         """How far features of a lattice may be from a kernel, None of others; and what there is to say of it."""
         if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None, []
-        recipe = make_recipe(self.sources(), self.dataset, self.job, self.observe)
-        of = lattice.scaled_recipe(self.frozen(), self.own.sampler, recipe)
-        return choosing.shortfall(kernel, density, of, sums=self.spec.sums, auto=self.chose("features.sampler"))
+        return choosing.shortfall(
+            kernel, density, self.scaled_recipe(), sums=self.spec.sums, auto=self.chose("features.sampler")
+        )
 
     def foreseen(self) -> list[str]:
         """The same for the kernel that it is worst for, where no row is needed to tell."""
@@ -255,13 +210,13 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     tries = [_drafts(one, begun=True) for one in resolving.every_count(first, dataset)] if begun else []
     for draft in chain(map(next, tries), *tries):  # those that look at no row first
         own = first.job.features.count != AUTO or draft.spec.count == draft.own.count
-        if own and frozen_hash(draft.directory) is not None:
-            return draft.priced(anywhere=anywhere)
+        if own and (draft.outgrown or frozen_hash(draft.directory) is not None):
+            return _priced(draft, anywhere=anywhere)
     for resolved in resolving.resolutions(first, dataset):
         try:
             for draft in _drafts(resolved):
                 try:
-                    return _with_unused_sums(draft.priced(anywhere=anywhere))
+                    return _with_unused_sums(_priced(draft, anywhere=anywhere))
                 except DoesNotFitError as error:
                     refused = refused or error
         except InputError:  # what needs less cannot be done: that the first does not fit says more
@@ -271,119 +226,37 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     raise refused
 
 
+def _priced(draft: Draft, *, anywhere: bool) -> Plan:
+    """Return the plan of a draft; DoesNotFitError where its costs are too many, unless it may be run `anywhere`."""
+    terms = make_terms(draft.job, draft.dataset, draft.candidates[0])
+    costs = estimate(draft.job, draft.dataset, draft.leaves, draft.recipe, draft.candidates, draft.spec, terms)
+    if not anywhere:
+        refuse_small_workers(draft.job, costs)
+        refuse_small_machine(draft.job, costs, draft.directory)
+    return Plan(**vars(draft), costs=costs, terms=terms)
+
+
 def _with_unused_sums(plan: Plan) -> Plan:
     """Note in a plan why sums in its state do not serve it, unless that is known from its lattice."""
     why = None if plan.unlike else explain_unused_sums(plan.job, plan.dataset, plan.spec)
     return plan if why is None else replace(plan, unlike=(why,))
 
 
-def _drafted(resolved: resolving.Resolved) -> _Draft:
-    job = resolved.job
-    dataset = resolving.open_data(job)
-    each = job.kernels, job.features.kernels
-    configs, others = (tuple(concrete(one.model_dump(mode="python"), dataset) for one in several) for several in each)
-    drawn = others or configs
-    for config in (*configs, *drawn):
-        tunes(config)  # refuses a sum that is tuned in part
-    observe = observation(job, dataset, configs)
-    candidates, sources = build_kernels(configs, dataset.d), build_kernels(drawn, dataset.d)
-    check_kernels(job, dataset, candidates, observe)
-    recipe = make_recipe(sources, dataset, job, observe)
-    if drawn is not configs:
-        check_sharing(candidates, sources, recipe)
-    of_drawn, of_own = (one if lengthscale_words(one) else None for one in (drawn, configs))
-    words = of_drawn, of_own if drawn is not configs else None
-    together = job.solve.observe is not None or any(kernel.vector_field for kernel in candidates + sources)
-    width = 0 if lattice.summable(job, recipe) else recipe.m + 1 + dataset.q
-    if job.data.window is not None:
-        start = window_start(dataset.n, job.data.window, dataset.shard_rows, width)
-        dataset = dataset.window(max(dataset.first, start))
-    leaves = leaf_bounds(dataset.n, dataset.shard_rows, width, first=dataset.first)
-    spec = _spec(job, dataset, recipe, resolving.fold_rule(job, dataset, leaves, largest_leaf(width)), words, observe)
-    spec = _begun(job, replace(spec, one_scale=spec.standardize and together))
-    draft = _Draft(job, dataset, configs, drawn, observe, leaves, candidates, recipe, spec, spec, resolved.chosen, ())
-    if not recipe.on_lattice:
-        return draft
-    one = lattice.settled(job, dataset, spec, recipe, draft.made, leaves)
-    draft = replace(draft, own=one.own, spec=one.spec, recipe=one.recipe, unlike=one.unlike)
-    return draft.with_choice("data.box", one.ends(dataset.input_columns), one.why) if one.why else draft
+def _drafts(resolved: resolving.Resolved, *, begun: bool = False) -> Iterator[Draft]:
+    """Yield the job's drafts, the best first, of which several where it leaves the sampler to dorff.
 
-
-def _drafts(resolved: resolving.Resolved, *, begun: bool = False) -> Iterator[_Draft]:
-    """The job's. Of one that leaves the sampler to dorff, that with a lattice where it is the better one, then another
-    one, for who has not the memory; of a state that is `begun` the other first: it looks at no row."""
-    plain, job = _drafted(resolved), resolved.job
+    Of a state that was `begun` these are all that it may have been begun with.
+    """
+    plain, job = draft_of(resolved), resolved.job
     if job.features.sampler != AUTO or "sampler" in plain.recipe.idle:  # a kernel with features of its own
         yield plain
-        return
-    other, why = plain.recipe.sampler.config(), "a lattice does not fit the memory"
-    if begun:
-        yield plain.with_choice("features.sampler", other, "as the sums in the state are")
-    try:
-        yield _with_lattice(resolved, plain)
-    except InputError as refused:
-        if not isinstance(refused, choosing.NotBetter) and not str(refused).startswith(choosing.OF_LATTICES):
-            raise
-        why = str(refused).partition(";")[0].removeprefix("sampler: ")
-    if not begun:
-        yield plain.with_choice("features.sampler", other, why)
-
-
-def _with_lattice(resolved: resolving.Resolved, plain: _Draft) -> _Draft:
-    """The draft with features on the lattice that is closest to the kernel; InputError where the `plain` ones are."""
-    choosing.check_suited(resolved.job, plain.recipe, plain.dataset)
-    drafts = list[tuple[_Draft, list[Recipe]]]()
-    for options in choosing.samplers():
-        draft = _drafted(resolved.filled("features.sampler", options, ""))
-        each = lattice.own_recipes(draft.recipe, draft.candidates)
-        if draft.own.sampler["error"] == choosing.ERRORS[0] and not choosing.few(each):
-            continue
-        drafts.append((draft, each))
-        if not any(one.cut for one in each):
-            break
-    box = box_of(drafts[0][0].own)
-    best, each = drafts[0] if len(drafts) == 1 else min(drafts, key=lambda one: choosing.kernel_distance(one[1], box))
-    why = choosing.check_better(each, plain.dataset, box, plain.recipe)
-    chosen = (replace(one, why=why) if one.key == "features.sampler" else one for one in best.resolved)
-    return replace(best, resolved=tuple(chosen))
+    elif begun:
+        yield from choosing.begun_drafts(resolved, plain)
+    else:
+        yield from choosing.suitable_drafts(resolved, plain)
 
 
 @lru_cache(maxsize=4)
 def _own_pass(plan: Plan, name: str) -> Pass:
     frozen, words = load_pass(plan.directory, name), any(plan.own.words)
     return lattice.own_features(frozen, plan.made, frozen.constants.drawn if words else None, words=words)
-
-
-def _begun(job: Job, spec: PassSpec) -> PassSpec:
-    """The same spec with one fold of rows held out, where it was begun so: more leaves are no reason to begin anew."""
-    if job.solve.select == "kfold" or job.solve.folds.by != "leaves" or not job.holds_out:
-        return spec
-    by_rows = replace(spec, folds=replace(spec.folds, by_rows=True))
-    return spec if frozen_hash(locate(job.state) / by_rows.name) is None else by_rows
-
-
-def _spec(
-    job: Job, dataset: Dataset, recipe: Recipe, folds: FoldRule, words: Words, observe: FloatArray | None
-) -> PassSpec:
-    """What the sums of the job depend on; as if inputs had scales of their own."""
-    block = block_rows(recipe.m + 1 + dataset.q)
-    tuned = any(word.startswith("tune") for word in lengthscale_words(words))
-    return PassSpec(
-        store=str(locate(dataset.path).resolve()),
-        rows=dataset.rows_spec(),
-        recipe=recipe.question(),
-        sampler=recipe.sampler.config(),
-        count=recipe.n_features,
-        precision=job.features.precision,
-        sums=Kind.GRAM,
-        seed=job.features.seed,
-        standardize=job.solve.standardize is True,
-        nan=job.data.nan,
-        class_weight=job.solve.class_weight,
-        folds=folds,
-        block_rows=block,
-        read_rows=max(dataset.unit_rows, block // dataset.unit_rows * dataset.unit_rows),
-        words=words,
-        tuning=(job.solve.intercept, None if observe is None else observe.tolist()) if tuned else None,
-        one_scale=False,
-    )

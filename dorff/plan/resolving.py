@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from dorff import kernels
 from dorff.data import Classes, Dataset, open_dataset
 from dorff.data.nodes import has_array
 from dorff.data.stores import check_disjoint
 from dorff.errors import InputError
-from dorff.passes import Configs, FoldRule, FrozenConstants, Leaf
+from dorff.passes import Config, Configs, FoldRule, FrozenConstants, Leaf, PassSpec, frozen_hash, load_pass
 from dorff.passes.blocks import alone_of
 from dorff.passes.frozen import AS_SAMPLED, GROUPED, IN_BLOCKS
-from dorff.plan.lengthscale import all_lengthscales, lengthscales
+from dorff.plan.lengthscale import all_lengthscales, lengths_text, lengthscales, lengthscales_in_units
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets
 from dorff.spec.job import STREAMING_RIDGE, Job
@@ -50,7 +52,8 @@ class Resolved:
             return part.model_copy(update={name: put(getattr(part, name), *rest) if rest else value})
 
         plain = value.model_dump() if isinstance(value, Part) else value
-        return Resolved(put(self.job, *key.split(".")), (*self.chosen, Chosen(key, plain, why)))
+        others = (one for one in self.chosen if one.key != key)
+        return Resolved(put(self.job, *key.split(".")), (*others, Chosen(key, plain, why)))
 
 
 def told_by_arrays(job: Job) -> Resolved:
@@ -95,8 +98,18 @@ def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
     if first.job.features.count != AUTO:
         yield base
         return
-    for count in COUNTS:
+    own = sorted(spec.count for spec in begun_specs(first.job) if spec.sampler.get("type") == "landmarks")
+    for count in dict.fromkeys([*COUNTS, *own]):
         yield base.filled("features.count", count, "as the sums in the state have")
+
+
+def begun_specs(job: Job) -> list[PassSpec]:
+    """Return the specs of the passes in a job's state, in the order of their names."""
+    state, specs = locate(job.state), list[PassSpec]()
+    for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
+        with suppress(InputError, OSError):  # it is damaged, or of another version
+            specs.append(load_pass(place, frozen_hash(place) or "").spec)
+    return specs
 
 
 def features_for(rows: int) -> int:
@@ -143,16 +156,16 @@ def fold_rule(job: Job, dataset: Dataset, leaves: Sequence[Leaf], largest: int) 
 
 
 def told_by_rows(
-    job: Job, constants: FrozenConstants, words: Configs, configs: Configs, columns: Sequence[str]
+    job: Job, constants: FrozenConstants, words: Configs, configs: Configs, dataset: Dataset
 ) -> Iterator[Chosen]:
     """What the rows told: how folds are dealt, and length-scales for the job's `words`, of each input by its column."""
+    columns = dataset.input_columns
     looked, run, lattice = constants.sampled, constants.run, alone_of(constants.features)
     if looked is not None and run is not None and job.solve.folds.by == AUTO:
         by = "rows" if run == 1 else f"blocks of {run:,} rows"
         why = f"rows beside a row tell {looked['dependence']:.0%} of its error, errors of rows in order correlate by"
         yield Chosen("solve.folds.by", by, f"{why} {looked['correlation']:.2f}, of {looked['rows']:,} rows")
     for number, (kernel, word, config) in enumerate(zip(job.kernels, words, configs, strict=True)):
-        unit = "standard deviations" if job.solve.standardize else "the inputs' units"
         if AUTO in all_lengthscales(kernel.model_dump()):
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
             came = next(iter(lengthscales(config)))
@@ -161,8 +174,19 @@ def told_by_rows(
                 came = {name: one for name, one, varies in zip(columns, came, sees, strict=True) if varies}
             status = None if constants.tuned is None else constants.tuned[number]
             status = "" if status is None else f"; {status}"
+            unit = _unit_of_lengthscales(job, config, constants, dataset)
             why = f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows, in {unit}{status}"
             yield Chosen(key, came, why)
+
+
+def _unit_of_lengthscales(job: Job, config: Config, constants: FrozenConstants, dataset: Dataset) -> str:
+    """Return what the numbers of a kernel's length-scales are in, and what they are in the inputs' own units."""
+    kernel = kernels.from_config(config)
+    lengths, *_ = lengthscales_in_units(kernel, constants.features.scale, dataset)
+    if not job.solve.standardize:
+        known = any(one["units"] for one in lengths.values())
+        return "the inputs' units" + (f": {lengths_text(lengths)}" if known else "")
+    return f"standard deviations; in the inputs' units {lengths_text(lengths)}"
 
 
 def open_data(job: Job) -> Dataset:

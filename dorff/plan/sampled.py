@@ -9,11 +9,12 @@ import scipy.linalg
 
 from dorff.data import RowBlock
 from dorff.features import FeatureMap, Recipe, sampler_of, with_lengthscale
+from dorff.frequencies import IID, Sampler
 from dorff.kernels import Decomposable, FloatArray, Gaussian, MultiView, OperatorKernel, Spectral, median_lengthscale
 from dorff.moments.blas import pinned
 from dorff.passes import BlockSums, block_rows
 from dorff.passes.frozen import Rows
-from dorff.solvers import Setting, setting_scores
+from dorff.solvers import Score, Setting, setting_scores
 
 RUNS, RUN_ROWS = 32, 128  # rows that are looked at: runs of them, spread evenly
 LEFT_OUT, NUMBERS = 2**15, 2**22  # rows that are left out one at a time, and numbers that they have, at most
@@ -175,7 +176,7 @@ def held_out_multiple(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int
 
     def tell(multiple: float, m: int) -> float:
         tried = with_lengthscale(kernel, lengthscale * multiple, identity=True)
-        return _held_out_error(replace(setting, kernel=tried, m=m), rows, fold_of, seed)
+        return held_out_score(replace(setting, kernel=tried, m=m), rows, fold_of, seed, IID()).least
 
     errors = {multiple: tell(multiple, setting.m) for multiple in MULTIPLES}
     best = min(MULTIPLES, key=errors.__getitem__)
@@ -184,12 +185,15 @@ def held_out_multiple(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int
     return best
 
 
-def _held_out_error(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int) -> float:
-    """1 - R2 of other folds, of iid features of the setting's kernel, at the best ridge."""
+def held_out_score(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int, sampler: Sampler) -> Score:
+    """Return the score of other folds at the best ridge, by a sampler's features of the setting's kernel.
+
+    Inputs of the rows are scaled. Landmarks are chosen among all of them.
+    """
     d, p = setting.d, rows.Y.shape[1] if setting.observe is None else setting.observe.shape[1]
-    tried = setting.kernel.fix(d, p)
+    tried = setting.kernel.fix(d, p, np.eye(p))  # features do not depend on a covariance, which the folds tell
     m = max(2, setting.m // (p if tried.vector_field else 1))
-    drawn = Recipe(tried, sampler_of({"type": "iid"}, tried), d, p, m, setting.intercept).draw(seed)
+    drawn = Recipe(tried, sampler, d, p, m, setting.intercept).among(rows.X, seed).draw(seed)
     features = FeatureMap(drawn.phi, np.zeros(d), np.ones(d))
     sums = BlockSums(features, rows.Y.mean(axis=0), block_rows=block_rows(features.m + 1 + rows.Y.shape[1]))
     for fold in np.unique(fold_of):
@@ -197,7 +201,7 @@ def _held_out_error(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int) 
         sums.add(held.X, held.Y, int(fold), weights=held.weights)
     one = replace(setting, m=features.m, density=drawn.density)
     scores = setting_scores([[part] for part in sums.moments().values()], one, None, by="kfold")
-    return min(score.least for score in scores)
+    return min(scores, key=lambda score: score.least)
 
 
 def alike(dependence: float, correlation: float) -> bool:

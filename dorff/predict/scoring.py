@@ -46,7 +46,8 @@ Coverage = dict[str, Any]
 class Scores:
     """How far predictions are from targets. `r2` is what `r2_of` says (`solvers.R2`), the mean of the outputs' or
     pooled. `rmse` is over all entries, whatever their units; `per_output` has both for each target by name, R2 None
-    for one that fewer than two rows have. For classifiers they are those of the probabilities against one-hot rows;
+    for one that fewer than two rows have; `r2_by_definition` has the mean of several outputs' and the pooled one, to be
+    compared with models of other kernels. For classifiers they are those of the probabilities against one-hot rows;
     `accuracy` is the share of rows whose likeliest class is the true one, `log_loss` the mean of -log of the true
     class's probability; None for other models. In all of these rows count by the column `weights`, once where it is
     None. `coverage` has an entry for each level that was asked for, by the level as text, and counts rows.
@@ -67,6 +68,7 @@ class Scores:
     rows_repeating: int = 0
     loss: float | None = None
     below: dict[str, dict[str, float]] | None = None
+    r2_by_definition: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +97,7 @@ def score(
     `targets` is `y` if None; of a classifier `classes`, its array of labels. Targets that were values of C f are
     compared with C f. `coverage` lists levels whose bands are held against the targets. `inputs` names the arrays of
     inputs: those of a multi-view model, or `x`, if None. `views` names some views of such a model: only their arrays
-    are opened, and their mean is scored, with plain bands. `r2_of` is the model's own if None (`r2_of_model`); another
+    are opened, and their mean is scored, with plain bands. `r2_of` is the model's own if None (`R2.of_info`); another
     compares it with models of other kernels. Rows count by the column `weights` where the data set has it: that of the
     model's job (`data.weights`) if None; "" counts each once; so `labelled`. `renaming` has the model's names of
     columns that are called otherwise in `store`. Rows of NaN or infinity, and those without a label by
@@ -143,18 +145,15 @@ def score(
     engine.run([Task(score_rows, (*shared, range(start, stop)), start) for start, stop in dataset.cuts(step)], done)
     if not (scored := sum(part.rows for part in parts.values())):
         raise InputError(f"{store}: no row has finite inputs and a target to score; name rows that have")
-    in_order, of = [parts[start] for start in sorted(parts)], r2_of or r2_of_model(fitted)
+    in_order, of = (
+        [parts[start] for start in sorted(parts)],
+        r2_of or R2.of_info(fitted.info, fitted.kernel, fitted.observe),
+    )
     scores = _merged(fitted, dataset, levels, sight, in_order, of)
     if np.isnan(scores.r2):
         raise InputError(f"{store}: no target is in two rows, which R2 needs; name more rows to score")
     repeating = sum(part.repeating for part in parts.values())
     return replace(scores, rows_dropped=dataset.rows - scored, rows_repeating=repeating)
-
-
-def r2_of_model(model: Model) -> R2:
-    """What a model's R2 is of: what its job said, where several kernels were compared; else what its kernel says."""
-    kept, classes = model.info.get("r2_of"), labels_of(model) is not None
-    return R2(kept) if kept in list(R2) else R2.of([model.kernel], model.observe, classes=classes)
 
 
 def _scored(model: Model, targets: str | Sequence[str] | None) -> str | Sequence[str] | Classes:
@@ -267,6 +266,8 @@ def _merged(
     }
     rmse, by = float(np.sqrt(error.sum() / weight.sum())), None if dataset.weights is None else dataset.weights.name
     scores = Scores(rows, float(r2_of.score(error, spread)), rmse, per_output, r2_of, by)
+    if len(names) > 1:
+        scores = replace(scores, r2_by_definition={str(one): float(one.score(error, spread)) for one in R2})
     losses = np.sum([part.losses for part in parts], axis=0)
     if losses.size:
         mean = float(losses[0].sum() / hits[2])

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dorff import frequencies, kernels
-from dorff.data.units import NO_UNITS, TimeUnits, time_units
+from dorff.data.units import NO_UNITS, TimeUnits, time_units, unit_of_lengths
 from dorff.errors import InputError
 from dorff.features import Projected
 from dorff.kernels.scalar import FloatArray
@@ -21,6 +21,7 @@ from dorff.spec.registry import KERNELS, SAMPLERS, SCALARS, kind_of
 
 Observations = tuple[FloatArray, FloatArray]
 NOT_KEPT: Final = "not recorded"
+MOST_LENGTHS: Final = 8  # length-scales of a kernel that are named
 MOST_LEVELS: Final = 5  # of an input that has so few values: they are drawn, and nothing between them
 
 # what is measured: {suffix: (unit as shown, in SI units)}
@@ -71,13 +72,19 @@ _SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸
 @dataclass(frozen=True)
 class ColumnLabel:
     """A column's name without its unit, and the unit that its attributes say, or that its name ends in where it is
-    known. `time` has the units of times."""
+    known. `time` has the units of times, and `time_unit` their unit without the origin."""
 
     name: str
     unit: str | None = None
     measures: str | None = None
     factor: float = 1.0
     time: TimeUnits | None = None
+    time_unit: str | None = None
+
+    @property
+    def length_unit(self) -> str | None:
+        """The unit of a difference of two values."""
+        return self.unit or self.time_unit
 
     @property
     def label(self) -> str:
@@ -125,7 +132,7 @@ def _column_of_units(column: str, units: str, calendar: str) -> ColumnLabel:
         return ColumnLabel(name, unit, measures, factor)
     with suppress(InputError):  # which are then shown as they are
         if (time := time_units(units, calendar, column)) is not None:
-            return ColumnLabel(column, time=time)
+            return ColumnLabel(column, time=time, time_unit=unit_of_lengths({"units": units}))
     return ColumnLabel(column, None if units in ("1", NO_UNITS) else units)
 
 
@@ -152,7 +159,9 @@ class Subject:
     are the inputs that are not constant. `centre` (d,) is what the others are held at where one is looked at, in
     words `place`: the row of `data` nearest to the medians, or the middle of the box. `data` are rows to draw, X (n,
     d) and Y (n, p). `targets` are f's outputs, `fitted` what was fitted, which is not the same where that is C f.
-    `sites` say where the data never had a value; None where the model does not know."""
+    `sites` say where the data never had a value; None where the model does not know. `values` (k, p) are what f is
+    where data are: targets, the predictions of rows if targets are no values of f, or 0 and 1 of classes; None if the
+    model keeps no rows."""
 
     model: Model
     inputs: tuple[ColumnLabel, ...]
@@ -166,6 +175,7 @@ class Subject:
     data: Observations | None
     fitted: tuple[ColumnLabel, ...]
     sites: Sites | None = None
+    values: FloatArray | None = None
 
     @classmethod
     def of(cls, model: Model, observations: Observations | None = None) -> "Subject":
@@ -204,7 +214,12 @@ class Subject:
         if model.observe is not None and not model.views:  # targets are no values of f
             rows, fitted = observations, _columns(data.get("fitted"), len(model.observe), "target ", attributes)
         sites = None if model.held is None else model.held.sites
-        return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted, sites)
+        values = None if rows is None else rows[1]
+        if values is None and model.held is not None:
+            values = model.predict(model.held.X)
+        if values is None and "labels" in model.info:
+            values = np.repeat([[0.0], [1.0]], model.p, axis=1)
+        return cls(model, inputs, targets, low, high, known_box, tuple(varied), at, place, rows, fitted, sites, values)
 
     @cached_property
     def _dummies(self) -> list[range]:
@@ -286,13 +301,17 @@ def kernel_terms(model: Model) -> list[KernelTerm]:
     places, traces, parts = [], [], list[tuple[kernels.OperatorKernel, Sequence[int], str]]()
     if isinstance(model.kernel, kernels.MultiView):
         parts += [(view.kernel, view.columns, f"View {view.name}: ") for view in model.kernel.views]
+    inputs = Subject.of(model).inputs
     for kernel, columns, view in parts or [(model.kernel, range(model.d), "")]:
-        inputs = Subject.of(model).inputs
-        unit = common_unit([inputs[c] for c in columns]) if np.all(model.feature_map.scale == 1) else None
-        for weight, term in kernel.terms():
+        scale = model.feature_map.scale[list(columns)]
+        labels = [inputs[column] for column in columns]
+        each = zip(kernel.terms(), kernels.input_lengthscales(kernel, scale), strict=True)
+        for (weight, term), lengths in each:
             if weight > 0:
                 traces.append(weight * term.trace(len(columns), model.p))
-                formula, scalar = KERNELS.formula(term.config()), _scalar(term, unit)
+                formula, scalar = KERNELS.formula(term.config()), _scalar(term, lengths, labels)
+                if np.any(scale != 1) and lengths is not None:
+                    scalar += f" ({_brief(term.scalar.config()['lengthscale'])} standard deviations)"
                 if isinstance(term, kernels.Decomposable):
                     formula = "k₀ I" if _independent(term) else "k₀ A"
                 if isinstance(term, kernels.CurlFree | kernels.DivergenceFree):  # of the law of its frequencies
@@ -324,18 +343,34 @@ def _independent(term: kernels.Decomposable) -> bool:
 
 
 def _brief(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(_brief(one) for one in value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, list | tuple):
+        more = ", …" if len(value) > MOST_LENGTHS else ""
+        return ", ".join(_brief(one) for one in value[:MOST_LENGTHS]) + more
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _scalar(term: kernels.BaseKernel, unit: str | None) -> str:
+def _lengths(lengths: Mapping[int, float], columns: Sequence[ColumnLabel]) -> str:
+    """Length-scales in the inputs' own units: one for all inputs where they are the same, else by the inputs' names."""
+
+    def shown(column: ColumnLabel, length: float) -> str:
+        return f"{length:.4g}{f' {column.length_unit}' if column.length_unit else ''}"
+
+    each = [shown(column, length) for column, length in zip(columns, lengths.values(), strict=True)]
+    if len(set(each)) == 1:
+        return each[0]
+    named = [f"{column.name} {text}" for column, text in zip(columns, each, strict=True)]
+    return ", ".join(named[:MOST_LENGTHS]) + (", …" if len(named) > MOST_LENGTHS else "")
+
+
+def _scalar(term: kernels.BaseKernel, lengths: Mapping[int, float] | None, columns: Sequence[ColumnLabel]) -> str:
     config = term.scalar.config()
+    words = {name.replace("_", " "): _brief(one) for name, one in config.items() if name != "type"}
+    if lengths is not None:
+        words["lengthscale"] = _lengths(lengths, columns)
     if isinstance(term.scalar, kernels.Gaussian):
-        lengths = f"{_brief(config['lengthscale'])}{f' {unit}' if unit else ''}"
-        return f"k₀ = {SCALARS.formula(config)}, s = {lengths}"
-    words = ", ".join(f"{name.replace('_', ' ')} {_brief(one)}" for name, one in config.items() if name != "type")
-    return f"k₀ = {SCALARS.formula(config)}{f'; {words}' if words else ''}"
+        return f"k₀ = {SCALARS.formula(config)}, s = {words['lengthscale']}"
+    shown = ", ".join(f"{name} {text}" for name, text in words.items())
+    return f"k₀ = {SCALARS.formula(config)}{f'; {shown}' if shown else ''}"
 
 
 def features_text(model: Model) -> str:

@@ -1,28 +1,32 @@
 """Plots over planes of the inputs: of a vector field arrows, divergence, vorticity and deviation; maps of outputs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
-from scipy.spatial import cKDTree
+from scipy.interpolate import RegularGridInterpolator
 
-from dorff.kernels import FloatArray, Spectral
+from dorff.kernels import FloatArray
 from dorff.report.describe import Observations, Rate, Subject, common_unit, rate
-from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, png, shades
+from dorff.report.doubt import Doubt, color_limits, extension, largest_shown, opacity_of
+from dorff.report.figures import ACCENT, INK, MOST_OUTPUTS, drawable, label_axes, new_figure, shades
 from dorff.report.gaps import GREY, Gaps
 
+LONGITUDES: Final = ("lon", "longitude")
+LATITUDES: Final = ("lat", "latitude")
 ARROWS: Final = 26  # along the longer side
 CELLS: Final = 160
 COARSE: Final = 40  # cells of what takes long, deviations
 SLICE: Final = 50
-FAR: Final = 2.0  # length-scales from the nearest observation, beyond which the data say next to nothing
+LEAST_OPACITY: Final = 0.1  # of arrows that are drawn, and of places that have a say in color scales
+VEIL: Final = 0.92  # the opacity of the white over places of which nothing is known
 MOST_TRACKED: Final = 350  # observed arrows that can be told apart
 _SMOOTH: Final[Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
 _SHARP: Final[Any] = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
@@ -54,10 +58,17 @@ class Plane:
 
     @cached_property
     def square(self) -> bool:
-        """Whether a unit is as long along x as along y: equal units, and sides that are not too unlike."""
+        """Whether a unit is as long along x as along y: equal units, and sides that are not too unlike.
+
+        Inputs whose units are not known have equal ones if f is a field over them, or if
+        they are a longitude and a latitude.
+        """
         sides = self.box[1] - self.box[0]
-        units = {self.subject.inputs[place].unit for place in (self.i, self.j)}
-        return len(units) == 1 and float(sides.max() / sides.min()) < 6
+        columns = [self.subject.inputs[place] for place in (self.i, self.j)]
+        places = all(column.name.lower() in LONGITUDES + LATITUDES for column in columns)
+        if common_unit(columns) is None and not places and self.subject.model.d != self.subject.model.p:
+            return False
+        return len({column.unit for column in columns}) == 1 and float(sides.max() / sides.min()) < 6
 
     def height(self, width: float) -> float:
         """The height of a figure whose axes are about `width` inches wide."""
@@ -87,6 +98,11 @@ class Plane:
             return None
         return Gaps.find(self._place(sites.inputs), sites.observed)
 
+    @cached_property
+    def deviations(self) -> FloatArray:
+        """The posterior's standard deviations (n, p) at coarse cells."""
+        return self.subject.model.std(self.points(COARSE)[2])
+
     def never_observed(self, grid: FloatArray) -> npt.NDArray[np.bool_]:
         """Return which inputs (n, d) of the plane are where no row had a value."""
         if self.gaps is None:
@@ -99,6 +115,49 @@ class Plane:
         return inputs[:, [self.i, self.j]] / (sides.max() if self.square else sides)
 
 
+@dataclass(frozen=True, eq=False)
+class Clarity:
+    """How opaque f is drawn on a plane, by the doubt at coarse cells and what lies between them."""
+
+    plane: Plane
+    doubt: Doubt
+
+    @cached_property
+    def places(self) -> FloatArray:
+        """Inputs (n, d) of the plane where the data say enough for f to be shown; all if they do nowhere."""
+        _, _, grid = self.plane.points(COARSE)
+        opaque = self.opacity(grid) > LEAST_OPACITY
+        if opaque.any():
+            return grid[opaque]
+        observed = ~self.plane.never_observed(grid)
+        return grid[observed] if observed.any() else grid
+
+    def opacity(self, inputs: FloatArray) -> FloatArray:
+        """Return the opacity (n,) of what is drawn at inputs (n, d) of the plane; 0 where no row ever had a value."""
+        return np.where(self.plane.never_observed(inputs), 0.0, self._opacity(inputs))
+
+    def fade(self, axes: Axes) -> None:
+        """Pale the parts of the plane that are in doubt."""
+        x, y, grid = self.plane.points(CELLS)
+        veil = np.ones((len(y), len(x), 4))
+        veil[..., 3] = VEIL * (1.0 - self._opacity(grid).reshape(len(y), len(x)))
+        axes.imshow(veil, extent=self.plane.extent, zorder=1.5, **_SMOOTH)
+
+    def _opacity(self, inputs: FloatArray) -> FloatArray:
+        """The opacity (n,) by the doubt alone; 1 everywhere if nothing would be left to see."""
+        if not (self._coarse.values < 1).any():
+            return np.ones(len(inputs))
+        return opacity_of(self._coarse(inputs[:, [self.plane.j, self.plane.i]]))
+
+    @cached_property
+    def _coarse(self) -> Any:
+        """The doubt at coarse cells, and between them, as a function of (y, x)."""
+        x, y, grid = self.plane.points(COARSE)
+        sure = self.plane.subject.model.posterior is not None
+        doubt = self.doubt.at(grid, self.plane.deviations if sure else None).reshape(len(y), len(x))
+        return RegularGridInterpolator((y, x), doubt, bounds_error=False, fill_value=None)
+
+
 def planes(subject: Subject) -> list[Plane]:
     return [Plane(subject, i, j) for i, j in combinations(subject.varied, 2)]
 
@@ -108,54 +167,56 @@ def has_gaps(drawn: Iterable[Plane]) -> bool:
     return any(plane.gaps is not None for plane in drawn)
 
 
-def field_plot(subject: Subject, whole: bool) -> bytes:
-    """A 2-d field's arrows over its speed; observed vectors in another colour; pale where the data say next to
-    nothing, which is far from all rows to draw if these are the `whole` data, else where deviations are large."""
-    plane = Plane(subject, 0, 1)
+def draw_field(subject: Subject, whole: bool) -> Figure:
+    """A 2-d field's arrows over its speed; observed vectors in another color; both fade where the data say little."""
+    plane, doubt = Plane(subject, 0, 1), Doubt(subject, whole)
+    clarity = Clarity(plane, doubt)
     figure = new_figure(9.6, plane.height(7.7))
     axes = figure.add_subplot()
     x, y, grid = plane.points(CELLS)
     length = np.linalg.norm(subject.model.predict(grid), axis=1)
-    doubt = _Doubt(plane, whole)
-    top = 1.2 * _top(np.linalg.norm(subject.model.predict(doubt.sure), axis=1))
+    seen = subject.model.predict(clarity.places)
+    top = 1.2 * largest_shown(np.linalg.norm(seen, axis=1), doubt.values)
     image = axes.pcolormesh(x, y, length.reshape(len(y), len(x)), cmap="Blues", vmin=0, vmax=top)
-    doubt.veil(axes)
+    clarity.fade(axes)
     unit = common_unit(subject.targets)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, extend="max")
     bar.set_label(f"length of the vectors{_in_brackets(unit)}", color=INK)
     # Fitted arrows on a grid, and observed ones, to one scale, with a key above the axes.
     _, _, grid = plane.points(ARROWS)
-    vectors, near = subject.model.predict(grid), (doubt.of(grid) < FAR) & ~plane.never_observed(grid)
-    reference = max(_top(np.linalg.norm(vectors[near], axis=1)), 1e-300)
+    vectors, opacity = subject.model.predict(grid), clarity.opacity(grid)
+    shown = opacity > LEAST_OPACITY
+    reference = largest_shown(np.linalg.norm(vectors[shown], axis=1), doubt.values) if shown.any() else 1.0
     style: Any = {"scale": reference * ARROWS / 2.2, "width": 0.0018, "headwidth": 4.0}  # the longest: 2.2 cells
-    fitted = axes.quiver(*grid[near].T, *vectors[near].T, color=INK, pivot="mid", **style)
+    drawn = grid[shown].T, vectors[shown].T
+    fitted = axes.quiver(*drawn[0], *drawn[1], color=INK, pivot="mid", alpha=opacity[shown], **style)
     _key(fitted, reference, unit, 0.0, "fitted", INK)
     if subject.data is not None:
         X, Y = _thinned(subject.data, subject)
         axes.plot(*subject.data[0].T, ".", ms=1.6, color=ACCENT, alpha=0.6)
         _key(axes.quiver(*X.T, *Y.T, color=ACCENT, alpha=0.9, **style), reference, unit, 0.32, "observed", ACCENT)
     plane.prepare(axes)
-    return png(figure)
+    return figure
 
 
-def derivative_plots(subject: Subject, whole: bool) -> bytes:
-    """Divergence and vorticity of a 2-d field side by side, in the same colours."""
+def draw_derivatives(subject: Subject, whole: bool) -> Figure:
+    """Divergence and vorticity of a 2-d field side by side, in the same colors."""
     plane = Plane(subject, 0, 1)
+    clarity = Clarity(plane, Doubt(subject, whole))
     x, y, grid = plane.points(CELLS)
-    doubt = _Doubt(plane, whole)
-    unit, limit = _scale(subject, list(_derivatives(subject, doubt.sure).values()))
+    unit, limit = _scale(subject, list(_derivatives(subject, clarity.places).values()))
     figure = new_figure(12.0, plane.height(5.0))
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, (name, values) in zip(panels, _derivatives(subject, grid).items(), strict=True):
         shown = (values * unit.factor).reshape(len(y), len(x))
         image = axes.pcolormesh(x, y, shown, cmap="RdBu_r", vmin=-limit, vmax=limit)
-        doubt.veil(axes)
+        clarity.fade(axes)
         plane.prepare(axes, title=name)
         axes.label_outer()
     figure.colorbar(image, ax=list(panels), shrink=0.9, pad=0.015, extend="both").set_label(
         drawable(unit.unit), color=INK
     )
-    return png(figure)
+    return figure
 
 
 def _derivatives(subject: Subject, grid: FloatArray) -> dict[str, FloatArray]:
@@ -163,56 +224,68 @@ def _derivatives(subject: Subject, grid: FloatArray) -> dict[str, FloatArray]:
     return {"Divergence": J[:, 0, 0] + J[:, 1, 1], "Vorticity": J[:, 1, 0] - J[:, 0, 1]}
 
 
-def map_plots(subject: Subject, i: int, j: int) -> bytes:
-    """The first few outputs over two inputs, with the data in the same colours, the paler the farther their other
-    inputs are from the centre; below them the deviations, where the model keeps a posterior."""
-    plane, count, sure = Plane(subject, i, j), min(subject.model.p, MOST_OUTPUTS), subject.model.posterior is not None
+def draw_maps(plane: Plane, whole: bool) -> Figure:
+    """The first few outputs over a plane, with the data in the same colors, the paler the farther their other inputs
+    are from the centre; below them the deviations, where the model keeps a posterior."""
+    subject = plane.subject
+    count, sure = min(subject.model.p, MOST_OUTPUTS), subject.model.posterior is not None
     x, y, grid = plane.points(CELLS)
-    values, seen = subject.model.predict(grid), ~plane.never_observed(grid)
+    predicted = subject.model.predict(grid)
     figure = new_figure(5.6 * count, plane.height(4.4) * (1 + sure))
     if plane.square:
         figure.set_layout_engine("compressed")  # or panels keep the room that equal units leave
     panels = figure.subplots(1 + sure, count, squeeze=False, sharex=True, sharey=True)
-    for at in range(count):
-        ends: Any = dict(zip(("vmin", "vmax"), np.percentile(values[seen, at], (0.5, 99.5)), strict=True))
-        image = panels[0, at].pcolormesh(x, y, values[:, at].reshape(len(y), len(x)), cmap="viridis", **ends)
+    for output in range(count):
+        doubt = Doubt(subject, whole, output)
+        clarity = Clarity(plane, doubt)
+        seen = subject.model.predict(clarity.places)[:, output]
+        low, high = color_limits(seen, doubt.values)
+        colors: Any = {"cmap": "viridis", "vmin": low, "vmax": high}
+        axes, values = panels[0, output], predicted[:, output]
+        image = axes.pcolormesh(x, y, values.reshape(len(y), len(x)), **colors)
+        clarity.fade(axes)
         if subject.data is not None:
             X, Y = subject.data
-            style: Any = {"s": 9, "ec": "w", "lw": 0.3, "cmap": "viridis", "alpha": shades(X, subject, [i, j])}
-            panels[0, at].scatter(*X[:, [i, j]].T, c=Y[:, at], zorder=2, **style, **ends)
-        _bar(figure, image, panels[0, at], drawable(subject.targets[at].label))
+            style: Any = {"s": 9, "ec": "w", "lw": 0.3, "alpha": shades(X, subject, [plane.i, plane.j])}
+            axes.scatter(*X[:, [plane.i, plane.j]].T, c=Y[:, output], zorder=2, **style, **colors)
+        label = drawable(subject.targets[output].label)
+        _bar(figure, image, axes, label, extension(values[~plane.never_observed(grid)], low, high))
         if sure:
-            _deviation(figure, panels[1, at], plane, at)
+            _deviation(figure, panels[1, output], plane, doubt)
     for axes in panels.flat:
         plane.prepare(axes)
         axes.label_outer()
-    return png(figure)
+    return figure
 
 
-def deviation_plot(subject: Subject) -> bytes:
+def draw_deviation(subject: Subject, whole: bool) -> Figure:
     """Over a 2-d field's plane the deviation of its vectors: the root of their components' summed variances."""
     plane = Plane(subject, 0, 1)
     figure = new_figure(9.6, plane.height(7.7))
     axes = figure.add_subplot()
-    _deviation(figure, axes, plane, None)
+    _deviation(figure, axes, plane, Doubt(subject, whole))
     plane.prepare(axes)
-    return png(figure)
+    return figure
 
 
-def _deviation(figure: Figure, axes: Axes, plane: Plane, j: int | None) -> None:
-    """The deviation of output j, or of all together, over a plane, and the rows to draw as dots."""
-    subject = plane.subject
+def _deviation(figure: Figure, axes: Axes, plane: Plane, doubt: Doubt) -> None:
+    """The deviation of an output, or of all together, over a plane, and the rows to draw as dots.
+
+    Its colors end where it is as large as the spread of the targets.
+    """
+    subject, j = plane.subject, doubt.output
     x, y, grid = plane.points(COARSE)
-    std = subject.model.std(grid)
-    shown = np.sqrt((std**2).sum(axis=1)) if j is None else std[:, j]
-    largest = shown[~plane.never_observed(grid)].max(initial=0.0) or None
-    shown = shown.reshape(len(y), len(x))
-    image = axes.imshow(shown, cmap="Purples", vmin=0, vmax=largest, extent=plane.extent, **_SMOOTH)
+    shown = doubt.length(plane.deviations)
+    seen = shown[~plane.never_observed(grid)]
+    most = seen.max(initial=0.0)
+    top = min(most, doubt.spread) if doubt.spread > 0 else most
+    pixels = shown.reshape(len(y), len(x))
+    image = axes.imshow(pixels, cmap="Purples", vmin=0, vmax=top or None, extent=plane.extent, **_SMOOTH)
     if subject.data is not None:
         axes.plot(*subject.data[0][:, [plane.i, plane.j]].T, ".", ms=1.6, color=ACCENT, alpha=0.5)
     unit = common_unit(subject.targets) if j is None else subject.targets[j].unit
     name = "vectors" if j is None else drawable(subject.targets[j].name)
-    _bar(figure, image, axes, f"deviation of {name}{_in_brackets(unit)}")
+    _bar(figure, image, axes, f"deviation of {name}{_in_brackets(unit)}", extension(seen, 0.0, top))
 
 
 def _in_brackets(unit: str | None) -> str:
@@ -220,78 +293,110 @@ def _in_brackets(unit: str | None) -> str:
     return f" ({drawable(unit)})" if unit else ""
 
 
-def _bar(figure: Figure, image: Any, axes: Any, label: str) -> None:
-    figure.colorbar(image, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0))).set_label(label, color=INK)
+def _bar(figure: Figure, image: Any, axes: Any, label: str, extend: str) -> None:
+    bar = figure.colorbar(image, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)), extend=extend)
+    bar.set_label(label, color=INK)
 
 
-def slice_plots(subject: Subject) -> bytes:
+@dataclass(frozen=True)
+class _Quantity:
+    """What a row of panels shows of a 3-d field: the values on each plane, and their color scale."""
+
+    name: str
+    colors: str
+    low: float
+    high: float
+    values: list[FloatArray]
+    fades: bool = True
+
+    @property
+    def extension(self) -> str:
+        return extension(np.concatenate(self.values), self.low, self.high)
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether it is 0 up to rounding, such as the curl of a curl-free field."""
+        return max(float(np.abs(values).max()) for values in self.values) <= 1e-6 * self.high
+
+
+def draw_slices(subject: Subject, whole: bool) -> Figure:
     """The planes through the centre of a 3-d field of two inputs that vary: arrows over what crosses the plane, with
     the data, the paler the farther from it; divergence; curl; deviation where the model keeps a posterior."""
-    drawn = planes(subject)
-    data = [_plane_values(plane) for plane in drawn]
-    divergence, curl = [one[3] for one in data], [one[4] for one in data]
-    unit, limit = _scale(subject, divergence + curl)
-    across = _top(np.concatenate([np.abs(one[2]) for one in data])) or 1.0
-    target_unit = drawable(common_unit(subject.targets) or "target units")
-    per_unit = drawable(unit.unit)
-    rows = [
-        (f"across the plane\n({target_unit})", "RdBu_r", -across, across, [one[2] for one in data]),
-        (
-            f"divergence\n({per_unit})",
-            "RdBu_r",
-            -limit,
-            limit,
-            [value * unit.factor for value in divergence],
-        ),
-        (
-            f"length of the curl\n({per_unit})",
-            "Purples",
-            0.0,
-            limit,
-            [value * unit.factor for value in curl],
-        ),
-    ]
-    if subject.model.posterior is not None:
-        std = [np.linalg.norm(subject.model.std(plane.points(SLICE)[2]), axis=1) for plane in drawn]
-        rows.append((f"deviation\n({target_unit})", "Purples", 0.0, float(np.max(np.concatenate(std))), std))
-    rows = [row for row in rows if max(_top(np.abs(value)) for value in row[4]) > 1e-6 * row[3]]  # not of no curl
+    drawn, doubt = planes(subject), Doubt(subject, whole)
+    clarities = [Clarity(plane, doubt) for plane in drawn]
+    quantities = [one for one in _quantities(clarities) if not one.vanishes]
     alone = len(drawn) == 1
-    figure = new_figure(12.0, 2 * drawn[0].height(4.6) if alone else 3.4 * len(rows) + 0.4)
-    panels = figure.subplots(2, 2).reshape(-1, 1) if alone else figure.subplots(len(rows), len(drawn))
-    for axes in panels.flat[len(rows) * len(drawn) :]:
+    figure = new_figure(12.0, 2 * drawn[0].height(4.6) if alone else 3.4 * len(quantities) + 0.4)
+    panels = figure.subplots(2, 2).reshape(-1, 1) if alone else figure.subplots(len(quantities), len(drawn))
+    for axes in panels.flat[len(quantities) * len(drawn) :]:
         axes.set_axis_off()
-    for row, (name, colours, low, high, values) in enumerate(rows):
-        for axes, plane, (x, y, *_), shown in zip(panels[row], drawn, data, values, strict=True):
-            image = axes.pcolormesh(x, y, shown.reshape(len(y), len(x)), cmap=colours, vmin=low, vmax=high)
+    for row, shown in enumerate(quantities):
+        for axes, clarity, values in zip(panels[row], clarities, shown.values, strict=True):
+            plane = clarity.plane
+            x, y, _ = plane.points(SLICE)
+            pixels = values.reshape(len(y), len(x))
+            image = axes.pcolormesh(x, y, pixels, cmap=shown.colors, vmin=shown.low, vmax=shown.high)
+            if shown.fades:
+                clarity.fade(axes)
             third = 3 - plane.i - plane.j
             at = f"{subject.inputs[third].name} = {subject.inputs[third].shown(subject.centre[third])}"
             plane.prepare(axes, title=at if row == 0 else None)
             if row == 0:
-                _plane_arrows(axes, plane)
+                _plane_arrows(axes, clarity)
         if alone:
-            _bar(figure, image, panels[row, 0], name)
+            _bar(figure, image, panels[row, 0], shown.name, shown.extension)
         else:
-            figure.colorbar(image, ax=list(panels[row]), pad=0.015).set_label(name, color=INK)
-    return png(figure)
+            bar = figure.colorbar(image, ax=list(panels[row]), pad=0.015, extend=shown.extension)
+            bar.set_label(shown.name, color=INK)
+    return figure
 
 
-def _plane_values(plane: Plane) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """x, y, the component across the plane, the divergence, the length of the curl (row by row)."""
-    x, y, grid = plane.points(SLICE)
+def _quantities(clarities: Sequence[Clarity]) -> Iterator[_Quantity]:
+    """What panels show of a 3-d field, from top to bottom; colors reach as far as values do where data are."""
+    subject, doubt = clarities[0].plane.subject, clarities[0].doubt
+    cells = [_plane_values(one.plane, one.plane.points(SLICE)[2]) for one in clarities]
+    seen = [_plane_values(one.plane, one.places) for one in clarities]
+    unit, limit = _scale(subject, [part for one in seen for part in (one.divergence, one.curl)])
+    across = largest_shown(np.concatenate([one.across for one in seen]), subject.values)
+    target_unit = drawable(common_unit(subject.targets) or "target units")
+    per_unit = drawable(unit.unit)
+    divergence, curl = ([getattr(one, name) * unit.factor for one in cells] for name in ("divergence", "curl"))
+    yield _Quantity(f"across the plane\n({target_unit})", "RdBu_r", -across, across, [one.across for one in cells])
+    yield _Quantity(f"divergence\n({per_unit})", "RdBu_r", -limit, limit, divergence)
+    yield _Quantity(f"length of the curl\n({per_unit})", "Purples", 0.0, limit, curl)
+    if subject.model.posterior is not None:
+        std = [doubt.length(subject.model.std(one.plane.points(SLICE)[2])) for one in clarities]
+        most = float(np.max(np.concatenate(std)))
+        top = min(most, doubt.spread) if doubt.spread > 0 else most
+        yield _Quantity(f"deviation\n({target_unit})", "Purples", 0.0, top, std, fades=False)
+
+
+class _PlaneValues(NamedTuple):
+    """At inputs of a plane (n,): the component across the plane, the divergence, the length of the curl."""
+
+    across: FloatArray
+    divergence: FloatArray
+    curl: FloatArray
+
+
+def _plane_values(plane: Plane, grid: FloatArray) -> _PlaneValues:
     J = plane.subject.model.jacobian(grid)
     across = plane.subject.model.predict(grid)[:, 3 - plane.i - plane.j]
     curl = np.stack([J[:, 2, 1] - J[:, 1, 2], J[:, 0, 2] - J[:, 2, 0], J[:, 1, 0] - J[:, 0, 1]])
-    divergence: FloatArray = np.trace(J, axis1=1, axis2=2)
-    return x, y, across, divergence, np.linalg.norm(curl, axis=0)
+    return _PlaneValues(across, np.asarray(np.trace(J, axis1=1, axis2=2)), np.linalg.norm(curl, axis=0))
 
 
-def _plane_arrows(axes: Axes, plane: Plane) -> None:
+def _plane_arrows(axes: Axes, clarity: Clarity) -> None:
+    plane, doubt = clarity.plane, clarity.doubt
     subject = plane.subject
     _, _, grid = plane.points(14)
-    vectors = subject.model.predict(grid)
-    style: Any = {"scale": max(_top(np.linalg.norm(vectors, axis=1)), 1e-300) * 14 / 1.8, "width": 0.004}
+    vectors, opacity = subject.model.predict(grid), clarity.opacity(grid)
+    drawn = opacity > LEAST_OPACITY
+    reference = largest_shown(np.linalg.norm(vectors[drawn], axis=1), doubt.values) if drawn.any() else 1.0
+    style: Any = {"scale": reference * 14 / 1.8, "width": 0.004}
     i, j = plane.i, plane.j
-    axes.quiver(grid[:, i], grid[:, j], vectors[:, i], vectors[:, j], color=INK, pivot="mid", **style)
+    places, arrows = grid[drawn][:, [i, j]].T, vectors[drawn][:, [i, j]].T
+    axes.quiver(*places, *arrows, color=INK, pivot="mid", alpha=opacity[drawn], **style)
     if subject.data is None:
         return
     X, Y = _thinned(subject.data, subject)
@@ -307,13 +412,9 @@ def _plane_arrows(axes: Axes, plane: Plane) -> None:
 
 def _scale(subject: Subject, parts: list[FloatArray]) -> tuple[Rate, float]:
     """The unit for derivatives, and a limit (in it) that one wild corner does not set."""
-    largest = _top(np.abs(np.concatenate(parts)))
+    largest = largest_shown(np.concatenate(parts))
     unit = rate(subject.inputs, subject.targets).scaled(largest)
-    return unit, largest * unit.factor or 1.0
-
-
-def _top(values: FloatArray) -> float:
-    return float(np.percentile(values, 99))
+    return unit, largest * unit.factor
 
 
 def _key(arrows: Quiver, reference: float, unit: str | None, at: float, what: str, colour: str) -> None:
@@ -334,50 +435,3 @@ def _thinned(rows: Observations, subject: Subject) -> Observations:
     _, first = np.unique(cells, axis=0, return_index=True)
     keep = np.sort(first)[:: -(-len(first) // MOST_TRACKED)]
     return X[keep], Y[keep]
-
-
-class _Doubt:
-    """How little the data say over the plane of a 2-d field: FAR where that is next to nothing."""
-
-    def __init__(self, plane: Plane, whole: bool) -> None:
-        self._plane, self._whole = plane, whole
-        x, y, self._grid = plane.points(CELLS if whole else COARSE)
-        self._values = self.of(self._grid)
-        self._empty = plane.never_observed(self._grid)
-        self._shape = len(y), len(x)
-
-    @property
-    def sure(self) -> FloatArray:
-        """The inputs (n, 2) of the plane where they say something."""
-        sure = (self._values < FAR) & ~self._empty
-        return self._grid[sure if sure.any() else self._values < FAR]
-
-    def of(self, grid: FloatArray) -> FloatArray:
-        """Of inputs (n, 2), (n,): length-scales to the nearest of the whole data; else deviations, FAR where they are
-        as large as vectors are long. 0 where nothing is known, or nothing would be left."""
-        subject, reach = self._plane.subject, _reach(self._plane.subject)
-        doubt = np.zeros(len(grid))
-        if self._whole:
-            if subject.data is not None and reach is not None:
-                doubt = cKDTree(subject.data[0] / reach).query(grid / reach)[0]
-        elif subject.model.posterior is not None:
-            vectors = subject.model.predict(grid) if subject.data is None else subject.data[1]
-            long = float(np.sqrt(np.mean(np.nansum(vectors**2, axis=1))))
-            doubt = FAR * np.linalg.norm(subject.model.std(grid), axis=1) / (long or 1.0)
-        return doubt if (doubt < FAR).any() else np.zeros(len(grid))
-
-    def veil(self, axes: Axes) -> None:
-        """Pale the parts of the plane that are in doubt."""
-        veil = np.ones((*self._shape, 4))
-        veil[..., 3] = 0.92 * np.clip(self._values.reshape(self._shape) - FAR + 1.0, 0.0, 1.0)
-        axes.imshow(veil, extent=self._plane.extent, zorder=1.5, **_SMOOTH)
-
-
-def _reach(subject: Subject) -> FloatArray | None:
-    """The longest length-scale (d,) in input units; None where a scalar kernel has none."""
-    scalars = [term.scalar for weight, term in subject.model.kernel.terms() if weight > 0]
-    spectral = [scalar for scalar in scalars if isinstance(scalar, Spectral) and not scalar.sampler]
-    if len(spectral) < len(scalars):
-        return None
-    stretches = np.array([1.0 / scalar.stretch(subject.model.d) for scalar in spectral])
-    return np.asarray(stretches.max(axis=0) * subject.model.feature_map.scale)

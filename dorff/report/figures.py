@@ -22,6 +22,7 @@ from dorff.model import Model
 from dorff.model.calibration import HeldSample
 from dorff.report.dates import show_dates
 from dorff.report.describe import ColumnLabel, Subject, common_unit, mapping, sequence
+from dorff.report.doubt import OUTER_QUANTILES
 from dorff.solvers.scores import Criterion, criterion_of, root
 from dorff.spec.registry import HELD_OUT
 
@@ -204,7 +205,7 @@ def effects(subject: Subject) -> FloatArray:
     return out
 
 
-def curve_plots(subject: Subject, inputs: Sequence[int]) -> bytes:
+def draw_curves(subject: Subject, inputs: Sequence[int]) -> Figure:
     """A panel for each of these inputs and the first few outputs: f with its own 95% band where it is known, and the
     data, the paler the farther their other inputs are from the centre."""
     model, down = subject.model, min(subject.model.p, MOST_OUTPUTS)
@@ -224,7 +225,20 @@ def curve_plots(subject: Subject, inputs: Sequence[int]) -> bytes:
             axes.grid(color=FAINT, alpha=0.3, lw=0.6)
             label_axes(axes, subject.inputs[i], subject.targets[j])
             axes.label_outer()
-    return png(figure)
+    for j, (axes, *_) in enumerate(panels):
+        _keep_to_targets(axes, None if subject.values is None else subject.values[:, j])
+    return figure
+
+
+def _keep_to_targets(axes: Axes, known: FloatArray | None) -> None:
+    """End the y-axis where a band or curve is far beyond all the values `known` (k,) where data are."""
+    known = np.zeros(0) if known is None else known[np.isfinite(known)]
+    if not len(known):
+        return
+    least, most = np.percentile(known, OUTER_QUANTILES)
+    low, high = axes.get_ylim()
+    if most > least:
+        axes.set_ylim(max(low, 2 * least - most), min(high, 2 * most - least))
 
 
 def _near(axes: Axes, subject: Subject, i: int, j: int) -> None:

@@ -20,16 +20,19 @@ from dorff.kernels.scalar import FloatArray
 from dorff.model import Model
 from dorff.report.describe import Observations, Subject, mapping, sequence
 from dorff.report.fields import (
+    LATITUDES,
+    LONGITUDES,
     Plane,
-    derivative_plots,
-    deviation_plot,
-    field_plot,
+    draw_derivatives,
+    draw_deviation,
+    draw_field,
+    draw_maps,
+    draw_slices,
     has_gaps,
-    map_plots,
     planes,
-    slice_plots,
 )
-from dorff.solvers import least
+from dorff.report.figures import draw_curves
+from dorff.solvers import R2, least
 from dorff.storage.location import locate
 from dorff.store import check_output, load_model, resolve_model, write_atomic
 
@@ -83,6 +86,7 @@ def render(model: Model, version: Path, *, observations: Observations | None = N
         subject=subject,
         whole=observations is not None,
         quality=Quality.of(model, subject),
+        r2_of=R2.of_info(model.info, model.kernel, model.observe),
         labels=_labels(model, subject),
         coverage=_coverage(model),
         loss=mapping(report.get("loss")),
@@ -170,23 +174,24 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
     smooth, sure = subject.model.feature_map.phi.differentiable, subject.model.posterior is not None
     if d == p == 2 == varied:
         gaps = has_gaps(planes(subject))
-        yield Figure("field", field_plot(subject, whole), gaps)
+        yield Figure("field", figures.png(draw_field(subject, whole)), gaps)
         if smooth:
-            yield Figure("derivatives", derivative_plots(subject, whole), gaps)
+            yield Figure("derivatives", figures.png(draw_derivatives(subject, whole)), gaps)
         if sure:
-            yield Figure("deviation", deviation_plot(subject), gaps)
+            yield Figure("deviation", figures.png(draw_deviation(subject, whole)), gaps)
     elif d == p == 3 and smooth and varied > 1:
-        yield Figure("planes", slice_plots(subject), has_gaps(planes(subject)))
+        yield Figure("planes", figures.png(draw_slices(subject, whole)), has_gaps(planes(subject)))
     else:
         inputs = sorted(subject.varied, key=lambda i: -moved[i])
         many = [i for i in inputs if varied == 2 or not subject.places(i, 2)[1]]
         names = {subject.inputs[i].name.lower(): i for i in many}
-        on_map = [names[one] for one in ("lon", "longitude", "lat", "latitude") if one in names]
+        on_map = [names[one] for one in LONGITUDES + LATITUDES if one in names]
         over = on_map if len(on_map) == 2 else sorted(many[:2])
         if varied != 2:
-            yield Figure("slices", figures.curve_plots(subject, sorted(inputs[: figures.MOST_INPUTS])))
+            yield Figure("slices", figures.png(draw_curves(subject, sorted(inputs[: figures.MOST_INPUTS]))))
         if len(over) == 2:
-            yield Figure("maps", map_plots(subject, *over), has_gaps([Plane(subject, *over)]))
+            plane = Plane(subject, *over)
+            yield Figure("maps", figures.png(draw_maps(plane, whole)), has_gaps([plane]))
 
 
 def _real(value: object) -> float | None:
@@ -220,10 +225,16 @@ class Quality:
         kept = [{"target": str(one.get("target"))} | {key: _real(one.get(key)) for key in _FIGURES} for one in outputs]
         return cls(tuple(kept), folds)
 
-    def mean(self, figure: str) -> float | None:
-        """Of a figure that all targets have."""
+    def r2(self, figure: str, definition: R2) -> float | None:
+        """An R2 of all targets together, of those that `figure` has of each; None where one has none.
+
+        The pooled one is the mean of the targets', each with the weight of its variance.
+        """
         values = [one[figure] for one in self.outputs]
-        return sum(values) / len(values) if values and None not in values else None
+        weights = [1.0 if definition is R2.MEAN else (one["rmse_mean"] or 0.0) ** 2 for one in self.outputs]
+        if None in values or not sum(weights) > 0:
+            return None
+        return float(np.average(values, weights=weights))
 
 
 def _coverage(model: Model) -> dict[str, list[list[float]]]:

@@ -3,6 +3,7 @@
 from dorff.solvers.cg import cg_bytes, sampled_bytes
 from dorff.solvers.choose import Choice, Score, choose, held_out_squares, least, of_first, setting_scores
 from dorff.solvers.direct import MOST_FACTORS, solve, solve_bytes, triangle_bytes
+from dorff.solvers.feature_error import feature_variance
 from dorff.solvers.outputs import targets_apart, untouched
 from dorff.solvers.problem import Problem, target_covariance
 from dorff.solvers.ridge_path import path_bytes

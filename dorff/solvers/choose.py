@@ -9,7 +9,7 @@ import numpy as np
 from dorff.errors import InputError
 from dorff.features import modes_of
 from dorff.kernels import MultiView
-from dorff.moments import FloatArray, Moments, Solvable, pooled
+from dorff.moments import FloatArray, IntArray, Moments, Solvable, pooled
 from dorff.solvers.few_labels import Common, few_label_errors
 from dorff.solvers.outputs import untouched
 from dorff.solvers.ridge_path import path_errors
@@ -251,16 +251,32 @@ def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
         return folds, setting
     if isinstance(setting.kernel, MultiView):
         raise InputError("features.count: several do not go with a multi-view kernel; give one count")
-    D, first = setting.m // 2, m // 2
-    at = np.concatenate([np.arange(first), np.arange(D, D + first)])
+    if setting.landmarks:
+        return _of_columns(folds, setting, np.arange(m), 1.0)
+    return of_frequencies(folds, setting, 0, m // 2)
+
+
+def of_frequencies(folds: Folds, setting: Setting, start: int, stop: int) -> tuple[Folds, Setting]:
+    """The folds' moments and the setting of the frequencies `start` to `stop`, which estimate the kernel alone.
+
+    Features are all cosines, then all sines, of D frequencies that are one sample: those of D' of them are
+    sqrt(D / D') larger.
+    """
+    D = setting.m // 2
+    at = np.concatenate([np.arange(start, stop), np.arange(D + start, D + stop)])
     if (density := setting.density) is not None:
         omega, log_density, serves = density
-        density = (omega[:first], log_density[:first], None if serves is None else serves[:, :first])
-    factor = np.sqrt(D / first)
+        density = (omega[start:stop], log_density[start:stop], None if serves is None else serves[:, start:stop])
+    parts, some = _of_columns(folds, setting, at, float(np.sqrt(D / (stop - start))))
+    return parts, replace(some, density=density)
+
+
+def _of_columns(folds: Folds, setting: Setting, at: IntArray, factor: float) -> tuple[Folds, Setting]:
+    """The folds' moments and the setting of the features `at`, times a factor; of a sample these are the first."""
     parts = [[part.columns(at, factor) for part in fold] for fold in folds]
     penalties = tuple(replace(one, sums=one.sums.columns(at, factor)) for one in setting.penalties)
-    sample = setting.sample and setting.sample.of_first(m)
-    return parts, replace(setting, m=m, density=density, penalties=penalties, sample=sample)
+    sample = setting.sample and setting.sample.of_first(len(at))
+    return parts, replace(setting, m=len(at), penalties=penalties, sample=sample)
 
 
 def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common: Common) -> FoldErrors:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -127,6 +127,10 @@ class RidgeScores:
         return float(self.evidence_each.sum() - self._problem.log_units)
 
 
+#: How a solve may end; `fit.quality.warnings_of_status` has a warning for each but the first.
+Status = Literal["ok", "ill_conditioned", "not_converged"]
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Coefficients h (m, r) for one ridge, and how they were found. `condition` is the (estimated) condition number of
@@ -157,6 +161,13 @@ class Solution:
     def ill_conditioned(self) -> bool:
         """Whether fewer than three digits are left."""
         return not self.digits >= 3.0
+
+    @property
+    def status(self) -> Status:
+        """How the solution ended."""
+        if self.ill_conditioned:
+            return "ill_conditioned"
+        return "ok" if self.converged else "not_converged"
 
     @classmethod
     def of(cls, problem: Problem, ridge: Ridge, solved: Sequence[BlockSolution], rung: str, *, scores: bool) -> Self:

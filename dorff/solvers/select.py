@@ -1,9 +1,9 @@
 """The error of a solution on the rows of other moments; R2, as all of dorff says it; and the noise that is left."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import blas
@@ -68,6 +68,21 @@ class R2(StrEnum):
         fields and the targets are f, or a mean of views of it. Not where they are C f: rows of C may change units."""
         fields = [one for one in kernels if one.vector_field and (observe is None or isinstance(one, MultiView))]
         return cls.POOLED if classes or fields else cls.MEAN
+
+    @classmethod
+    def of_info(cls, info: Mapping[str, Any], kernel: OperatorKernel, observe: FloatArray | None) -> "R2":
+        """Return what a model's R2 is of: what its `info` says, as several kernels may have been compared.
+
+        A model that does not say has that of its kernel.
+        """
+        if (kept := info.get("r2_of")) in list(cls):
+            return cls(kept)
+        return cls.of([kernel], observe, classes=info.get("labels") is not None)
+
+    @property
+    def other(self) -> "R2":
+        """The definition that this one is not: scores of both can be compared with those of any fit."""
+        return R2.MEAN if self is R2.POOLED else R2.POOLED
 
     def score(self, errors: FloatArray, spread: Spread) -> FloatArray:
         """R2 (...,) of summed squared errors (..., q); NaN for a mean where no target is in two rows."""

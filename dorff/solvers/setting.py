@@ -20,7 +20,7 @@ from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
 from dorff.solvers.stochastic import Preconditioned, estimated, heavy, lattice_parts
 from dorff.solvers.system import Penalty
-from dorff.solvers.uncertainty import UNBOUNDED, LeftOut, left_out, posterior, sampled_posterior
+from dorff.solvers.uncertainty import UNBOUNDED, LeftOut, left_out, posterior, prior_covariance, sampled_posterior
 from dorff.spec.registry import lazily
 
 linear_sum_assignment = lazily("scipy.optimize", "linear_sum_assignment")
@@ -71,7 +71,10 @@ class Setting:
     `free_scale`: targets are one-hot rows, and only the order of f's values counts, so that held-out errors are those
     of s f with the best s >= 0. `r2_of` is what k-fold chooses by, where other kernels that this one is compared with
     have a say. `sample`: rows left out. `features` are its own where the moments are a lattice's sums, which serve
-    several settings (`choose.of_first`). InputError: penalties of learned outputs."""
+    several settings (`choose.of_first`). `landmarks`: features are of landmarks, the first m' of them those of the
+    first m' landmarks, and leave out a part of k(x, x). `missing` is the share of it that features leave out at every
+    x alike, those of a lattice; `halves`: either half of the frequencies estimates the kernel, so that fits to both
+    tell how far f depends on the draw (`feature_variance`). InputError: penalties of learned outputs."""
 
     kernel: OperatorKernel
     d: int
@@ -89,6 +92,9 @@ class Setting:
     sample: LeftOut | None = None
     sampled: bool = False
     features: FeatureMap | None = None
+    landmarks: bool = False
+    missing: float = 0.0
+    halves: bool = False
 
     def __post_init__(self) -> None:
         check_output(self.kernel, self.observe)  # refused here where it cannot be, before any pass
@@ -269,8 +275,17 @@ class Setting:
             if weights.separable and not targets_apart(weights, self.observe):
                 # Their noise ties all columns together, or what of the intercept C leaves open does.
                 weights = replace(weights, root=np.repeat(weights.root, len(weights.gain), axis=0))
-            return sampled_posterior(self._preconditioned(weights, parts, self.scaling(parts)), fit.solution, noise)
-        return posterior(self._of_weights(fit.weights, parts, self.scaling(parts)), fit.solution, noise, parts)
+            of = self._preconditioned(weights, parts, self.scaling(parts))
+            problem, found = of.system.problem, sampled_posterior(of, fit.solution, noise)
+        else:
+            problem = self._of_weights(fit.weights, parts, self.scaling(parts))
+            found = posterior(problem, fit.solution, noise, parts)
+        if self.landmarks:
+            return replace(found, prior=prior_covariance(problem, fit.solution, noise))
+        if self.missing > 0:
+            left_out = self.missing * prior_covariance(problem, fit.solution, noise)
+            return replace(found, unexplained=_within_noise(left_out, noise, self.observe))
+        return found
 
     def check_scored(self) -> None:
         """InputError where there are penalties: for GCV, evidence, and outputs with ridges of their own."""
@@ -313,6 +328,16 @@ class Setting:
         if len(problem.scale) > 1 and (noise is None or solution.ridges is None):
             solution = replace(solution, log_evidence=None)  # that of one noise, or prior, a direction: see `judged`
         return Fit(kernel, weights, solution, problem.outputs, bias, noise_variance=noise)
+
+
+def _within_noise(covariance: FloatArray, noise: FloatArray, observe: FloatArray | None) -> FloatArray:
+    """Return a covariance (p, p) of what features leave out of f, scaled down to be no more than the targets' noise.
+
+    What no feature can follow is among the residuals, of which the noise (q, q) is estimated. A ridge that was not
+    chosen by the evidence may stand for a prior that is far wider than f.
+    """
+    seen = np.diag(covariance if observe is None else observe @ covariance @ observe.T)
+    return np.asarray(min(1.0, float(np.min(np.diag(noise) / np.maximum(seen, 1e-300)))) * covariance)
 
 
 def carried_ridges(setting: Setting, parts: Parts, fit: Fit) -> Ridge:

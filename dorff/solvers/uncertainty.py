@@ -21,8 +21,10 @@ import scipy.linalg
 from dorff.errors import InputError
 from dorff.features import FeatureMap, cut
 from dorff.model.posterior import CoupledBlock, Posterior, PosteriorBlock, SeparableBlock
+from dorff.model.weights import OperatorWeights
 from dorff.moments import FloatArray
 from dorff.solvers.direct import SpectralSolver, factor_of
+from dorff.solvers.outputs import output_directions
 from dorff.solvers.problem import Parts, Problem
 from dorff.solvers.scores import Ridge, Solution
 from dorff.solvers.select import FoldErrors, Spread, about_mean, contrasts, independent, mean_weight, row_sums
@@ -92,6 +94,33 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, pa
         else:
             blocks.append(_block(problem, block, ridge, about))
     return Posterior(tuple(blocks), _intercept(problem, about), np.diag(unit) if noise is None else noise)
+
+
+def prior_covariance(problem: Problem, solution: Solution, noise: FloatArray) -> FloatArray:
+    """Return the covariance (p, p) of f at any x before any row, by the features, in the targets' units.
+
+    The prior of h is N(0, t2 I), with t2 l ridge the noise (`_Noise.prior`); of directions with ridges of their own
+    each has a t2 of its own. Features are of k(x, x) = 1: of landmarks, or cosine and sine pairs, whose squares sum to
+    the same at every x.
+    """
+    about, weights, scale = _Noise.of(problem, solution, noise), problem.weights, problem.outputs
+    if solution.ridges is None:
+        level = about.level / (problem.l * solution.ridge)
+        return np.asarray(level * _size_at_zero(weights) * np.outer(scale, scale))
+    root = weights.root[0]
+    V = output_directions(root)
+    loading = root @ V
+    each = about.prior / (problem.l * solution.ridges)
+    covariance = V @ np.diag(each * np.sum(loading**2, axis=0)) @ V.T
+    return np.asarray(covariance * np.outer(scale, scale))
+
+
+def _size_at_zero(weights: OperatorWeights) -> FloatArray:
+    """Return sum_a psi_a^T psi_a (p, p) over cosines, or the one root's of landmarks: the kernel at x = z."""
+    if weights.separable and np.all(weights.gain == 1.0):
+        return np.asarray(weights.root[0].T @ weights.root[0])
+    psi = weights.psi[: len(weights.gain) // 2]
+    return np.asarray(np.einsum("arp,arq->pq", psi, psi))
 
 
 def sampled_posterior(of: Preconditioned, solution: Solution, noise: FloatArray) -> Posterior:
@@ -275,7 +304,7 @@ class LeftOut:
 
     def of_first(self, m: int) -> "LeftOut":
         """With the first m features."""
-        return self if m == self.features.m else replace(self, features=cut(self.features, None, m // 2)[0])
+        return self if m == self.features.m else replace(self, features=cut(self.features, None, m)[0])
 
 
 def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_scale: bool = False) -> FoldErrors:

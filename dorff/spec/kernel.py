@@ -187,7 +187,7 @@ class Features(Part):
     several the best is chosen: the moments are those of the largest, the others parts of them. `auto` is as many as
     the rows of the first plan and the workers' memory are for.
 
-    `sampler: auto` is a lattice where a few inputs vary and its features are the better ones, which the plan tells;
+    `sampler: auto` is a lattice or landmarks where their features are the better ones, which the plan tells;
     else `orthogonal`, or `iid` for a spectrum that rotations change, such as the Laplacian's.
     `drawn_for` names other kernels whose spectra the frequencies are drawn from; they are then weighed for `kernel`.
     `precision: mixed` rounds features and the products of blocks to float32."""

@@ -30,7 +30,7 @@ from dorff.model import Model
 from dorff.passes import blocks as leaf_sizes
 from dorff.passes import leaf_bounds
 from dorff.plan import freeze_constants, make_plan
-from dorff.plan.freezing import MEDIAN_SAMPLE
+from dorff.plan.constants import MEDIAN_SAMPLE
 from dorff.spec.job import Job
 from dorff.store import load_model
 

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dorff import ORFFClassifier, ORFFRegressor, frequencies, graphs, kernels
 from dorff.errors import InputError
+from dorff.frequencies import Orthogonal
 from dorff.kernels.scalar import FloatArray
 from dorff.model.losses import Huber, as_loss
 
@@ -36,7 +37,9 @@ LOSSES: tuple[tuple[Any, FloatArray], ...] = (
 
 
 def regressor(loss: Any, **more: Any) -> ORFFRegressor:
-    return ORFFRegressor(K, 40, **{"loss": loss, "ridge": 1e-3, "tol": 1e-7, "standardize": False, **more})
+    return ORFFRegressor(
+        K, 40, **{"loss": loss, "ridge": 1e-3, "tol": 1e-7, "standardize": False, **more}, sampler=Orthogonal()
+    )
 
 
 def objective(one: Any, loss: Any, targets: FloatArray, weights: FloatArray | None = None) -> float:

@@ -27,6 +27,7 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import FOLDS
 from dorff.estimators.class_labels import MOST_CLASSES, OneHot, _counted, find_classes, one_hot
 from dorff.estimators.classifier import HeldRows
+from dorff.frequencies import Orthogonal
 from dorff.model.calibration import Calibration, log_loss
 from dorff.passes import FoldRule
 from dorff.store import save_model
@@ -120,8 +121,8 @@ def test_is_the_regressor_on_one_hot_targets():
     X, y = groups(400)
     kernel = kernels.Decomposable(GAUSSIAN, "covariance")
     for options in ({"ridge": [1e-6, 1e-2], "cv": None}, {"ridge": [1e-6, 1e-2], "cv": 3}):
-        classes = ORFFClassifier(kernel, 48, **options).fit(X, WORDS[y])
-        values = ORFFRegressor(kernel, 48, **options).fit(X, np.eye(3)[np.array([0, 2, 1])[y]])
+        classes = ORFFClassifier(kernel, 48, **options, sampler=Orthogonal()).fit(X, WORDS[y])
+        values = ORFFRegressor(kernel, 48, **options, sampler=Orthogonal()).fit(X, np.eye(3)[np.array([0, 2, 1])[y]])
         assert np.array_equal(classes.classes_, ["ash", "elm", "oak"]) and classes.ridge_ == values.ridge_
         assert np.allclose(classes.decision_function(X), values.predict(X), atol=1e-7)
         if options["cv"]:  # of f times the best number, as that changes no class
@@ -143,15 +144,19 @@ def test_two_classes_have_one_decision_value():
 def test_class_weights_are_repeated_rows():
     X, y = groups(150)
     times = np.array([1, 3, 2])
-    many = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6, calibrate=False, intercept=True).fit(
+    many = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6, calibrate=False, intercept=True, sampler=Orthogonal()).fit(
         np.repeat(X, times[y], axis=0), np.repeat(y, times[y])
     )
-    few = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6, calibrate=False, class_weight={1: 3, 2: 2}).fit(X, y)
+    few = ORFFClassifier(
+        GAUSSIAN, 32, ridge=1e-6, calibrate=False, class_weight={1: 3, 2: 2}, sampler=Orthogonal()
+    ).fit(X, y)
     assert np.allclose(few.decision_function(X), many.decision_function(X), atol=1e-9)
-    balanced = ORFFClassifier(GAUSSIAN, 32, class_weight="balanced").fit(X, y)
+    balanced = ORFFClassifier(GAUSSIAN, 32, class_weight="balanced", sampler=Orthogonal()).fit(X, y)
     counts = np.bincount(y)
     assert np.allclose(balanced.class_weight_, 150 / (3 * counts)) and len(set(counts)) == 3
-    named = ORFFClassifier(GAUSSIAN, 32, class_weight=dict(enumerate(150 / (3 * counts)))).fit(X, y)
+    named = ORFFClassifier(GAUSSIAN, 32, class_weight=dict(enumerate(150 / (3 * counts))), sampler=Orthogonal()).fit(
+        X, y
+    )
     assert np.array_equal(named.predict_proba(X), balanced.predict_proba(X))
 
 
@@ -162,13 +167,13 @@ def test_class_weights_are_repeated_rows():
 def test_calibrates_on_held_out_rows(options):
     """A dense twin: fit to the other folds at the ridge chosen, decide on the rows left out."""
     X, y = groups(500)
-    fitted = ORFFClassifier(GAUSSIAN, 48, **options).fit(X, y)
+    fitted = ORFFClassifier(GAUSSIAN, 48, **options, sampler=Orthogonal()).fit(X, y)
     fold = FoldRule(options.get("cv", FOLDS), by_rows=True, seed=0).of_rows(np.arange(500))
     held = fold == fold[0]
     weights = dict(enumerate(fitted.class_weight_))
-    part = ORFFClassifier(GAUSSIAN, 48, ridge=fitted.ridge_, calibrate=False, class_weight=weights).fit(
-        X[~held], y[~held]
-    )
+    part = ORFFClassifier(
+        GAUSSIAN, 48, ridge=fitted.ridge_, calibrate=False, class_weight=weights, sampler=Orthogonal()
+    ).fit(X[~held], y[~held])
     expected = Calibration.fit(part.decision_function(X[held]), y[held], fitted.class_weight_[y[held]])
     assert fitted.calibration_.slope == pytest.approx(expected.slope, rel=1e-5)
     assert fitted.calibration_.rows == held.sum()
@@ -343,7 +348,7 @@ def test_ones_and_zeros_are_made_chunk_by_chunk(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40_000, 2)), rng.integers(0, 200, 40_000)
     stored = in_zarr(tmp_path / "x", X, 4000), in_zarr(tmp_path / "y", y.astype(np.int16), 40_000)
-    estimator = ORFFClassifier(GAUSSIAN, 8, coding="one_vs_all", calibrate=False, cv=None)
+    estimator = ORFFClassifier(GAUSSIAN, 8, coding="one_vs_all", calibrate=False, cv=None, sampler=Orthogonal())
     for x, t in ((X, y), stored):
         estimator.fit(x, t)
         tracemalloc.start()

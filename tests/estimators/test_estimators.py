@@ -31,6 +31,7 @@ from dorff.errors import InputError
 from dorff.estimators.array_sums import one_thread, sample
 from dorff.exact import ExactRidge
 from dorff.features.lengthscale_search import QUICK, QUICK_ROWS, tune_lengthscales
+from dorff.frequencies import Orthogonal
 from dorff.store import save_model
 
 GAUSSIAN = kernels.Gaussian(1.5)
@@ -108,7 +109,10 @@ def test_tends_to_exact_kernel_ridge(kernel):
     exact = ExactRidge.fit(kernel, X, Y, ridge=ridge).predict(at)
     sizes = {}
     for m in (64, 512):
-        errors = [ORFFRegressor(kernel, m, ridge=ridge, random_state=s).fit(X, Y).predict(at) - exact for s in range(8)]
+        errors = [
+            ORFFRegressor(kernel, m, ridge=ridge, random_state=s, sampler=Orthogonal()).fit(X, Y).predict(at) - exact
+            for s in range(8)
+        ]
         sizes[m] = np.sqrt(np.mean(np.square(errors)))
     assert sizes[512] < 0.1 and sizes[512] < sizes[64] / 1.7  # sqrt(8) = 2.8, less what 8 seeds leave open
 
@@ -116,14 +120,19 @@ def test_tends_to_exact_kernel_ridge(kernel):
 def test_ridge_is_that_of_kernel_ridge_over_rows():
     """lambda = l ridge: every row given twice is the same fit, at the same ridge."""
     X, Y = field(50)
-    once, twice = (ORFFRegressor(COUPLED, 64, ridge=1e-3).fit(np.tile(X, (k, 1)), np.tile(Y, (k, 1))) for k in (1, 2))
-    twice_center = ORFFRegressor(COUPLED, 64, ridge=1e-3).fit(np.repeat(X, 2, axis=0), np.repeat(Y, 2, axis=0))
+    once, twice = (
+        ORFFRegressor(COUPLED, 64, ridge=1e-3, sampler=Orthogonal()).fit(np.tile(X, (k, 1)), np.tile(Y, (k, 1)))
+        for k in (1, 2)
+    )
+    twice_center = ORFFRegressor(COUPLED, 64, ridge=1e-3, sampler=Orthogonal()).fit(
+        np.repeat(X, 2, axis=0), np.repeat(Y, 2, axis=0)
+    )
     assert near(once.predict(X), twice.predict(X)) and near(once.predict(X), twice_center.predict(X))
 
 
 def test_default_kernel_is_gaussian_of_most_evidence_and_of_the_median_distance_where_targets_say_nothing():
     X, Y = field(300)
-    estimator = ORFFRegressor(n_features=64, ridge=1e-6)
+    estimator = ORFFRegressor(n_features=64, ridge=1e-6, sampler=Orthogonal())
     model, nothing = estimator.fit(X + 1e6, Y).model_, clone(estimator).fit(X + 1e6, np.ones(300)).model_
     scaled = X / X.std(axis=0)
     distances = np.linalg.norm(scaled[:, None] - scaled[None], axis=-1)[np.triu_indices(300, 1)]
@@ -134,27 +143,36 @@ def test_default_kernel_is_gaussian_of_most_evidence_and_of_the_median_distance_
     np.testing.assert_allclose(model.kernel.scalar.lengthscale, tuned.lengthscale, rtol=1e-3)
     assert np.array_equal(model.kernel.matrix, np.eye(2))
     assert model.sampler == frequencies.Orthogonal().config()
-    scalar = ORFFRegressor(GAUSSIAN, 64).fit(X, Y)
-    assert near(scalar.predict(X), ORFFRegressor(kernels.Decomposable(GAUSSIAN), 64).fit(X, Y).predict(X))
+    scalar = ORFFRegressor(GAUSSIAN, 64, sampler=Orthogonal()).fit(X, Y)
+    assert near(
+        scalar.predict(X), ORFFRegressor(kernels.Decomposable(GAUSSIAN), 64, sampler=Orthogonal()).fit(X, Y).predict(X)
+    )
 
 
 def test_a_list_of_ridges_is_the_best_of_single_fits():
     X, Y = field(200)
     ridges = [1e-8, 1e-3, 1e-1, 10.0]
-    listed = ORFFRegressor(COUPLED, 64, ridge=ridges, cv=None).fit(X, Y)
+    listed = ORFFRegressor(COUPLED, 64, ridge=ridges, cv=None, sampler=Orthogonal()).fit(X, Y)
     assert listed.gcv_.shape == (4,) and listed.ridge_ == ridges[int(np.argmin(listed.gcv_))]
-    assert near(listed.predict(X), ORFFRegressor(COUPLED, 64, ridge=listed.ridge_).fit(X, Y).predict(X))
+    assert near(
+        listed.predict(X), ORFFRegressor(COUPLED, 64, ridge=listed.ridge_, sampler=Orthogonal()).fit(X, Y).predict(X)
+    )
 
     folded = clone(listed).set_params(cv=4).fit(X, Y)
     fold_of = dealt(200, 4)
     errors = []
     for ridge in ridges:
-        held = [ORFFRegressor(COUPLED, 64, ridge=ridge).fit(X[fold_of != k], Y[fold_of != k]) for k in range(4)]
+        held = [
+            ORFFRegressor(COUPLED, 64, ridge=ridge, sampler=Orthogonal()).fit(X[fold_of != k], Y[fold_of != k])
+            for k in range(4)
+        ]
         squares = [(fit.predict(X[fold_of == k]) - Y[fold_of == k]) ** 2 for k, fit in enumerate(held)]
         errors.append(np.concatenate(squares).mean())
     assert np.allclose(folded.cv_errors_, errors, rtol=1e-6)
     assert folded.ridge_ == ridges[int(np.argmin(errors))] and not hasattr(folded, "gcv_")
-    assert near(folded.predict(X), ORFFRegressor(COUPLED, 64, ridge=folded.ridge_).fit(X, Y).predict(X))
+    assert near(
+        folded.predict(X), ORFFRegressor(COUPLED, 64, ridge=folded.ridge_, sampler=Orthogonal()).fit(X, Y).predict(X)
+    )
     refit = folded.set_params(cv=None, ridge=1e-3).fit(X, Y)
     assert not hasattr(refit, "gcv_") and not hasattr(refit, "cv_errors_") and refit.ridge_ == 1e-3
 
@@ -296,9 +314,9 @@ def test_zarr_is_read_in_blocks(tmp_path):
     rng = np.random.default_rng(0)
     X = in_zarr(tmp_path / "x", rng.standard_normal((60_000, 32)), 1024)
     y = in_zarr(tmp_path / "y", rng.standard_normal(60_000), 60_000)
-    ORFFRegressor(GAUSSIAN, 8, cv=None).fit(X, y)
+    ORFFRegressor(GAUSSIAN, 8, cv=None, sampler=Orthogonal()).fit(X, y)
     tracemalloc.start()
-    ORFFRegressor(GAUSSIAN, 8, cv=None).fit(X, y).predict(X)
+    ORFFRegressor(GAUSSIAN, 8, cv=None, sampler=Orthogonal()).fit(X, y).predict(X)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 0.5 * X.nbytes
@@ -617,10 +635,16 @@ def test_clone_pickle_and_publish(tmp_path):
 
 def test_random_state():
     X, Y = field(50)
-    omega = [ORFFRegressor(n_features=16, random_state=s).fit(X, Y).model_.frequencies for s in (0, 0, 1, None, None)]
+    omega = [
+        ORFFRegressor(n_features=16, random_state=s, sampler=Orthogonal()).fit(X, Y).model_.frequencies
+        for s in (0, 0, 1, None, None)
+    ]
     assert np.array_equal(omega[0], omega[1])
     assert not any(np.array_equal(a, b) for i, a in enumerate(omega[1:]) for b in omega[i + 2 :])
-    states = [ORFFRegressor(n_features=16, random_state=np.random.RandomState(5)).fit(X, Y) for _ in range(2)]
+    states = [
+        ORFFRegressor(n_features=16, random_state=np.random.RandomState(5), sampler=Orthogonal()).fit(X, Y)
+        for _ in range(2)
+    ]
     assert bits(states[0]) == bits(states[1])
 
 
@@ -638,7 +662,7 @@ def test_a_small_fit_is_quick():
     seconds = []
     for _ in range(5):
         began = time.perf_counter()
-        ORFFRegressor(GAUSSIAN, 512, ridge=1e-6).fit(X, Y)
+        ORFFRegressor(GAUSSIAN, 512, ridge=1e-6, sampler=Orthogonal()).fit(X, Y)
         seconds.append(time.perf_counter() - began)
     assert min(seconds) < 0.3
 

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import accuracy_score, r2_score, recall_score, root_mean_squared_error
 from sklearn.model_selection import GridSearchCV, PredefinedSplit, TimeSeriesSplit, cross_val_predict
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels
 from dorff.errors import QualityWarning
+from dorff.frequencies import Orthogonal
 from dorff.passes import FoldRule
 from dorff.plan import sampled as look_at
 from dorff.plan.sampled import linear_r2
@@ -45,11 +46,11 @@ def test_a_walk_is_dealt_in_blocks_and_other_rows_one_by_one() -> None:
         fold_of = FoldRule(5, by_rows=True, run=run).of_rows(np.arange(2000))
         errors = []
         for ridge in ridges:
-            one, squares = ORFFRegressor(GAUSSIAN, 32, ridge=ridge), []
+            one, squares = ORFFRegressor(GAUSSIAN, 32, ridge=ridge, sampler=Orthogonal()), []
             for held in (fold_of == fold for fold in range(5)):
                 squares.append((one.fit(X[~held], y[~held]).predict(X[held]) - y[held]) ** 2)
             errors.append(np.concatenate(squares).mean())
-        fitted = ORFFRegressor(GAUSSIAN, 32, ridge=ridges).fit(X, y)
+        fitted = ORFFRegressor(GAUSSIAN, 32, ridge=ridges, sampler=Orthogonal()).fit(X, y)
         np.testing.assert_allclose(fitted.cv_errors_, errors, rtol=1e-6)
 
 
@@ -91,7 +92,7 @@ def test_quality_is_that_of_the_folds_by_hand() -> None:
     X, y = table(300)
     Y, X = np.column_stack([y, X[:, 0] + 0.3 * np.cos(7 * y)]), X / X.std(axis=0)
     fold_of = FoldRule(4, by_rows=True, seed=0).of_rows(np.arange(300))
-    one = ORFFRegressor(GAUSSIAN, 64, ridge=1e-3)
+    one = ORFFRegressor(GAUSSIAN, 64, ridge=1e-3, sampler=Orthogonal())
     splits = PredefinedSplit(fold_of)
     for cv, by in ((4, "rows"), (splits, "splits")):
         fitted = clone(one).set_params(cv=cv).fit(X, Y)
@@ -182,3 +183,19 @@ def test_a_target_that_no_row_left_out_has_is_unknown(monkeypatch: pytest.Monkey
     seen, unseen = fitted.quality_.outputs
     assert seen.r2 > 0.9 and 0 < seen.rmse < seen.rmse_mean
     assert (unseen.r2, unseen.rmse, unseen.rmse_mean) == (None, None, None)
+
+
+@pytest.mark.filterwarnings("ignore::dorff.errors.QualityWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_few_labels_have_no_lengthscale_that_one_input_tells_by_heart(seed: int) -> None:
+    """Of 25 labels the evidence of ones and zeros without noise has no bound: one input told them all apart."""
+    digits = load_digits()
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(digits.target))
+    labelled, others = order[:25], order[25:]
+    scaled = digits.data[labelled] / np.where(np.ptp(digits.data[labelled], axis=0) > 0, digits.data.std(axis=0), 1.0)
+    found = ORFFClassifier(calibrate=False).fit(digits.data[labelled], digits.target[labelled])
+    median = kernels.Gaussian(kernels.median_lengthscale(scaled))
+    one = ORFFClassifier(median, calibrate=False, standardize=True).fit(digits.data[labelled], digits.target[labelled])
+    at, truth = digits.data[others], digits.target[others]
+    assert found.score(at, truth) > one.score(at, truth) - 0.05 and found.score(at, truth) > 0.5

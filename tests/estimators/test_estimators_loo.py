@@ -1,6 +1,9 @@
 """The criterion "loo" of the regressor: refits without each row by its own means, every kind of array, what it is not
 for."""
 
+import itertools
+import warnings
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -8,7 +11,8 @@ import zarr
 from cases import rows
 
 from dorff import ORFFRegressor, kernels
-from dorff.errors import InputError
+from dorff.errors import InputError, QualityWarning
+from dorff.frequencies import Orthogonal
 
 N = 24
 GAUSS = kernels.Gaussian(0.7)
@@ -18,7 +22,9 @@ HELMHOLTZ = 0.3 * kernels.CurlFree(GAUSS) + 0.7 * kernels.DivergenceFree(GAUSS)
 
 
 def regressor(kernel, ridge, **options):
-    return ORFFRegressor(kernel, 16, ridge=ridge, standardize=False, **{"cv": None, "criterion": "loo"} | options)
+    return ORFFRegressor(
+        kernel, 16, ridge=ridge, standardize=False, **{"cv": None, "criterion": "loo"} | options, sampler=Orthogonal()
+    )
 
 
 @pytest.mark.parametrize("missing", ["refuse", "partial"])
@@ -72,3 +78,38 @@ def test_manifold_terms_and_what_it_is_not_for():
         alone.partial_fit(X[1:2], Y[1:2])
     with pytest.warns(UserWarning, match="criterion='loo' has no effect: with cv"):
         regressor(GAUSS, [1e-3, 1e-2], cv=3).fit(X[1::3], Y[1::3])
+
+
+def noisy_waves(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two inputs and a target (n,), a third of whose deviation is noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.0, 1.0, (n, 2))
+    return X, np.sin(4.0 * X[:, 0]) * np.cos(3.0 * X[:, 1]) + 0.3 * rng.standard_normal(n)
+
+
+@pytest.mark.filterwarnings("ignore::dorff.errors.QualityWarning")
+def test_of_few_rows_ridges_are_compared_by_rows_left_out() -> None:
+    """GCV may take the smallest ridge of all where a fit has as many degrees of freedom as there are rows."""
+    ridges, (at, truth) = [10.0**power for power in range(-12, 2)], noisy_waves(1000, 99)
+    scores = {"auto": [], "gcv": []}
+    for seed, (criterion, found) in itertools.product(range(12), scores.items()):
+        X, y = noisy_waves(20, seed)
+        fitted = ORFFRegressor(GAUSS, 128, sampler=Orthogonal(), ridge=ridges, cv=None, criterion=criterion).fit(X, y)
+        assert hasattr(fitted, "cv_errors_" if criterion == "auto" else "gcv_")
+        found.append(fitted.score(at, truth))
+    assert min(scores["auto"]) > -1.0 and min(scores["gcv"]) < -2.0
+    many = ORFFRegressor(GAUSS, 128, sampler=Orthogonal(), ridge=ridges, cv=None).fit(*noisy_waves(200, 0))
+    assert hasattr(many, "gcv_") and not hasattr(many, "cv_errors_")
+
+
+def test_gcv_of_few_rows_that_rows_left_out_speak_against_is_warned_of() -> None:
+    ridges, said = [10.0**power for power in range(-12, 2)], 0
+    for seed in range(12):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ORFFRegressor(GAUSS, 128, sampler=Orthogonal(), ridge=ridges, cv=None, criterion="gcv").fit(
+                *noisy_waves(20, seed)
+            )
+        texts = [str(one.message) for one in caught if issubclass(one.category, QualityWarning)]
+        said += any(text.startswith("gcv chose ridge") and text.endswith("leave criterion out") for text in texts)
+    assert 2 <= said < 12

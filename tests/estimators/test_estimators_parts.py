@@ -12,6 +12,7 @@ from dorff import ORFFClassifier, ORFFRegressor, kernels
 from dorff.errors import DoesNotFitError, InputError
 from dorff.estimators.array_sums import FOLDS
 from dorff.estimators.arrays import enough_memory
+from dorff.frequencies import Orthogonal
 from dorff.model.calibration import Calibration
 from dorff.passes import FoldRule
 
@@ -49,7 +50,7 @@ def test_rows_in_parts_are_one_fit_of_all_rows(options):
     w = np.random.default_rng(1).integers(0, 3, 300)
     if "missing" in options:
         Y[250:, 1] = np.nan
-    estimator = ORFFRegressor(**{"kernel": GAUSSIAN, "n_features": 48, **options})
+    estimator = ORFFRegressor(**{"kernel": GAUSSIAN, "n_features": 48, **options}, sampler=Orthogonal())
     whole = clone(estimator).fit(X, Y, w)
     cuts = [(0, 100), (100, 107), (107, 300)]
     online = parted(estimator, [(X[a:b], Y[a:b], w[a:b]) for a, b in cuts])
@@ -65,7 +66,7 @@ def test_rows_in_parts_are_one_fit_of_all_rows(options):
 
 def test_constants_are_those_of_the_first_part():
     X, Y = field(200)
-    estimator = ORFFRegressor(n_features=32, ridge=1e-6)
+    estimator = ORFFRegressor(n_features=32, ridge=1e-6, sampler=Orthogonal())
     first, online = clone(estimator).fit(X[:50], Y[:50]), parted(estimator, [(X[:50], Y[:50]), (5 + X[50:], Y[50:])])
     assert np.array_equal(online.model_.feature_map.scale, first.model_.feature_map.scale)
     lengthscales = [one.model_.kernel.scalar.lengthscale for one in (online, first)]
@@ -75,7 +76,7 @@ def test_constants_are_those_of_the_first_part():
     assert np.array_equal(again.predict(X), online.predict(X))
     assert again.fit(X, Y).model_.info["report"]["rows_used"] == 200  # begins anew
     with pytest.warns(UserWarning, match="partial_fit begins anew"):
-        folded = ORFFRegressor(GAUSSIAN, 32, cv=3).fit(X, Y).partial_fit(X, Y)
+        folded = ORFFRegressor(GAUSSIAN, 32, cv=3, sampler=Orthogonal()).fit(X, Y).partial_fit(X, Y)
     assert folded.model_.info["report"]["rows_used"] == 200
 
 
@@ -126,7 +127,7 @@ def test_what_cannot_come_in_parts_is_refused(estimator, message):
 def test_whole_weights_of_a_classifier_are_repeated_rows(tmp_path, options):
     X, Y = field(200)
     y, w = np.digitize(Y[:, 0], [-1.0, 1.0]), np.random.default_rng(0).integers(0, 4, 200)
-    estimator = ORFFClassifier(GAUSSIAN, 32, calibrate=False, ridge=1e-3, **options)
+    estimator = ORFFClassifier(GAUSSIAN, 32, calibrate=False, ridge=1e-3, **options, sampler=Orthogonal())
     often = clone(estimator).fit(np.repeat(X, w, axis=0), np.repeat(y, w))
     zarr.create_array(tmp_path / "y", data=y, chunks=(64,), config={"write_empty_chunks": True})
     for labels in (y, da.from_array(y, chunks=70), zarr.open_array(tmp_path / "y", mode="r")):
@@ -141,13 +142,15 @@ def test_calibration_counts_rows_by_their_weights():
     X, Y = field(400)
     y = np.where(np.random.default_rng(0).random(400) < 0.3, 1 - (Y[:, 0] > 0), Y[:, 0] > 0)  # three in ten are wrong
     w = np.where(y == (Y[:, 0] > 0), 1.0, 0.01)
-    fitted = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6).fit(X, y, w)
+    fitted = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6, sampler=Orthogonal()).fit(X, y, w)
     held = FoldRule.one_held(FOLDS, by_rows=True, seed=0).of_rows(np.arange(400)) == 0
-    others = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6, calibrate=False).fit(X[~held], y[~held], w[~held])
+    others = ORFFClassifier(GAUSSIAN, 32, ridge=1e-6, calibrate=False, sampler=Orthogonal()).fit(
+        X[~held], y[~held], w[~held]
+    )
     wanted = Calibration.fit(others.model_.predict(X[held]), y[held], w[held])
     assert fitted.calibration_.slope == pytest.approx(wanted.slope, rel=1e-4)
     with pytest.raises(InputError, match="sample_weight must be finite and not negative"):
-        ORFFClassifier().fit(X, y, -np.ones(400))
+        ORFFClassifier(sampler=Orthogonal()).fit(X, y, -np.ones(400))
 
 
 # --- threads ------------------------------------------------------------------------------------------------
@@ -203,13 +206,16 @@ def test_variables_of_a_dataset_are_columns():
 
 def test_more_memory_than_there_is_is_asked_for_in_a_sentence(tmp_path):
     X, Y = field(50)
-    for estimator in (ORFFRegressor(n_features=4_000_000), ORFFClassifier(n_features=4_000_000)):
+    for estimator in (
+        ORFFRegressor(n_features=4_000_000, sampler=Orthogonal()),
+        ORFFClassifier(n_features=4_000_000, sampler=Orthogonal()),
+    ):
         with pytest.raises(
             DoesNotFitError, match=r"n_features = 4000000 needs 23\d+\.\d GiB .* GiB of memory are free; low"
         ):
             estimator.fit(X, Y if isinstance(estimator, ORFFRegressor) else Y[:, 0] > 0)
     endless = zarr.create_array(tmp_path / "x", shape=(2**50, 2), chunks=(1000, 2), dtype="f8")
     with pytest.raises(DoesNotFitError, match=r"allocate .* shape .*; .* GiB of memory are free; predict fewer rows"):
-        ORFFRegressor(n_features=8).fit(X, Y).predict(endless)
+        ORFFRegressor(n_features=8, sampler=Orthogonal()).fit(X, Y).predict(endless)
     with pytest.raises(DoesNotFitError, match=r"out of memory; .* are free; lower it"), enough_memory("lower it"):
         raise MemoryError

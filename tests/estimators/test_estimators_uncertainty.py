@@ -15,6 +15,7 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, StratifiedK
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.errors import InputError
+from dorff.frequencies import Orthogonal
 from dorff.store import save_model
 
 GAUSSIAN = kernels.Gaussian(1.5)
@@ -36,10 +37,13 @@ def in_zarr(path, values: np.ndarray, rows: int) -> zarr.Array:
 
 
 def test_deviations_and_evidence_are_a_gaussian_process_s_with_the_linear_kernel(tmp_path):
-    """The twin of DESIGN: kernel F F^T / (n ridge) and noise 1, in units of the noise variance; to 1e-8."""
+    """The twin of DESIGN: kernel F F^T / (n ridge) and noise 1, in units of the noise variance; to 1e-8.
+
+    Beside the part of f that depends on the draw of the features.
+    """
     X, Y = field(70)
     y, at = Y[:, 0], field(25, seed=1)[0]
-    fitted = ORFFRegressor(GAUSSIAN, 24, ridge=RIDGE, intercept=False).fit(X, y)
+    fitted = ORFFRegressor(GAUSSIAN, 24, ridge=RIDGE, intercept=False, sampler=Orthogonal()).fit(X, y)
     model = fitted.model_
     F, G = (model.feature_map.transform(rows) * model.operator_weights.gain for rows in (X, at))
     root = 1.0 / np.sqrt(len(X) * RIDGE)
@@ -54,9 +58,10 @@ def test_deviations_and_evidence_are_a_gaussian_process_s_with_the_linear_kernel
         found, deviation = fitted.predict(x, return_std=True)
         assert isinstance(found, da.Array) == isinstance(deviation, da.Array) == isinstance(x, da.Array)
         np.testing.assert_allclose(np.asarray(found), mean, rtol=1e-8)
-        np.testing.assert_allclose(np.asarray(deviation), np.sqrt(noise) * std, rtol=1e-8)
+        drawn = fitted.posterior_model_.posterior.unexplained[0, 0]
+        np.testing.assert_allclose(np.asarray(deviation) ** 2 - drawn, noise * std**2, rtol=1e-8)
         _, wider = fitted.predict(x, return_std=True, noise=True)
-        np.testing.assert_allclose(np.asarray(wider), np.sqrt(noise * (1.0 + std**2)), rtol=1e-8)
+        np.testing.assert_allclose(np.asarray(wider) ** 2 - drawn, noise * (1.0 + std**2), rtol=1e-8)
 
 
 @pytest.mark.parametrize("kernel", [COUPLED, HELMHOLTZ], ids=["matrix", "field"])
@@ -64,7 +69,7 @@ def test_deviations_and_evidence_are_a_gaussian_process_s_with_the_linear_kernel
 def test_the_model_with_a_posterior_says_the_same_and_is_published(tmp_path, kernel, observe):
     X, F = field(80)
     Y = F if observe is None else F @ np.transpose(observe)
-    fitted = ORFFRegressor(kernel, 24, ridge=RIDGE, observe=observe).fit(X, Y)
+    fitted = ORFFRegressor(kernel, 24, ridge=RIDGE, observe=observe, sampler=Orthogonal()).fit(X, Y)
     q = Y.shape[1]
     assert fitted.model_.posterior is None and fitted.posterior_model_ is fitted.posterior_model_
     save_model(fitted.posterior_model_, tmp_path)
@@ -76,7 +81,8 @@ def test_the_model_with_a_posterior_says_the_same_and_is_published(tmp_path, ker
     np.testing.assert_allclose(again.std(X), std, rtol=1e-12)
     np.testing.assert_allclose(again.std(X, noise=True), noisy, rtol=1e-12)
     drawn = np.stack([one.predict(X[:5]) for one in again.sample(400, seed=1)])
-    assert np.all(np.abs(drawn.std(axis=0) / std[:5] - 1.0) < 6 / np.sqrt(800))
+    of_features = np.sqrt(std[:5] ** 2 - np.diag(again.posterior.unexplained))  # which samples of functions share
+    assert np.all(np.abs(drawn.std(axis=0) / of_features - 1.0) < 6 / np.sqrt(800))
 
 
 def test_one_target_is_one_dimensional_and_fitted_ones_travel():
@@ -131,7 +137,7 @@ def test_weighted_rows_are_the_weighted_objective_written_out(options, standardi
 def test_whole_weights_are_rows_given_as_often_for_every_kind_of_input(tmp_path):
     X, Y = field(1200)
     w = np.random.default_rng(4).integers(0, 3, 1200)
-    estimator = ORFFRegressor(GAUSSIAN, 32, ridge=1e-4, standardize=True)
+    estimator = ORFFRegressor(GAUSSIAN, 32, ridge=1e-4, standardize=True, sampler=Orthogonal())
     fitted = clone(estimator).fit(X[:900], Y[:900], sample_weight=w[:900])
     often = clone(estimator).fit(np.repeat(X[:900], w[:900], axis=0), np.repeat(Y[:900], w[:900], axis=0))
     scales = [one.model_.feature_map.scale for one in (fitted, often)]
@@ -139,8 +145,10 @@ def test_whole_weights_are_rows_given_as_often_for_every_kind_of_input(tmp_path)
     np.testing.assert_allclose(fitted.predict(X), often.predict(X), rtol=1e-6)
     # The noise is that of a row of mean weight, and found from fewer rows.
     noises = [np.diag(fitted.noise_) * w[:900][w[:900] > 0].mean(), np.diag(often.noise_)]
-    std = [one.predict(X, return_std=True)[1] / np.sqrt(s2) for one, s2 in zip((fitted, often), noises, strict=True)]
-    np.testing.assert_allclose(*std, rtol=1e-6)
+    drawn = [np.diag(one.posterior_model_.posterior.unexplained) for one in (fitted, often)]
+    np.testing.assert_allclose(*drawn, rtol=1e-6)
+    variances = [one.predict(X, return_std=True)[1] ** 2 - drawn[0] for one in (fitted, often)]
+    np.testing.assert_allclose(variances[0] / noises[0], variances[1] / noises[1], rtol=1e-6)
     expected = estimator.fit(X, Y, sample_weight=w).predict(X)
     lazy = da.from_array(X, chunks=(500, 2)), da.from_array(Y, chunks=(300, 2))
     for x, y, weights in (
@@ -156,7 +164,7 @@ def test_weights_go_with_their_rows_where_targets_are_missing():
     Y[::3, 0] = np.nan
     Y[5] = np.nan
     w = np.random.default_rng(1).integers(0, 3, 80)
-    estimator = ORFFRegressor(kernels.Decomposable(GAUSSIAN), 24, ridge=RIDGE, missing="partial")
+    estimator = ORFFRegressor(kernels.Decomposable(GAUSSIAN), 24, ridge=RIDGE, missing="partial", sampler=Orthogonal())
     often = clone(estimator).fit(np.repeat(X, w, axis=0), np.repeat(Y, w, axis=0))
     np.testing.assert_allclose(estimator.fit(X, Y, sample_weight=w).predict(X), often.predict(X), rtol=1e-7)
 
@@ -184,11 +192,11 @@ def test_splits_of_scikit_learn_are_the_folds():
     X, Y = field(120)
     ridges, groups = [1e-4, 1e-1], np.arange(120) % 7
     splits = list(GroupKFold(4).split(X, groups=groups))
-    estimator = ORFFRegressor(COUPLED, 32, ridge=ridges)
+    estimator = ORFFRegressor(COUPLED, 32, ridge=ridges, sampler=Orthogonal())
     fitted = clone(estimator).set_params(cv=splits).fit(X, Y)
     expected = []
     for ridge in ridges:
-        single = ORFFRegressor(COUPLED, 32, ridge=ridge)
+        single = ORFFRegressor(COUPLED, 32, ridge=ridge, sampler=Orthogonal())
         squares = [(single.fit(X[a], Y[a]).predict(X[b]) - Y[b]) ** 2 for a, b in splits]
         expected.append(np.concatenate(squares).mean())
     np.testing.assert_allclose(fitted.cv_errors_, expected, rtol=1e-6)
@@ -212,10 +220,10 @@ def test_splits_of_scikit_learn_are_the_folds():
 def test_splits_that_are_no_partition_are_made_of_their_parts(cv):
     X, Y = field(120)
     w, ridges = np.random.default_rng(0).integers(0, 3, 120), [1e-6, 1e-1, 1e2]
-    fitted = ORFFRegressor(COUPLED, 32, ridge=ridges, cv=cv).fit(X, Y, w)
+    fitted = ORFFRegressor(COUPLED, 32, ridge=ridges, cv=cv, sampler=Orthogonal()).fit(X, Y, w)
     errors, scores = [], []
     for ridge in ridges:
-        single, held = ORFFRegressor(COUPLED, 32, ridge=ridge), []
+        single, held = ORFFRegressor(COUPLED, 32, ridge=ridge, sampler=Orthogonal()), []
         for a, b in cv.split(X):
             held.append(np.column_stack([Y[b], single.fit(X[a], Y[a], w[a]).predict(X[b]), w[b]]))
         y, f, of_rows = np.split(np.concatenate(held), [2, 4], axis=1)
@@ -227,7 +235,9 @@ def test_splits_that_are_no_partition_are_made_of_their_parts(cv):
     np.testing.assert_allclose(fitted.predict(X), single.set_params(ridge=fitted.ridge_).fit(X, Y, w).predict(X))
     labels = np.digitize(Y[:, 0], [-1.0, 1.0])
     for calibrate in (False, True):
-        classes = ORFFClassifier(GAUSSIAN, 32, ridge=ridges, cv=cv, calibrate=calibrate).fit(X, labels)
+        classes = ORFFClassifier(GAUSSIAN, 32, ridge=ridges, cv=cv, calibrate=calibrate, sampler=Orthogonal()).fit(
+            X, labels
+        )
         assert classes.score(X, labels) > 0.7 and classes.cv_errors_.shape == (3,)
 
 

@@ -19,7 +19,7 @@ from dorff.errors import InputError
 from dorff.features.lengthscale_search import Evidence, tune_lengthscales
 from dorff.features.projected import UnitFeatures, with_lengthscale
 from dorff.model.weights import OperatorWeights
-from dorff.plan.lengthscale import UNITS, tuned_config, tunes, tuning_rows
+from dorff.plan.lengthscale import UNITS, spread_rows, tuned_config, tunes
 from dorff.solvers import Problem
 from dorff.solvers.direct import SpectralSolver
 
@@ -413,9 +413,9 @@ def test_the_rows_are_spread_over_those_there_at_the_first_plan(tmp_path: Path) 
     ingest([tmp_path / "first.npz"], tmp_path / "a.zarr", **wanted, shard_rows=512)
     store = open_dataset(tmp_path / "a.zarr", weights="weights")
     spec = spec_of()
-    first, name = tuning_rows(spec, store, store.n)
+    first, name = spread_rows(spec, store, store.n)
     assert 8000 < len(first.X) <= 8192 and np.isfinite(first.Y).all() and 5.0 not in first.X and 7.0 not in first.X
     assert first.X[0] < 10 and first.X[-1] > n - 10 and len(np.unique(first.X // store.unit_rows)) <= UNITS
     ingest([tmp_path / "more.npz"], tmp_path / "a.zarr", **wanted, append=True)
     store = open_dataset(tmp_path / "a.zarr", weights="weights")
-    assert tuning_rows(spec, store, n)[1] == name != tuning_rows(spec, store, store.n)[1]
+    assert spread_rows(spec, store, n)[1] == name != spread_rows(spec, store, store.n)[1]

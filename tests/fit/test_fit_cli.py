@@ -23,8 +23,8 @@ FIT_KEYS = [
     "syrk_share", "peak_bytes", "plan_peak_bytes", "route", "select", "condition", "digits", "rung", "status",
     "ridge", "ridges", "log_evidence", "noise", "m", "kernel", "lengthscale", "tuned", "manifold", "graphs", "folds",
     "held_by", "effective_sample_size", "outcome", "rewritten", "coverage", "score", "r2_of", "score_by", "model",
-    "warnings", "patterns", "quality", "choices", "table", "in_driver", "buckets", "kernel_error", "loss",
-    "version_reasons",
+    "warnings", "patterns", "quality", "choices", "table", "in_driver", "buckets", "lengthscale_in_units",
+    "kernel_error", "loss", "version_reasons", "bands",
 ]  # fmt: skip
 DATA = Path(os.environ.get("DORFF_DATA", ROOT.parent / "shared" / "data"))
 MAGNETIC = DATA / "magnetic" / "invensense"
@@ -83,7 +83,17 @@ def test_the_whole_job(place: Path, cluster: dict[str, Any]) -> None:
     np.testing.assert_array_equal(predicted, load_model("models/sea").predict(rows[:, :2]))
     scores = answer("score", "models/sea/v000001", "later.zarr", "--workers", 1)
     residual, spread = rows[:, 2:] - predicted, rows[:, 2:] - rows[:, 2:].mean(axis=0)
-    assert list(scores) == ["rows", "r2", "rmse", "per_output", "r2_of", "weights", "rows_dropped", "rows_repeating"]
+    assert list(scores) == [
+        "rows",
+        "r2",
+        "rmse",
+        "per_output",
+        "r2_of",
+        "weights",
+        "rows_dropped",
+        "rows_repeating",
+        "r2_by_definition",
+    ]
     assert list(scores["per_output"]) == ["u", "v"] and scores["rows_dropped"] == 0
     assert scores["r2_of"] == "pooled" and scores["r2"] > 0.95  # a field of one unit
     assert scores["r2"] == pytest.approx(1 - np.sum(residual**2) / np.sum(spread**2))

@@ -186,7 +186,7 @@ def test_the_median_is_of_the_kernels_own_distance(
 def test_the_default_sampler_suits_the_kernel() -> None:
     X, Y = data(D_SMALL)
     for kernel, name in ((kernels.Laplacian(5.0), "iid"), (kernels.Gaussian(2.0), "orthogonal")):
-        assert ORFFRegressor(kernel, 64).fit(X, Y).model_.sampler == {"type": name}
+        assert ORFFRegressor(kernel, 64).partial_fit(X, Y).model_.sampler == {"type": name}
 
 
 def test_a_job_without_a_sampler_takes_the_same_default(stores: dict[int, Path], tmp_path: Path) -> None:

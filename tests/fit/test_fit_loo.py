@@ -193,7 +193,8 @@ def repeated(n: int = 600, seed: int = 1) -> dict[str, np.ndarray]:
 def test_another_criterion_that_is_wrong_is_told(select: str, conformal: bool, tmp_path: Path) -> None:
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 1.0}}
     solve = {"select": select, "ridge": [10.0**power for power in range(-12, 1)], "conformal": conformal}
-    report = report_of(job(tmp_path, repeated(), solve=solve, kernel=kernel, features={"count": 128}))
+    features = {"count": 128, "sampler": {"type": "orthogonal"}}
+    report = report_of(job(tmp_path, repeated(), solve=solve, kernel=kernel, features=features))
     told = [one for one in report.warnings if "set solve.select: auto" in one]
     assert len(told) == (select == "gcv")
     assert report.quality is not None and report.quality["by"] == ("blocks" if conformal else "leave-one-out")

@@ -528,7 +528,8 @@ def test_a_terms_sums_and_graph_take_no_more_disk_than_is_planned(tmp_path: Path
 
             super().run(tasks, look)
 
-    words: dict[str, Any] = {"data": {"nan": "refuse"}, "features": {"count": 768}}
+    features = {"count": 768, "sampler": {"type": "orthogonal"}}
+    words: dict[str, Any] = {"data": {"nan": "refuse"}, "features": features}
     asked = job(store, **words)
     fit(asked, engine=Looking())
     without = Job.model_validate(asked.model_dump(exclude={"manifold"}, exclude_unset=True))

@@ -452,6 +452,8 @@ def test_labels_that_are_gone_since_calibrate_nothing(tmp_path: Path) -> None:
         put(tmp_path, **gone)
         if numbers:
             with pytest.raises(InputError, match="no rows can be held out"):
-                conformalize(Held.of(plan, fitted, passed, posterior=True))
+                held = Held.of(plan, fitted, passed, posterior=True)
+                assert held is not None
+                conformalize(held.errors())
         else:
             assert calibrate(plan, fitted, passed) == (Calibration(1.0), None)

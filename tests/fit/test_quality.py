@@ -365,12 +365,15 @@ def test_too_few_features_are(tmp_path: Path) -> None:
     X = rng.uniform(-2, 2, (3000, 2))
     Y = np.sin(9 * X[:, :1]) * np.cos(7 * X[:, 1:])
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": 0.15}}
-    few = report_of(job(tmp_path, X, Y, kernel=kernel, features={"count": 128}))
+    random = {"sampler": {"type": "orthogonal"}}
+    few = report_of(job(tmp_path, X, Y, kernel=kernel, features={"count": 128, **random}))
     assert "features" in warned(few) and few.quality is not None
-    half = report_of(job(tmp_path, X, Y, kernel=kernel, features={"count": [128, 64]}))
+    half = report_of(job(tmp_path, X, Y, kernel=kernel, features={"count": [128, 64], **random}))
     assert half.m == 128
     alone = report_of(
-        job(tmp_path, X, Y, kernel=kernel, features={"count": 64}, solve={"ridge": [few.ridge, few.ridge * 2]})
+        job(
+            tmp_path, X, Y, kernel=kernel, features={"count": 64, **random}, solve={"ridge": [few.ridge, few.ridge * 2]}
+        )
     )
     assert alone.quality is not None and few.quality["half"] < few.quality["r2"]
 

@@ -22,7 +22,7 @@ from dorff.frequencies.transforms import Sparse
 from dorff.kernels import Angle, Category, ColumnBlock, Decomposable, Layer, Sign, Skeleton, SkeletonNode, Sphere
 from dorff.kernels.scalar import median_lengthscale
 from dorff.model.weights import operator_weights
-from dorff.report.fields import _reach
+from dorff.report.doubt import _reach
 from dorff.spec.job import Job
 from dorff.spec.reader import load_job
 

@@ -65,7 +65,10 @@ def test_small_ones_are_made_of_the_features(name: str, monkeypatch: pytest.Monk
     assert made._variances is not None
     product, error = made._variances
     raw, wanted = product(made._scaled(Z)), by_features(made, Z)
-    assert np.all(np.abs(raw - wanted**2) < error) and np.any(raw < 1e6 * error)
+    assert made.posterior is not None and made.posterior.unexplained is not None
+    left_out = np.diag(made.posterior.unexplained)
+    assert np.all(left_out <= np.diag(made.posterior.noise) * (1 + 1e-12))
+    assert np.all(np.abs(raw + left_out - wanted**2) < error) and np.any(raw < 1e6 * error)
     np.testing.assert_allclose(made.std(Z), wanted, rtol=5e-7)
     monkeypatch.setattr(models, "SURE", np.inf)
     np.testing.assert_allclose(made.std(Z), wanted, rtol=1e-11)

@@ -68,15 +68,16 @@ def chosen(described: Job) -> dict[str, Any]:
 def test_three_lines_are_a_job_that_says_what_it_chose(tmp_path: Path) -> None:
     described = job(stored(tmp_path / "a.zarr", *table(700)), tmp_path)
     before = chosen(described)
-    sampler = {"features.sampler": {"type": "orthogonal"}}  # there are three inputs
-    assert before == {"solve.standardize": True, "solve.select": "kfold", "features.count": 1024, **sampler}
+    count, sampler = before["features.count"], before["features.sampler"]["type"]
+    assert before.items() >= {"solve.standardize": True, "solve.select": "kfold"}.items()
+    assert sampler in ("lattice", "landmarks") and count <= 1024  # there are three inputs
     report = fit(described, engine=SerialEngine())
     after = {one["key"]: one["value"] for one in report.choices}
     assert after.items() >= before.items() and after["solve.folds.by"] == "rows"
     lengths = after["kernel.lengthscale"]
     assert [*lengths] == ["x0", "x1", "x2"]
     assert lengths["x2"] > 5 * max(lengths["x0"], lengths["x1"]), "an input that tells nothing is not far away"
-    assert report.score is not None and report.score > 0.9 and report.m == 1024 and report.folds == 5
+    assert report.score is not None and report.score > 0.9 and report.m <= count and report.folds == 5
     assert all(one["why"] for one in report.choices)
     assert fit(described, engine=SerialEngine()).outcome == "unchanged"
 
@@ -140,14 +141,20 @@ def test_what_a_job_says_is_left_alone(said: dict[str, Any], left: set[str], tmp
 def test_appended_rows_change_no_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolving, "LEAST_ROWS", (100_000, 1_000, 0))
     X, Y = table(2000)
+    ends = np.unique([X.argmin(axis=0), X.argmax(axis=0)])  # first, so that no later row is outside of their box
+    order = np.concatenate([ends, np.setdiff1d(np.arange(2000), ends)])
+    X, Y = X[order], Y[order]
     store = stored(tmp_path / "a.zarr", X[:300], Y[:300])
     described = job(store, tmp_path)
     first = fit(described, engine=SerialEngine())
     stored(store, X[300:], Y[300:], append=True)
     again = fit(described, engine=SerialEngine())
-    assert first.m == again.m == 1024 != features_for(2000) and again.rows_used == 2000
+    samplers = [{one["key"]: one["value"] for one in report.choices}["features.sampler"] for report in (first, again)]
+    assert samplers[0] == samplers[1] and again.rows_used == 2000 and again.outcome == "published"
     assert first.lengthscale == again.lengthscale
-    assert chosen(job(store, tmp_path / "elsewhere"))["features.count"] == 2048
+    random = {"features": {"sampler": {"type": "orthogonal"}}}
+    fit(job(store, tmp_path / "random", **random), engine=SerialEngine())
+    assert chosen(job(store, tmp_path / "elsewhere", **random))["features.count"] == 2048 == features_for(2000)
 
 
 def test_groups_are_used_without_being_named(tmp_path: Path) -> None:
@@ -179,7 +186,8 @@ def test_what_has_not_the_memory_gets_fewer_features_or_folds_of_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolving, "LEAST_ROWS", (100_000, 1_000, 0))
-    described = job(stored(tmp_path / "a.zarr", *table(2000)), tmp_path)
+    random = {"features": {"sampler": {"type": "orthogonal"}}}
+    described = job(stored(tmp_path / "a.zarr", *table(2000)), tmp_path, **random)
     assert chosen(described)["features.count"] == 2048
     small = described.model_copy(update={"cluster": type(described.cluster)(type="serial", memory="420MiB")})
     fewer = chosen(small)["features.count"]

@@ -22,7 +22,8 @@ from dorff.estimators import array_sums, parameters
 from dorff.fit import FitReport, fit
 from dorff.kernels import CurlFree, Decomposable, Gaussian, OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
-from dorff.plan import freezing, make_plan
+from dorff.plan import constants as survey
+from dorff.plan import make_plan
 from dorff.plan import sampled as look_at
 from dorff.plan.lengthscale import multiplied
 from dorff.plan.sampled import MULTIPLES, held_out_multiple
@@ -152,7 +153,7 @@ def plain_look(model: ORFFRegressor, X: FloatArray, Y: FloatArray, w: FloatArray
 def test_frequencies_that_are_drawn_for_another_kernel_keep_theirs(
     drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(freezing, "held_out_multiple", lambda *_: 16.0)
+    monkeypatch.setattr(survey, "held_out_multiple", lambda *_: 16.0)
     X, Y, of = tracks(0, rows=60)
 
     def kernel(kind: str, lengthscale: Any, **more: Any) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def test_frequencies_that_are_drawn_for_another_kernel_keep_theirs(
         stored(tmp_path / "a.zarr", X, Y, of=of), tmp_path, solve={"standardize": True},
         features={"count": 128, "drawn_for": kernel("matern", drawn, nu=2.5)}, kernel=kernel("gaussian", "tune"),
     )  # fmt: skip
-    constants = freezing.constants_of(make_plan(described))
+    constants = survey.constants_of(make_plan(described))
     assert constants.tuned is not None and "times" not in str(constants.tuned)
 
 
@@ -246,13 +247,13 @@ def test_a_job_asks_where_folds_are_of_groups(by: str, tmp_path: Path, monkeypat
 
     count, m, rows = (2048, 512, 4000) if by == "leaves" else (64, 64, 30)
     X, Y, of = tracks(0, rows=rows)
-    monkeypatch.setattr(freezing, "held_out_multiple", four)
+    monkeypatch.setattr(survey, "held_out_multiple", four)
     kernels = [{"type": "divergence_free"}, {"type": "decomposable"}]
     described = job(
         stored(tmp_path / "a.zarr", X, Y, of=of, shard_rows=2048), tmp_path, features={"count": count}, kernel=kernels,
         solve={"folds": {"by": by, "count": 2}, "intercept": False},
     )  # fmt: skip
-    constants = freezing.constants_of(make_plan(described))
+    constants = survey.constants_of(make_plan(described))
     assert constants.tuned is not None
     assert [one is not None and "; times 4, by" in one for one in constants.tuned] == [by == "groups"] * 2
     assert [(one.m, one.intercept, one.standardize) for one in settings] == [(m, False, True)] * 2 * (by == "groups")
@@ -261,12 +262,12 @@ def test_a_job_asks_where_folds_are_of_groups(by: str, tmp_path: Path, monkeypat
 
 def test_a_job_of_classes_asks_for_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = list[Setting]()
-    monkeypatch.setattr(freezing, "held_out_multiple", lambda setting, *_: settings.append(setting) or 1.0)
+    monkeypatch.setattr(survey, "held_out_multiple", lambda setting, *_: settings.append(setting) or 1.0)
     X, Y, of = tracks(0, rows=30)
     np.savez(tmp_path / "a.npz", x=X, c=np.where(Y[:, 0] > 0, "up", "down"), of=of)
     ingest([tmp_path / "a.npz"], tmp_path / "a.zarr", inputs=["x"], targets=[], classes="c", groups="of")
     described = job(tmp_path / "a.zarr", tmp_path, features={"count": 64})
-    freezing.constants_of(make_plan(described))
+    survey.constants_of(make_plan(described))
     assert [(one.free_scale, one.standardize) for one in settings] == [(True, False)]
 
 

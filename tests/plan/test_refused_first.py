@@ -24,7 +24,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def search(*_: object, **__: object) -> None:
         raise Searched
 
-    monkeypatch.setattr("dorff.plan.freezing.tune_lengthscales", search)
+    monkeypatch.setattr("dorff.plan.constants.tune_lengthscales", search)
 
 
 def rows(n: int = 5000) -> dict[str, FloatArray]:

@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,8 @@ from dorff.fit import sites as drawn_sites
 from dorff.kernels.scalar import FloatArray
 from dorff.model import HeldSample, Model, Sites
 from dorff.report.describe import Subject
-from dorff.report.fields import Plane, derivative_plots, field_plot, map_plots
+from dorff.report.fields import Plane, draw_derivatives, draw_field, draw_maps
+from dorff.report.figures import png
 from dorff.report.gaps import GREY, Gaps
 from dorff.report.page import render
 from dorff.store import load_model, save_model
@@ -106,6 +106,10 @@ def test_a_model_knows_where_its_data_have_no_values(model: Model) -> None:
     assert 190 < (~sites.observed).sum() < 288
 
 
+def maps(subject: Subject) -> bytes:
+    return png(draw_maps(Plane(subject, 0, 1), whole=False))
+
+
 def grey_share(png: bytes) -> float:
     pixels = imread(io.BytesIO(png))
     return float((np.abs(pixels - np.array(GREY)).max(axis=-1) < 0.01).mean())
@@ -115,8 +119,8 @@ def test_maps_have_no_colours_where_there_never_was_a_value(model: Model) -> Non
     subject, before = Subject.of(model), Subject.of(without_sites(model))
     _, _, grid = Plane(subject, 0, 1).points(40)
     assert np.mean(Plane(subject, 0, 1).never_observed(grid) != is_island(grid)) < 0.01
-    assert grey_share(map_plots(subject, 0, 1)) > 0.05
-    assert grey_share(map_plots(before, 0, 1)) == 0
+    assert grey_share(maps(subject)) > 0.05
+    assert grey_share(maps(before)) == 0
     assert "Grey: " in render(model, Path("m")) and "Grey: " not in render(without_sites(model), Path("m"))
     # Along other planes there are values at every place, though not at every latitude or longitude.
     assert Plane(subject, 1, 2).gaps is None and not Plane(subject, 1, 2).never_observed(grid).any()
@@ -125,7 +129,7 @@ def test_maps_have_no_colours_where_there_never_was_a_value(model: Model) -> Non
 def test_colours_are_those_of_cells_with_values(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the model says of land, however wild, is not seen and does not set the scale."""
     subject, predict, std = Subject.of(model), Model.predict, Model.std
-    plane, picture = Plane(subject, 0, 1), map_plots(subject, 0, 1)
+    plane, picture = Plane(subject, 0, 1), maps(subject)
 
     def wild(self: Model, X: FloatArray) -> FloatArray:
         return predict(self, X) + 1e6 * plane.never_observed(X)[:, None]
@@ -134,9 +138,9 @@ def test_colours_are_those_of_cells_with_values(model: Model, monkeypatch: pytes
         return std(self, X, **options) + 1e6 * plane.never_observed(X)[:, None]
 
     monkeypatch.setattr(Model, "predict", wild)
-    assert map_plots(subject, 0, 1) == picture
+    assert maps(subject) == picture
     monkeypatch.setattr(Model, "std", unsure)
-    smoothed = imread(io.BytesIO(map_plots(subject, 0, 1)))  # a little is seen along the coast
+    smoothed = imread(io.BytesIO(maps(subject)))  # a little is seen along the coast
     assert np.abs(smoothed - imread(io.BytesIO(picture))).mean() < 0.01
 
 
@@ -147,8 +151,8 @@ def test_fields_have_neither_colours_nor_arrows_there() -> None:
     sites = Sites(places, np.abs(places - 0.5).max(axis=1) > 0.45)
     there = Subject.of(replace(field, held=replace(sample, sites=sites)))
     before = Subject.of(replace(field, held=sample))
-    for draw in (partial(field_plot, whole=False), partial(derivative_plots, whole=False)):
-        assert grey_share(draw(there)) > 0.35 and grey_share(draw(before)) < 1e-3
+    for draw in (draw_field, draw_derivatives):
+        assert grey_share(png(draw(there, False))) > 0.35 and grey_share(png(draw(before, False))) < 1e-3
 
 
 def test_models_of_before_have_no_sites(model: Model, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import call
+from matplotlib.figure import Figure
 from numpy.testing import assert_array_equal
 from quick import slow
 
@@ -22,7 +23,8 @@ from dorff.model.calibration import Conformal, HeldSample
 from dorff.model.posterior import Posterior, SeparableBlock
 from dorff.report import page
 from dorff.report.describe import Subject, read_column
-from dorff.report.fields import MOST_TRACKED, _Doubt, _thinned, planes
+from dorff.report.doubt import Doubt
+from dorff.report.fields import MOST_TRACKED, Plane, _thinned, planes
 from dorff.report.figures import _by_group, effects, new_figure, shades
 from dorff.report.page import _coverage, render
 from dorff.store import load_model
@@ -271,8 +273,13 @@ def test_a_map_is_over_two_inputs_that_have_many_values_and_move_it_most() -> No
     ):
         described, drawn = {**an_info([*columns, "storm"], ["sst"]), "report": REPORT}, list[int]()
         subject = Subject.of(replace(a_model(SCALAR, 4, 1, described), held=held))
+
+        def draw(plane: Plane, whole: bool, drawn: list[int] = drawn) -> Figure:
+            drawn.extend((plane.i, plane.j))
+            return new_figure(1, 1)
+
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(page, "map_plots", lambda _, i, j, drawn=drawn: drawn.extend((i, j)) or b"")
+            patch.setattr(page, "draw_maps", draw)
             kinds = [one.name for one in page._figures(subject, False, np.array(moved, dtype=float))]
         assert kinds == ["slices", "maps"] and tuple(subject.inputs[i].name for i in drawn) == names
     held.X[:, 1:] = held.X[:, 1:] > 0
@@ -295,13 +302,12 @@ def test_a_field_fades_where_nothing_is_known_of_it() -> None:
     near, far = np.zeros((1, 2)), np.full((1, 2), 30.0)
     rows = np.random.default_rng(1).uniform(-0.2, 0.2, (500, 2))
     whole = Subject.of(model, (rows, rows))
-    doubt = _Doubt(planes(whole)[0], True)
-    assert doubt.of(np.vstack([near, far]))[0] < 0.2 and doubt.of(np.vstack([near, far]))[1] > 2
-    assert len(doubt.sure) and np.all(np.abs(doubt.sure) <= 1)
+    doubt = Doubt(replace(whole, model=replace(model, posterior=None)), whole=True)
+    assert doubt.at(np.vstack([near, far]))[0] < 0.1 and doubt.at(np.vstack([near, far]))[1] > 1
     some = Subject.of(replace(model, held=a_sample(50, 2, 2)))
-    assert np.all(_Doubt(planes(some)[0], False).of(near) >= 0)
+    assert np.all(Doubt(some).at(near) >= 0)
     bare = Subject.of(replace(model, posterior=None, held=a_sample(50, 2, 2)))
-    assert not _Doubt(planes(bare)[0], False).of(far).any()
+    assert not Doubt(bare).at(far).any()
     rows[0] = np.nan
     assert len(_thinned((rows, rows), whole)[0]) <= MOST_TRACKED and np.isfinite(_thinned((rows, rows), whole)[1]).all()
 

@@ -131,7 +131,7 @@ def test_a_package_that_is_broken_is_named_where_its_word_is_used_and_only_there
         load_job(path)
     with pytest.raises(InputError, match=r"dorff\.clusters other: hats:here is no dorff\.spec\.registry\.Entry"):
         CLUSTERS.get("other")
-    rows = np.arange(40.0).reshape(20, 2)
+    rows = np.arange(300.0).reshape(150, 2)
     fitted = ORFFRegressor(n_features=8, ridge=[1e-3, 1.0], cv=None).fit(rows, rows)  # loads no criterion of others
     scores = fitted.gcv_
     fitted.set_params(criterion="least").fit(rows, rows)

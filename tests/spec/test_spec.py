@@ -402,7 +402,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         (
             {"features": {"sampler": "lattise"}},
             "features.sampler must be one of: orthogonal, iid, sorf, rom, fastfood, qmc, gauss_quadrature, paths, "
-            "lattice, quadrature, auto; came 'lattise'; did you mean 'lattice'?",
+            "lattice, landmarks, quadrature, auto; came 'lattise'; did you mean 'lattice'?",
         ),
         (
             {"kernel": {"type": "curlfree"}},
@@ -563,7 +563,7 @@ def test_what_is_not_built_yet_is_refused_by_name(
         (
             {"features": {"sampler": {"type": "sorff"}}},
             "features.sampler.type must be one of: orthogonal, iid, sorf, rom, fastfood, qmc, gauss_quadrature, "
-            "paths, lattice, quadrature; came 'sorff'; did you mean 'sorf'?",
+            "paths, lattice, landmarks, quadrature; came 'sorff'; did you mean 'sorf'?",
         ),
         (
             {"features": {"sampler": {"type": "sorf", "blocks": 3}}},

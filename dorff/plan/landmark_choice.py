@@ -1,0 +1,152 @@
+"""Landmarks or random features, and how many landmarks: measured on a sample of rows, for jobs and estimators alike.
+
+Landmarks are taken where they predict rows that were held out at least as well as random features do. They are as many
+as it takes to leave out a small part of the posterior variance of f.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from dorff.data import RowBlock
+from dorff.features import Recipe
+from dorff.frequencies import Landmarks, Sampler
+from dorff.frequencies.landmarks import pivoted_cholesky
+from dorff.kernels import FloatArray
+from dorff.moments import pinned
+from dorff.passes.frozen import Rows
+from dorff.plan.sampled import held_out_score
+from dorff.solvers import Setting
+
+LEAST_COMPARED: Final = 64  # rows of a sample, by which landmarks are compared with random features
+COMPARED_FOLDS: Final = 5
+AS_GOOD: Final = 0.002  # of the targets' variance: an error that much larger is as good
+LEFT_OUT_SHARE: Final = 0.05  # of the posterior variance: what landmarks may leave out of the prior's
+ROUNDED_TO: Final = 16  # numbers of landmarks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Held-out errors of `rows` rows, over the targets' variance, by as many landmarks and random features.
+
+    `ratio` is the noise variance over the prior's, by the ridge that is best for landmarks; `freedom` the degrees of
+    freedom of a fit to all `fitted` rows. Without rows nothing was compared.
+    """
+
+    rows: int
+    fitted: int
+    features: int
+    landmarks: float
+    random: float
+    ratio: float
+    freedom: float
+
+    @classmethod
+    def none(cls, *, fitted: int, features: int) -> "Comparison":
+        """Return the comparison of no rows, by which landmarks are taken and may leave out nothing."""
+        return cls(rows=0, fitted=fitted, features=features, landmarks=0.0, random=0.0, ratio=0.0, freedom=0.0)
+
+    @property
+    def prefers_landmarks(self) -> bool:
+        """Whether landmarks are as good as random features, or better."""
+        return self.landmarks <= self.random + AS_GOOD
+
+    @property
+    def enough(self) -> float:
+        """The share of k(x, x) that features may leave out.
+
+        With a noise variance `ratio` times the prior's, f keeps a posterior variance of about ratio * freedom / n
+        times the prior's at the n rows that are fitted: what is left out is to be a small part of that.
+        """
+        return LEFT_OUT_SHARE * self.ratio * self.freedom / self.fitted
+
+    @property
+    def sentence(self) -> str:
+        """What was measured."""
+        if not self.rows:
+            return "too few rows have targets to compare them with random features"
+        of = f"on {self.rows:,} rows that were held out in turn {self.features} landmarks"
+        return f"{of} have an error of {self.landmarks:.3g} of the variance, random features {self.random:.3g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LandmarkCount:
+    """A number of landmarks, and the mean share of k(x, x) that they leave out."""
+
+    count: int
+    missing: float
+
+
+def check_landmarks(recipe: Recipe) -> None:
+    """Raise InputError for a kernel that landmarks have no features of."""
+    replace(recipe, sampler=Landmarks())
+
+
+def compare_samplers(
+    setting: Setting, recipe: Recipe, rows: RowBlock, fold_of: Rows | None, *, most_rows: int, fitted: int, seed: int
+) -> Comparison:
+    """Predict held-out folds of sampled rows by landmarks, and by the random features of a recipe.
+
+    Parameters
+    ----------
+    setting : Setting
+        Of the kernel with its length-scales, and of as many features as are compared.
+    recipe : Recipe
+        The random features.
+    rows : RowBlock
+        Rows with all targets, their inputs scaled; of them at most `most_rows` are used, evenly spread.
+    fold_of : (n,) or None
+        The folds that the rows are in; None, or a single fold: they are dealt in turn.
+    fitted : int
+        Rows of the fit that features are chosen for.
+    """
+    at = np.linspace(0, len(rows) - 1, min(most_rows, len(rows))).astype(np.intp)
+    rows, fold_of = rows[at], None if fold_of is None else fold_of[at]
+    if len(rows) < LEAST_COMPARED or not np.ptp(rows.Y, axis=0).any():
+        return Comparison.none(fitted=fitted, features=setting.m)
+    folds = _few_folds(fold_of, len(rows))
+
+    def score(sampler: Sampler) -> tuple[float, float]:
+        with pinned():
+            found = held_out_score(setting, rows, folds, seed, sampler)
+        return found.least, found.ridge
+
+    (landmarks, ridge), (random, _) = score(Landmarks()), score(recipe.sampler)
+    ratio = ridge * len(rows) * (1.0 - 1.0 / COMPARED_FOLDS)
+    return Comparison(
+        rows=len(rows),
+        fitted=fitted,
+        features=setting.m,
+        landmarks=landmarks,
+        random=random,
+        ratio=ratio,
+        freedom=_freedom(recipe, rows.X, setting.m, seed, ratio * len(rows) / fitted),
+    )
+
+
+def count_landmarks(recipe: Recipe, X: FloatArray, enough: float, seed: int) -> LandmarkCount:
+    """Return how many landmarks among scaled rows X (n, d) leave out no more than `enough` of k(x, x).
+
+    At most the recipe's number of features.
+    """
+    with pinned():
+        pivots = pivoted_cholesky(recipe.scalar, X, recipe.n_features, np.random.default_rng(seed), enough=enough)
+    count = min(-(-len(pivots.rows) // ROUNDED_TO) * ROUNDED_TO, recipe.n_features)
+    return LandmarkCount(count=count, missing=float(pivots.missing(np.ones(len(X)))[-1]))
+
+
+def _few_folds(fold_of: Rows | None, count: int) -> Rows:
+    """Return the folds (n,) that rows are held out in: at most `COMPARED_FOLDS`, and more than one."""
+    if fold_of is not None:
+        folds = np.unique(fold_of, return_inverse=True)[1] % COMPARED_FOLDS
+        if folds.any():
+            return np.asarray(folds)
+    return np.arange(count) % COMPARED_FOLDS
+
+
+def _freedom(recipe: Recipe, X: FloatArray, count: int, seed: int, ratio: float) -> float:
+    """Return tr K (K + ratio I)^-1 of the Gram matrix K of rows X, by `count` landmarks."""
+    factor = pivoted_cholesky(recipe.scalar, X, count, np.random.default_rng(seed)).factor
+    values = np.maximum(np.linalg.eigvalsh(factor.T @ factor), 0.0)
+    return float(np.sum(values / (values + ratio)))
