@@ -27,7 +27,7 @@ from dorff.solvers.scores import Solution
 from dorff.solvers.select import squared_errors
 from dorff.solvers.setting import Fit, Setting, carried_ridges
 from dorff.solvers.system import Penalty
-from dorff.solvers.uncertainty import posterior
+from dorff.solvers.uncertainty import posterior, prior_covariance
 
 STEP: Final = 10.0  # from ridge to ridge, where they are left to the rows
 MOST_RIDGES: Final = 7  # of these
@@ -343,7 +343,10 @@ def seen_as(setting: Setting, fit: Fit, loss: Loss, q: int) -> Setting:
 def laplace(setting: Setting, done: Descended, weighed: Mapping[int, Moments]) -> Posterior:
     """How far coefficients may lie from the fit, by Laplace's approximation (MacKay 1992; Rasmussen & Williams 2006,
     section 3.4): Gaussian, of the inverse of l times the objective's Hessian, for a loss that is minus a log density.
-    `weighed` are the moments at the fit, weighed by the curvature. Of f, in the loss's own units: no noise is in it."""
+    `weighed` are the moments at the fit, weighed by the curvature. Of f, in the loss's own units: no noise is in it.
+
+    The objective times l is minus the log density, so that the prior of h is N(0, I / (2 l ridge)). What features leave
+    out of it is counted as for least squares (`Setting.posterior`): by landmarks at each x, by a lattice everywhere."""
     problem, state = done.problem, done.state
     c, l = len(problem.C), sum(problem.sizes.values())  # noqa: E741
     parts = [_padded(one, column, c) for column, one in weighed.items()]
@@ -354,8 +357,13 @@ def laplace(setting: Setting, done: Descended, weighed: Mapping[int, Moments]) -
     ridge = 2.0 * l * state.trial.ridge / system.l
     if not ridge > 0:
         raise InputError("solve.posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
-    made = posterior(system, replace(done.fit.solution, ridge=ridge), None, parts)
-    return replace(made, noise=np.zeros((c, c)))
+    solution = replace(done.fit.solution, ridge=ridge)
+    made = replace(posterior(system, solution, None, parts), noise=np.zeros((c, c)))
+    if setting.landmarks:
+        return replace(made, prior=prior_covariance(system, solution, None))
+    if setting.missing > 0:
+        return replace(made, unexplained=setting.missing * prior_covariance(system, solution, None))
+    return made
 
 
 def _total(parts: Sequence[Moments]) -> float:

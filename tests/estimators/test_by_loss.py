@@ -212,6 +212,22 @@ def test_a_laplace_posterior_counts_terms() -> None:
         np.testing.assert_allclose(one.posterior_model_.std(X[:20])[:, output], exact, rtol=1e-6)
 
 
+def test_a_laplace_posterior_by_landmarks_is_the_processs_own() -> None:
+    """With all rows as landmarks, by Rasmussen & Williams 2006, eq. 3.24; far from the rows it is the prior's."""
+    ridge, inputs = 1e-3, X[:60]
+    ones = (Y[:60, 0] > 0.2) * 1.0
+    how = {"loss": "logistic", "tol": 1e-9, "intercept": False, "standardize": False}
+    one = ORFFRegressor(K, 60, ridge=ridge, sampler=frequencies.Landmarks(), **how).fit(inputs, ones)
+    at = np.vstack([inputs[:5] + 0.3, [[4.0, 4.0], [50.0, 50.0]]])
+    prior = 1.0 / (2.0 * len(inputs) * ridge)
+    p = one.predict(inputs)
+    data = prior * K.gram(inputs, inputs) + np.diag(1.0 / (p * (1.0 - p)))
+    across = prior * K.gram(at, inputs)
+    exact = prior - np.einsum("ni,ij,nj->n", across, np.linalg.inv(data), across)
+    np.testing.assert_allclose(one.posterior_model_.std(at)[:, 0] ** 2, exact, rtol=1e-5)
+    assert exact[-1] == pytest.approx(prior)
+
+
 def test_targets_are_compared_with_the_quantile_nearest_to_the_median() -> None:
     for levels, at in (([0.4, 0.8, 0.9], 0), ([0.05, 0.1, 0.2], 2)):
         one = regressor({"quantiles": levels}, tol=1e-3).fit(X, Y[:, 0])
