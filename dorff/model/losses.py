@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.model.outcomes import LARGEST, elementwise_std, lognormal_std, sigmoid_std
 from dorff.spec.checks import option
 from dorff.spec.part import EpsilonSpec, HuberSpec, Part, QuantilesSpec
 from dorff.spec.registry import LOSSES, Entry, lazily
@@ -98,6 +99,13 @@ class Loss(ABC):
     def outcome(self, f: FloatArray) -> FloatArray:
         """What values (n, c) predict of the targets."""
         return f
+
+    def outcome_std(self, f: FloatArray, variance: FloatArray) -> FloatArray:
+        """Return the standard deviations (n, c) of `outcome` where f is normal with these variances (n, c).
+
+        For losses whose values do not hang together.
+        """
+        return elementwise_std(self.outcome, f, variance)
 
     def probabilities(self, f: FloatArray) -> FloatArray:
         """(n, K): of classes, by their values f (n, K) and a loss that is a likelihood; each against all others, over
@@ -230,7 +238,10 @@ class Poisson(Loss):
         return np.zeros_like(f)  # its constant is the logarithm of the mean (`solvers.minimise`)
 
     def outcome(self, f: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(np.minimum(f, 700.0)))
+        return np.asarray(np.exp(np.minimum(f, LARGEST)))
+
+    def outcome_std(self, f: FloatArray, variance: FloatArray) -> FloatArray:
+        return lognormal_std(f, variance)
 
 
 class _OfLabels(Loss):
@@ -261,6 +272,9 @@ class Logistic(_OfLabels):
 
     def outcome(self, f: FloatArray) -> FloatArray:
         return np.asarray(expit(f))
+
+    def outcome_std(self, f: FloatArray, variance: FloatArray) -> FloatArray:
+        return sigmoid_std(f, variance)
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,8 @@ def test_what_is_predicted_and_scored() -> None:
     one = regressor("poisson").fit(X, COUNTS)
     np.testing.assert_allclose(one.predict(X), np.exp(one.model_.predict(X)))
     assert 0.1 < one.score(X, COUNTS) < 1.0
-    with pytest.raises(InputError, match="return_std: a fit by loss poisson has no deviations of targets; posterior_m"):
-        one.predict(X[:5], return_std=True)
+    with pytest.raises(InputError, match="return_std: a fit by loss poisson has no deviations of targets; leave noise"):
+        one.predict(X[:5], return_std=True, noise=True)
     assert np.all(one.posterior_model_.std(X[:5]) > 0)
     median = regressor({"quantiles": [0.1, 0.45, 0.9]}, tol=1e-4).fit(X, Y)
     values = median.predict(X).reshape(N, 2, 3)
@@ -116,6 +116,24 @@ def test_what_is_predicted_and_scored() -> None:
     with pytest.raises(AttributeError, match="a fit by loss quantiles has no noise, evidence or posterior"):
         _ = median.posterior_model_
     assert not hasattr(median, "log_evidence_")
+    with pytest.raises(InputError, match="return_std: a fit by loss quantiles has no deviations of targets; leave it"):
+        median.predict(X[:5], return_std=True)
+
+
+@pytest.mark.parametrize(("loss", "y"), [("poisson", COUNTS), ("logistic", (Y[:, 0] > 0.2) * 1.0)])
+def test_deviations_of_rates_and_probabilities_are_those_of_samples_of_f(loss: str, y: FloatArray) -> None:
+    """Within four standard errors of a standard deviation of so many draws, at the rows and away from them."""
+    one, draws = regressor(loss).fit(X, y), 4000
+    at = np.vstack([X[:6], [[4.0, -4.0]]])
+    values, std = one.predict(at, return_std=True)
+    np.testing.assert_array_equal(values, one.predict(at))
+    functions = one.posterior_model_.sample(draws, seed=3)
+    drawn = as_loss(loss).outcome(np.array([function.predict(at) for function in functions])).reshape(draws, *std.shape)
+    away = (drawn - drawn.mean(axis=0)) ** 2
+    error = away.std(axis=0) / np.sqrt(draws) / (2.0 * std)
+    assert np.all(np.abs(drawn.std(axis=0) - std) < 4.0 * error)
+    lazy = one.predict(da.from_array(at, chunks=(3, 2)), return_std=True)
+    np.testing.assert_allclose(np.asarray(lazy[1]), std, rtol=1e-12)
 
 
 def test_missing_targets_count_for_nothing() -> None:

@@ -31,7 +31,7 @@ from dorff.model import Model
 from dorff.model.losses import as_loss
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan
-from dorff.predict import predict, score
+from dorff.predict import Uncertainty, predict, score
 from dorff.predict.shared import expected
 from dorff.report import write_report
 from dorff.spec.job import Job
@@ -371,8 +371,14 @@ def test_a_laplace_posterior_is_the_inverse_of_the_hessian(store: Path, tmp_path
     told = score(Path(made.model), store, engine=SerialEngine(), targets="counts")
     assert told.r2 > 0.1  # of rates, not of their logarithms
     out = tmp_path / "predicted.zarr"
-    predict(Path(made.model), store, out, engine=SerialEngine())
+    predict(Path(made.model), store, out, engine=SerialEngine(), uncertainty=Uncertainty(std=True))
     np.testing.assert_allclose(rows_of(out, "y"), np.exp(model.predict(X)), rtol=1e-12)
+    variance = model.std(X) ** 2
+    of_rates = np.exp(model.predict(X) + variance / 2.0) * np.sqrt(np.exp(variance) - 1.0)
+    np.testing.assert_allclose(rows_of(out, "std"), of_rates, rtol=1e-9)
+    for wanted, option in ((Uncertainty(std=True, noise=True), "--noise"), (Uncertainty(bands=(0.9,)), "--bands")):
+        with pytest.raises(InputError, match=f"{option}: .* was fitted by loss poisson, with no noise of targets; ask"):
+            predict(Path(made.model), store, tmp_path / "no.zarr", engine=SerialEngine(), uncertainty=wanted)
 
 
 def test_classes_are_calibrated_and_scored(store: Path, tmp_path: Path) -> None:
