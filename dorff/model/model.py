@@ -267,7 +267,10 @@ class Model:
             F = transform(rows)
             return joint_std(made, F @ W + b, posterior.covariance(F, C))
 
-        return self._by_blocks(X, (k,), of_rows, views)
+        step = min(
+            block_rows(self.feature_map.m), max(1, BLOCK_BYTES // (32 * k * k))
+        )  # for four matrices (k, k) a row
+        return self._by_blocks(X, (k,), of_rows, views, step=step)
 
     def covariance(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior covariances across outputs at X (n, d), in the targets' units squared: of f (n, p, p), without

@@ -59,7 +59,8 @@ class Shape:
     of `estimates`, which takes `probe_bytes` more. So many `posteriors` are needed. A loss that is not the square is
     evaluated so many times, at `values` of a row each, those of all folds together, and at `points` times as many where
     a bundle has points of its own; in `squares` passes `curved` values
-    have a Gram matrix each, weighed by the curvature. `steps` are those of a descent."""
+    have a Gram matrix each, weighed by the curvature; where the values are coupled one system for all outputs is made
+    of them, and takes `tied_bytes`. `steps` are those of a descent."""
 
     n: int
     size: Size
@@ -84,6 +85,7 @@ class Shape:
     squares: int = 0
     steps: "Steps | None" = None
     points: int = 1
+    tied_bytes: int = 0
 
     @property
     def columns(self) -> int:
@@ -228,7 +230,11 @@ def _with_loss(way: Way, shape: Shape, means: Means) -> Way:
     driver += plane_bytes(size.m, columns, fits) if shape.points > 1 else 0
     if shape.curved:  # squares in a leaf, and as they are added; then unpacked, beside the system
         worker += 2 * shape.curved * 8 * width**2
-        driver += 3 * shape.curved * 8 * width**2 + 4 * 8 * size.k**2 + 8 * size.m * size.r * (size.r + size.q)
+        driver += 8 * size.m * size.r * (size.r + size.q)
+        if shape.tied_bytes:
+            driver += shape.tied_bytes
+        else:
+            driver += 3 * shape.curved * 8 * width**2 + 4 * 8 * size.k**2
     row = size.m * means.pace.number + (4.0 * width + VALUE_WORK) * values / means.pace.thin
     seconds = shape.evaluations * BESIDE * shape.n * row / min(means.workers, shape.leaves)
     seconds += EIGH * float(system) ** 3 / means.pace.square
@@ -254,7 +260,8 @@ def evaluations(job: Job, q: int, folds: int) -> tuple[int, int, int, int]:
     loss = loss_of(job)
     passes, values = loss_passes(job, kinked=loss.kinked), q * loss.levels
     squares = (passes // 2 if job.solve.solver == "newton" else 0) + (job.solve.posterior is True)
-    return passes, values * (1 + folds * (folds > 1)), values if squares else 0, squares
+    curved = len(loss.combinations(values)) if squares else 0
+    return passes, values * (1 + folds * (folds > 1)), curved, squares
 
 
 def points_of(job: Job, q: int) -> int:

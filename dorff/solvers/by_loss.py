@@ -26,8 +26,8 @@ from dorff.solvers.problem import Problem
 from dorff.solvers.scores import Solution
 from dorff.solvers.select import squared_errors
 from dorff.solvers.setting import Fit, Setting, carried_ridges
-from dorff.solvers.system import Penalty
-from dorff.solvers.uncertainty import posterior, prior_covariance
+from dorff.solvers.system import Penalty, Size
+from dorff.solvers.uncertainty import posterior, posterior_bytes, prior_covariance
 
 STEP: Final = 10.0  # from ridge to ridge, where they are left to the rows
 MOST_RIDGES: Final = 7  # of these
@@ -342,18 +342,20 @@ def seen_as(setting: Setting, fit: Fit, loss: Loss, q: int) -> Setting:
 
 def laplace(setting: Setting, done: Descended, weighed: Mapping[int, Moments]) -> Posterior:
     """How far coefficients may lie from the fit, by Laplace's approximation (MacKay 1992; Rasmussen & Williams 2006,
-    section 3.4): Gaussian, of the inverse of l times the objective's Hessian, for a loss that is minus a log density.
-    `weighed` are the moments at the fit, weighed by the curvature. Of f, in the loss's own units: no noise is in it.
+    sections 3.4 and 3.5): Gaussian, of the inverse of l times the objective's Hessian, for a loss that is minus a log
+    density. `weighed` are the moments at the fit, of each of the loss's `combinations` weighed by the curvature along
+    it: these are what a system of as many targets sees of f. Of f, in the loss's own units: no noise is in it.
 
     The objective times l is minus the log density, so that the prior of h is N(0, I / (2 l ridge)). What features leave
     out of it is counted as for least squares (`Setting.posterior`): by landmarks at each x, by a lattice everywhere."""
     problem, state = done.problem, done.state
     c, l = len(problem.C), sum(problem.sizes.values())  # noqa: E741
-    parts = [_padded(one, column, c) for column, one in weighed.items()]
+    D, observe = problem.loss.combinations(c), setting.observe
+    if problem.loss.coupled:
+        observe = D @ problem.C
+    parts = [_padded(one, number, len(D)) for number, one in weighed.items()]
     penalties = [replace(one, weight=one.weight * 2.0 * l / _total(parts)) for one in setting.penalties]
-    system = Problem.of(
-        parts, problem.weights, intercept=setting.intercept, observe=setting.observe, penalties=penalties
-    )
+    system = Problem.of(parts, problem.weights, intercept=setting.intercept, observe=observe, penalties=penalties)
     ridge = 2.0 * l * state.trial.ridge / system.l
     if not ridge > 0:
         raise InputError("solve.posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
@@ -364,6 +366,13 @@ def laplace(setting: Setting, done: Descended, weighed: Mapping[int, Moments]) -
     if setting.missing > 0:
         return replace(made, unexplained=setting.missing * prior_covariance(system, solution, None))
     return made
+
+
+def laplace_bytes(loss: Loss, m: int, r: int, c: int) -> int:
+    """Return the peak memory of `laplace`, in bytes, for c values a row that are coupled, and h of shape (m, r)."""
+    e = len(loss.combinations(c))
+    size = Size(m, e, r, coupled=True, patterns=e)
+    return posterior_bytes(size) + size.packed
 
 
 def _total(parts: Sequence[Moments]) -> float:

@@ -18,7 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dorff import ORFFClassifier, ORFFRegressor, frequencies, graphs, kernels
-from dorff.errors import InputError
+from dorff.errors import DoesNotFitError, InputError
 from dorff.frequencies import Orthogonal
 from dorff.kernels.scalar import FloatArray
 from dorff.model.losses import Huber, as_loss
@@ -228,6 +228,71 @@ def test_a_laplace_posterior_counts_terms() -> None:
         H = (F * rate[:, None]).T @ F + 2.0 * N * (weight * F.T @ F + ridge * np.diag([1.0] * (F.shape[1] - 1) + [0.0]))
         exact = np.sqrt(np.einsum("nk,kj,nj->n", F[:20], np.linalg.inv(H), F[:20]))
         np.testing.assert_allclose(one.posterior_model_.std(X[:20])[:, output], exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("classes", "coding"), [(2, "simplex"), (2, "one_vs_all"), (3, "simplex"), (3, "one_vs_all")])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_multinomial_posterior_is_the_inverse_of_the_hessian(classes: int, coding: str, intercept: bool) -> None:
+    """Rasmussen & Williams 2006, section 3.5: a row's second derivative is diag(p) - p p^T, for all classes together.
+
+    What no probability depends on, a constant for all classes, has no deviation in the intercept.
+    """
+    ridge, labels = 1e-3, LABELS if classes == 3 else (LABELS == "a") * 1
+    weights = np.random.default_rng(3).uniform(0.0, 2.0, N)
+    one = ORFFClassifier(
+        K, 20, loss="multinomial", ridge=ridge, coding=coding, tol=1e-9, intercept=intercept, calibrate=False,
+        standardize=False, posterior=True, sampler=Orthogonal(),
+    ).fit(X, labels, sample_weight=weights)  # fmt: skip
+    model = one.posterior_model_
+    root = model.operator_weights.root[0]
+    F = model.feature_map.transform(X)
+    J = np.einsum("na,jc->najc", F * model.operator_weights.gain, root).reshape(N, -1, classes)
+    if intercept:
+        J = np.concatenate([J, np.broadcast_to(np.eye(classes), (N, classes, classes))], axis=1)
+    p = one.predict_proba(X)
+    seen = weights[:, None, None] * (p[:, :, None] * np.eye(classes) - p[:, :, None] * p[:, None, :])
+    H = np.einsum("nic,ncd,njd->ij", J, seen, J, optimize=True)
+    penalty = np.full(len(H), 2.0 * weights.sum() * ridge)
+    penalty[len(penalty) - intercept * classes :] = 0.0
+    inverse = np.linalg.pinv(H + np.diag(penalty), rcond=1e-11, hermitian=True)
+    exact = np.einsum("nic,ij,njd->ncd", J[:20], inverse, J[:20], optimize=True)
+    compared = np.eye(classes) - 1.0 / classes  # in which softmax differs
+    found = compared @ model.covariance(X[:20]) @ compared
+    np.testing.assert_allclose(found, compared @ exact @ compared, rtol=1e-5, atol=1e-7 * exact.max())
+
+
+@pytest.mark.parametrize("loss", ["multinomial", "logistic"])
+@pytest.mark.parametrize("calibrate", [True, False])
+def test_deviations_of_probabilities_are_those_of_samples_of_f(loss: str, calibrate: bool) -> None:
+    """With the error of quasi-Monte Carlo beside that of so many draws."""
+    one = ORFFClassifier(K, 40, loss=loss, ridge=1e-3, calibrate=calibrate, posterior=True, sampler=Orthogonal())
+    one.fit(X, LABELS)
+    at, draws = np.vstack([X[:6], [[4.0, -4.0]]]), 4000
+    p, std = one.predict_proba(at, return_std=True)
+    np.testing.assert_array_equal(p, one.predict_proba(at))
+    made = one.calibration_.probabilities if calibrate else as_loss(loss).probabilities
+    drawn = np.array([made(function.predict(at)) for function in one.posterior_model_.sample(draws, seed=3)])
+    away = (drawn - drawn.mean(axis=0)) ** 2
+    error = away.std(axis=0) / np.sqrt(draws) / (2.0 * std)
+    assert np.all(np.abs(drawn.std(axis=0) - std) < 4.0 * error + 0.003)
+    lazy = one.predict_proba(da.from_array(at, chunks=(3, 2)), return_std=True)
+    np.testing.assert_allclose(np.asarray(lazy[1]), std, rtol=1e-9)
+
+
+def test_a_posterior_of_classes_that_there_is_not() -> None:
+    with pytest.raises(InputError, match="posterior: a fit by loss hinge has none; take multinomial or logistic"):
+        ORFFClassifier(K, 40, loss="hinge", posterior=True).fit(X, LABELS)
+    one = ORFFClassifier(K, 40, loss="multinomial", ridge=1e-3, tol=1e-2).fit(X, LABELS)
+    with pytest.raises(InputError, match="posterior: the fit keeps none; fit with posterior=True"):
+        one.predict_proba(X[:2], return_std=True)
+    assert not hasattr(one, "posterior_model_")
+
+
+def test_a_posterior_of_classes_beyond_all_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = type("Free", (), {"available": 1e5})
+    monkeypatch.setattr("dorff.estimators.descended.psutil.virtual_memory", lambda: free)
+    with pytest.raises(DoesNotFitError, match="posterior: one system of 40 features times 2 for all 3 classes needs"):
+        ORFFClassifier(K, 40, loss="multinomial", posterior=True, sampler=Orthogonal()).fit(X, LABELS)
 
 
 def test_a_laplace_posterior_by_landmarks_is_the_processs_own() -> None:

@@ -381,6 +381,35 @@ def test_a_laplace_posterior_is_the_inverse_of_the_hessian(store: Path, tmp_path
             predict(Path(made.model), store, tmp_path / "no.zarr", engine=SerialEngine(), uncertainty=wanted)
 
 
+@pytest.mark.parametrize("loss", ["multinomial", "logistic"])
+def test_deviations_of_the_probabilities_of_classes(loss: str, store: Path, tmp_path: Path) -> None:
+    """Calibrated as the probabilities are, from a data set to another, and in the report."""
+    solve = {"posterior": True, "calibrate": True, "folds": {"by": "rows"}, "tolerance": 1e-5}
+    made = job(store, tmp_path, loss, data=CLASSES, solve=solve)
+    report, model = fitted(made)
+    assert model.posterior is not None
+    inputs = rows_of(store, "x")
+    out = tmp_path / "predicted.zarr"
+    predict(Path(made.model), store, out, engine=SerialEngine(), uncertainty=Uncertainty(std=True))
+    np.testing.assert_allclose(rows_of(out, "std"), model.outcome_std(inputs), rtol=1e-9, atol=1e-12)
+    names = zarr.open_group(str(out), mode="r").attrs["columns"]
+    assert names["std"] == ["0_std", "1_std", "2_std", "3_std"]
+    drawn = np.array([one.outcome(one.predict(inputs[:30])) for one in model.sample(1500, seed=3)])
+    np.testing.assert_allclose(drawn.std(axis=0), rows_of(out, "std")[:30], atol=0.01, rtol=0.1)
+    with pytest.raises(InputError, match=r"--bands: .* is a classifier, whose probabilities say how sure it is"):
+        wanted = Uncertainty(bands=(0.9,))
+        predict(Path(made.model), store, tmp_path / "no.zarr", engine=SerialEngine(), uncertainty=wanted)
+    assert "<h2>Loss</h2>" in write_report(Path(report.model), tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_deviations_that_were_not_kept_are_refused(store: Path, tmp_path: Path) -> None:
+    made = job(store, tmp_path, "multinomial", data=CLASSES, solve={"tolerance": 1e-2})
+    fitted(made)
+    wanted = Uncertainty(std=True)
+    with pytest.raises(InputError, match=r"--std: .* keeps no posterior; set solve.posterior: true in its job"):
+        predict(Path(made.model), store, tmp_path / "no.zarr", engine=SerialEngine(), uncertainty=wanted)
+
+
 def test_classes_are_calibrated_and_scored(store: Path, tmp_path: Path) -> None:
     solve = {"calibrate": True, "folds": {"by": "rows"}, "tolerance": 1e-4}
     for loss in ("multinomial", "hinge"):

@@ -47,6 +47,14 @@ CASES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     ),
     "laplace": (4096, 2, 512, {"solve": {"loss": "poisson", "posterior": True}}),
     "classes": (4096, 8, 256, {"data": {"targets": {"classes": "classes"}}, "solve": {"loss": "multinomial"}}),
+    "laplace of classes": (
+        4096, 5, 128,
+        {"data": {"targets": {"classes": "classes"}}, "solve": {"loss": "multinomial", "posterior": True}},
+    ),
+    "laplace of many classes": (
+        4096, 16, 64,
+        {"data": {"targets": {"classes": "classes"}}, "solve": {"loss": "multinomial", "posterior": True}},
+    ),
     "gaps": (4096, 3, 512, {"data": {"nan": "partial"}, "solve": {"loss": LEVELS}}),
 }  # fmt: skip
 
