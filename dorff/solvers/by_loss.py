@@ -25,7 +25,7 @@ from dorff.solvers.objective import (
 from dorff.solvers.problem import Problem
 from dorff.solvers.scores import Solution
 from dorff.solvers.select import squared_errors
-from dorff.solvers.setting import Fit, Setting, carried_ridges
+from dorff.solvers.setting import Fit, Setting, carried_ridges, within_noise
 from dorff.solvers.system import Penalty, Size
 from dorff.solvers.uncertainty import posterior, posterior_bytes, prior_covariance
 
@@ -364,7 +364,11 @@ def laplace(setting: Setting, done: Descended, weighed: Mapping[int, Moments]) -
     if setting.landmarks:
         return replace(made, prior=prior_covariance(system, solution, None))
     if setting.missing > 0:
-        return replace(made, unexplained=setting.missing * prior_covariance(system, solution, None))
+        left_out = setting.missing * prior_covariance(system, solution, None)
+        noise = np.array([l / max(rows.n, 1e-300) for rows in system.rows])  # of the working response, in Newton's step
+        seen = np.eye(c) if observe is None else observe
+        seen = seen[[int(np.argmax(rows.mask)) for rows in system.rows]]
+        return replace(made, unexplained=within_noise(left_out, np.diag(noise), seen))
     return made
 
 

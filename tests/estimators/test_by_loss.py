@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dorff import ORFFClassifier, ORFFRegressor, frequencies, graphs, kernels
 from dorff.errors import DoesNotFitError, InputError
+from dorff.estimators import array_sums
 from dorff.frequencies import Orthogonal
 from dorff.kernels.scalar import FloatArray
 from dorff.model.losses import Huber, as_loss
@@ -311,6 +312,40 @@ def test_a_laplace_posterior_by_landmarks_is_the_processs_own() -> None:
     assert exact[-1] == pytest.approx(prior)
 
 
+@pytest.mark.parametrize("rows", [array_sums.FEW_ROWS, 100], ids=["gram", "exponentials"])
+@pytest.mark.parametrize(("loss", "y"), [({"quantiles": [0.1, 0.9]}, Y), ("poisson", COUNTS), ("huber", Y)], ids=str)
+def test_features_on_a_lattice_are_evaluated(
+    loss: Any, y: FloatArray, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From least squares' fit by either sums on; the objective is the model's, and near that of random features."""
+    monkeypatch.setattr(array_sums, "FEW_ROWS", rows)
+    tol = 1e-4 if as_loss(loss).kinked else 1e-7
+    how = {"loss": loss, "ridge": 1e-3, "tol": tol, "standardize": False}
+    one = ORFFRegressor(K, 400, sampler=frequencies.Lattice(1e-4), **how).fit(X, y)
+    assert one.objective_ == pytest.approx(objective(one, loss, y), rel=1e-9)
+    random = ORFFRegressor(K, 400, sampler=Orthogonal(), **how).fit(X, y)
+    assert one.objective_ == pytest.approx(random.objective_, rel=0.01)
+
+
+def test_what_a_lattice_leaves_out_is_in_the_laplace_posterior() -> None:
+    """Against the process's own, as by landmarks; without what a coarse one leaves out it would be too small."""
+    ridge, inputs, found = 1e-3, X[:60], list[FloatArray]()
+    ones = (Y[:60, 0] > 0.2) * 1.0
+    how = {"loss": "logistic", "tol": 1e-9, "intercept": False, "standardize": False}
+    at = np.vstack([inputs[:5], inputs.min(axis=0), inputs.max(axis=0)])
+    for error in (1e-4, 0.05):
+        one = ORFFRegressor(K, 400, ridge=ridge, sampler=frequencies.Lattice(error), **how).fit(inputs, ones)
+        prior, p = 1.0 / (2.0 * len(inputs) * ridge), one.predict(inputs)
+        across = prior * K.gram(at, inputs)
+        data = prior * K.gram(inputs, inputs) + np.diag(1.0 / (p * (1.0 - p)))
+        exact = prior - np.einsum("ni,ij,nj->n", across, np.linalg.inv(data), across)
+        found.append(one.posterior_model_.std(at)[:, 0] ** 2 / exact)
+    np.testing.assert_allclose(found[0], 1.0, rtol=0.02)
+    posterior = one.posterior_model_.posterior
+    assert posterior is not None and posterior.unexplained is not None
+    assert np.all(found[1] > 0.97) and np.any(found[1] - posterior.unexplained[0, 0] / exact < 0.96)
+
+
 def test_targets_are_compared_with_the_quantile_nearest_to_the_median() -> None:
     for levels, at in (([0.4, 0.8, 0.9], 0), ([0.05, 0.1, 0.2], 2)):
         one = regressor({"quantiles": levels}, tol=1e-3).fit(X, Y[:, 0])
@@ -362,10 +397,6 @@ def test_what_else_is_refused() -> None:
         (ORFFClassifier(K, 40, loss="simplex", coding="one_vs_all"), "simplex needs values along the codes"),
         (ORFFClassifier(K, 40, loss="hinge", solver="newton"), "newton does not go with loss hinge"),
         (ORFFClassifier(K, 40, loss="hinge", tol=0.0), "tol must be a number between 0 and 1, not 0.0"),
-        (
-            ORFFClassifier(K, loss="hinge", sampler=frequencies.Lattice(1e-2)),
-            "loss: features on a lattice are for squares",
-        ),
     ):
         with pytest.raises(InputError, match=sentence):
             one.fit(X, LABELS)
