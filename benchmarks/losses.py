@@ -1,6 +1,6 @@
 """Losses other than the square on real data, and what they cost.
 
-    python benchmarks/losses.py --data DIR [--only beijing,usps,digits,field,rows] [--rows 10000000]
+    python benchmarks/losses.py --data DIR [--only beijing,usps,digits,field,rows,kinks] [--rows 10000000]
                                 [--out benchmarks/results]
 
 Beijing: six stations, six pollutants by the hour, from the weather, the hour and the month; the first three
@@ -19,6 +19,9 @@ Digits: MNIST, multinomial, simplex SVM, hinge and least squares on the same fea
 
 Field: the curl-free field in five dimensions of `benchmarks/brault_curl5.py`: L-BFGS of the squared loss (Brault,
 Heinonen & d'Alche-Buc 2016, section 5.1), in dorff's coordinates and in none, against the closed form.
+
+Kinks: losses with a kink on data sets of scikit-learn and two made ones, at the estimators' defaults and at a small
+ridge: passes, seconds of processors over those of least squares, and the duality gap over the objective.
 
 Rows: peak memory of a fit of quantiles to so many rows against the plan's.
 """
@@ -43,6 +46,7 @@ import yaml
 import zarr
 from brault_curl5 import field
 from mnist import images, labels
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from dorff import ORFFClassifier, ORFFRegressor, kernels, load_model
 from dorff.kernels.scalar import FloatArray
@@ -330,9 +334,49 @@ def many(rows: int) -> dict[str, Any]:
         return told
 
 
+def kinks() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 3))
+    label = (np.sin(2 * X[:, 0]) + X[:, 1] > 0).astype(int)
+    label = np.where(rng.random(len(X)) < 0.15, 1 - label, label)
+    rng = np.random.default_rng(2)
+    Z = rng.uniform(-2, 2, (4000, 2))
+    mean, width = np.sin(2 * Z[:, 0]) + np.cos(Z[:, 1]), 0.2 + 0.3 * np.abs(Z[:, 0])
+    noisy = mean + width * rng.standard_t(3, len(Z))
+    cancer = load_breast_cancer()
+    data = {
+        "digits": load_digits(return_X_y=True),
+        "cancer": ((cancer.data - cancer.data.mean(0)) / cancer.data.std(0), cancer.target),
+        "labels of which 15% are wrong": (X, label),
+        "diabetes": load_diabetes(return_X_y=True),
+        "noise that varies": (Z, noisy),
+    }
+    tried: list[tuple[str, Any, Any]] = [
+        (name, loss, "auto") for name in list(data)[:3] for loss in ("hinge", "simplex")
+    ]
+    tried += [(name, {"quantiles": list(LEVELS)}, "auto") for name in list(data)[3:]]
+    tried += [("digits", loss, 1e-6) for loss in ("hinge", "simplex")]
+    rows = []
+    for name, loss, ridge in tried:
+        seconds = []
+        for own in ("squared", loss):
+            more = {"loss": own, "ridge": ridge}
+            made = ORFFRegressor(None, 512, **more)
+            if isinstance(loss, str):
+                made = ORFFClassifier(None, 512, calibrate=False, **more)
+            began = time.process_time()
+            made.fit(*data[name])
+            seconds.append(time.process_time() - began)
+        gap = made.duality_gap_ / made.objective_
+        row = {"data": name, "loss": loss, "ridge": ridge, "passes": made.n_passes_, "gap": gap}
+        rows.append({**row, "times": seconds[1] / seconds[0], "objective": made.objective_, "chosen": made.ridge_})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=Path())
     parser.add_argument("--only", default="beijing,usps,digits,field,rows")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--count", type=int, default=1024)
@@ -346,7 +390,7 @@ def main() -> None:
     makers = {
         "beijing": lambda: beijing(given.data, args_out, given.count), "usps": lambda: usps(given.data, given.splits),
         "digits": lambda: digits(given.data, 2 * given.count), "field": lambda: curl(500, 4000),
-        "rows": lambda: many(given.rows),
+        "rows": lambda: many(given.rows), "kinks": kinks,
     }  # fmt: skip
     for name in given.only.split(","):
         told[name] = makers[name]()

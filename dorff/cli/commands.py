@@ -98,7 +98,7 @@ def predict(
     inputs: options.Inputs = "",
     views: options.Views = "",
     rename: options.Rename = "",
-    std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of the function itself.")] = False,
+    std: Annotated[bool, typer.Option("--std", help="Standard deviations too, of what is predicted.")] = False,
     noise: Annotated[bool, typer.Option("--noise", help="With --std: of new targets, noise in them.")] = False,
     bands: options.Bands = "",
     *,
@@ -111,9 +111,10 @@ def predict(
     OUT.csv and OUT.nc hold the inputs too, OUT.nc on the grid of a file that has one, and of a target u the columns
     u_predicted, u_std, u_low_95 and u_high_95 (of quantiles u_q5). Of a classifier y holds the classes' probabilities
     (f itself, where not calibrated), in columns red_probability (red_decision), and an array classes the code of the
-    likeliest (column class_predicted); labels are in the attributes. --std adds an array std; --bands 0.95 adds low_95
-    and high_95, always with noise: conformal where the job had solve.conformal, else plain (the attribute
-    dorff.uncertainty says which). --views takes the mean of some of a model's views, reading their arrays alone.
+    likeliest (column class_predicted); labels are in the attributes. --std adds an array std, of the function itself or
+    of rates and probabilities (red_std), of losses that are likelihoods; --bands 0.95 adds low_95 and high_95, always
+    with noise: conformal where the job had solve.conformal, else plain (the attribute dorff.uncertainty says which).
+    --views takes the mean of some of a model's views, reading their arrays alone.
     --missing, --units, --unknown-zero, --where and those of text are of files, as in ingest; --where has the names of
     IN, and OUT the rows that hold. Columns in other units than the model's are converted, where the data say units.
     --rename longitude=lon: what IN calls longitude is the model's lon."""
@@ -125,7 +126,7 @@ def predict(
 
     extra = predicting.Uncertainty(std, noise, tuple(options.level(text) for text in options.names("--bands", bands)))
     named, some = options.names("--inputs", inputs) or None, options.names("--views", views) or None
-    each, wanted = (1 + std + 2 * len(extra.bands), 0), "--std" if std else "--bands" if bands else ""
+    each, wanted = (1 + std + 2 * len(extra.bands), 0), extra.option if extra else ""
     renaming = Renaming.parse(options.names("--rename", rename))
     tell_units = _tell_once(store)
     tables = TableOptions(**files.arguments(), renaming=renaming, notice=tell_units)
@@ -302,7 +303,7 @@ def _engine(
 
     fitted = load_model(model, posterior=bool(wanted))
     if wanted:
-        check_uncertain(fitted, model, wanted)
+        check_uncertain(fitted, model, wanted, of_targets=wanted != "--std")
     if fitted.info.get("report", {}).get("status", "ok") != "ok":
         say(f"dorff: {model}: its fit was {fitted.info['report']['status']}; its values may be far off", "warning")
     dataset = open_dataset(store, inputs=ModelInputs.of(fitted, *reads).arrays, targets=None)

@@ -392,6 +392,8 @@ class ORFFEstimator(Nested, ABC):
             self.cv_losses_ = np.array([[one.ridge, one.loss] for one in done.table])
         if not done.converged:
             problem = f"{done.passes} passes were not enough to come within tol={self.tol:g} of the least objective"
+            if np.isfinite(state.gap):
+                problem += f" (duality gap {state.gap / max(abs(state.value), 1e-300):.1e} of it)"
             warnings.warn(f"loss: {problem}; raise tol or ridge", ConvergenceWarning, stacklevel=5)
         return fitted
 

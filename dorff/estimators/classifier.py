@@ -1,7 +1,7 @@
 """ORFFClassifier: classes by least squares on one-hot targets, with calibrated probabilities."""
 
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self
@@ -25,7 +25,7 @@ import dorff.estimators.parameters as parameters
 from dorff.errors import InputError
 from dorff.estimators.adapter import adapt_groups, adapt_weights, check_alignment
 from dorff.estimators.arrays import Deal, GivenFolds, Rows, StoredRows, dealt, dealt_by, together, with_rows
-from dorff.estimators.base import ORFFEstimator, reads_once
+from dorff.estimators.base import ORFFEstimator, absent, reads_once
 from dorff.estimators.descended import loss_fitted
 from dorff.estimators.semi import Penalties, in_memory_where
 from dorff.fit import Fitted
@@ -72,6 +72,11 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         Hold the rows of one fold out (of `cv`, or of 5), fit to the others, and find `slope` on its rows, which are
         read once more: all of them, or 2^17 from all over the data. The model is then fitted to all rows. Needs a
         second set of sums. Without it there is no `predict_proba`.
+    posterior : bool
+        Of loss "multinomial" or "logistic": keep Laplace's approximation of the posterior, which
+        `predict_proba(return_std=True)` and `posterior_model_` need. By "multinomial" it is one system for all classes,
+        of some 40 (m r)^2 bytes while it is made for m features and an output matrix of rank r (K, or K - 1 of simplex
+        coding), and K (K - 1) / 2 Gram matrices.
     standardize : bool or "auto"
         Divide inputs by their standard deviations; targets stay ones and zeros.
     manifold, graph
@@ -92,6 +97,8 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         Of the rows that calibrate: `accuracy`, `accuracy_frequent` (always the most frequent class), and of each of
         `classes` its `recall`. `fit` warns (UserWarning) where that is no better than chance. None without them.
     class_weight_ : ndarray (K,)
+    posterior_model_ : Model
+        `model_` with its posterior, where `posterior` asked for it: `std` of f, `outcome_std` of probabilities.
     transduction_ : ndarray (n,)
         Where there is a manifold: the labels of the rows fitted to, predicted where they had none.
     lengthscales_, ridge_, gcv_, cv_errors_, manifold_, trials_, condition_, rung_, digits_, n_features_in_,
@@ -107,6 +114,7 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
     coding: str = "simplex"
     class_weight: str | Mapping[Any, float] | None = None
     calibrate: bool = True
+    posterior: bool = False
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> Self:
         """Fit to inputs and labels.
@@ -253,11 +261,52 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         return self._mapped(X, *((_difference, ()) if K == 2 else (np.asarray, (K,))), views=views)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any, *, views: Views = None) -> Any:
-        """Probabilities (n, K) of the classes at X (n, d). Calibrated for all views together."""
+    def predict_proba(self, X: Any, *, return_std: bool = False, views: Views = None) -> Any:
+        """Predict probabilities of the classes.
+
+        Parameters
+        ----------
+        X : (n, d), of any kind that `ORFFRegressor` takes
+            Converted to the units of the fit.
+        return_std : bool
+            Return the standard deviations of the probabilities too, by the posterior of f (`Model.outcome_std`). Needs
+            `posterior=True`.
+        views
+            As of `ORFFRegressor.predict`. Probabilities are calibrated for all views together.
+
+        Returns
+        -------
+        probabilities : (n, K)
+            A lazy Dask array for Dask input, else NumPy.
+        std : (n, K)
+            Only with `return_std`.
+
+        Raises
+        ------
+        InputError
+            As of `predict`; the fit keeps no posterior.
+        """
         check_is_fitted(self, "calibration_" if self.calibrate else None)
         probabilities = self.calibration_.probabilities if self.calibrate else loss_fitted(self).probabilities
-        return self._mapped(X, probabilities, (len(self.classes_),), views=views)
+        K = len(self.classes_)
+        if not return_std:
+            return self._mapped(X, probabilities, (K,), views=views)
+        answer = partial(_probabilities_and_std, probabilities=probabilities, views=views)
+        both = self._answered(X, self._uncertain_model(), answer, (2 * K,), views=views)
+        return both[:, :K], both[:, K:]
+
+    @property
+    def posterior_model_(self) -> Model:
+        """`model_` with its posterior."""
+        check_is_fitted(self)
+        with absent():
+            return self._uncertain_model()
+
+    def _uncertain_model(self) -> Model:
+        if self._sure is None:
+            remedy = "fit with posterior=True, loss='multinomial' or 'logistic' and a ridge above 0"
+            raise InputError(f"posterior: the fit keeps none; {remedy}")
+        return replace(self.model_, posterior=self._sure)
 
     @available_if(_calibrates)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any, *, views: Views = None) -> Any:
@@ -300,6 +349,9 @@ class ORFFClassifier(ClassifierMixin, ORFFEstimator):  # type: ignore[misc]
         super()._check_arguments()
         if self.coding not in CODINGS:
             raise InputError(f"coding must be 'simplex' or 'one_vs_all', not {self.coding!r}")
+        if self.posterior and not self._loss.likelihood:
+            remedy = "take multinomial or logistic, or leave posterior out"
+            raise InputError(f"posterior: a fit by loss {self._loss.kind} has none; {remedy}")
 
     def _ignored(self, idle: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super()._ignored(idle)
@@ -467,6 +519,13 @@ def _without(held: int, drawing: array_sums.Drawing, fitted: Fitted) -> Model:
 
 def _likeliest(values: FloatArray, classes: class_labels.Labels) -> class_labels.Labels:
     return np.asarray(classes[values.argmax(axis=1)])
+
+
+def _probabilities_and_std(
+    model: Model, X: FloatArray, *, probabilities: Callable[[FloatArray], FloatArray], views: Views
+) -> FloatArray:
+    std = model.outcome_std(X, views=views, outcome=probabilities)
+    return np.hstack([probabilities(model.predict(X, views=views)), std])
 
 
 def _codes(Y: array_sums.Targets) -> npt.NDArray[np.int64]:

@@ -7,18 +7,18 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import psutil
 
-from dorff.errors import InputError
+from dorff.errors import DoesNotFitError, InputError
 from dorff.estimators.array_sums import ArrayReader, ArraySums, Stream, Targets, runs
 from dorff.estimators.arrays import GivenFolds, Rows
 from dorff.fit import Fitted
-from dorff.frequencies import Lattice
 from dorff.kernels import FloatArray
 from dorff.model import Posterior
 from dorff.model.losses import Loss, as_loss
 from dorff.moments import Moments, by_fold, pooled
 from dorff.passes import Question
-from dorff.solvers.by_loss import Descended, Minimisation, check_loss, descend, laplace, seen_as
+from dorff.solvers.by_loss import Descended, Minimisation, check_loss, descend, laplace, laplace_bytes, seen_as
 
 Summed = tuple[Rows, Targets, FloatArray | None, int]  # what `Stream.added` takes
 
@@ -32,7 +32,7 @@ class _OfArrays:
     loss: Loss
     scale: tuple[float, ...]
 
-    def __call__(self, V: FloatArray, width: float) -> dict[int, FloatArray]:
+    def __call__(self, V: FloatArray, width: float | tuple[float, ...]) -> dict[int, FloatArray]:
         sums = self._answered(Question(V, self.loss, self.scale, width))
         return {fold: one.values.reshape(-1, V.shape[1]) for (fold, _), one in sums.items()}
 
@@ -49,25 +49,36 @@ def descended(
     stream: Stream, rows: Summed, fitted: Fitted, how: Minimisation, *, deviations: bool
 ) -> tuple[Fitted, Descended, Posterior | None]:
     """The fit by `how.loss` to the rows, which least squares have `fitted`; and, for `deviations`, how far its
-    coefficients may lie from it, where the loss is minus the logarithm of a density that each value has for itself.
-    InputError for features on a lattice, folds that overlap, and a kernel whose outputs do not go with the loss."""
+    coefficients may lie from it, where the loss is minus the logarithm of a density.
+    InputError for folds that overlap, and a kernel whose outputs do not go with the loss."""
     drawing, loss, deal = stream.drawing, how.loss, stream.summing.folds
     check_loss(loss, drawing.setting.kernel, intercept=drawing.setting.intercept)
-    if isinstance(drawing.recipe.sampler, Lattice):
-        raise InputError("loss: features on a lattice are for squares alone; take another sampler, or leave it out")
     if isinstance(deal, GivenFolds) and deal.uses is not None:
         raise InputError("loss: needs folds that each row is in once; give cv a number, or splits that are a partition")
     setting = fitted.settings[fitted.choice.candidate]
     parts = pooled(by_fold(fitted.sums))
+    if deviations and loss.coupled:
+        _check_memory(loss, fitted.fit.weights.shape, parts[0].q)
     of_rows = _OfArrays(stream.summing, rows, loss, tuple(setting.scaling(parts).tolist()))
     done = descend(setting, fitted.sums, fitted.fit, of_rows, how)
     settings = list(fitted.settings)
     settings[fitted.choice.candidate] = seen_as(setting, done.fit, loss, parts[0].q)
     choice = replace(fitted.choice, fit=done.fit, table=())
     sure = None
-    if deviations and loss.likelihood and not loss.coupled and done.fit.solution.ridge > 0:
+    if deviations and loss.likelihood and done.fit.solution.ridge > 0:
         sure = laplace(setting, done, of_rows.curved(done.problem.columns(done.state.h, done.state.b)))
     return replace(fitted, settings=settings, choice=choice, others=dict(done.others)), done, sure
+
+
+def _check_memory(loss: Loss, shape: tuple[int, int, int], q: int) -> None:
+    """Raise DoesNotFitError where a posterior of q coupled values is beyond all memory; `shape` is that of psi."""
+    (m, r, _), free = shape, psutil.virtual_memory().available
+    wanted = laplace_bytes(loss, m, r, q)
+    if wanted > free:
+        problem = (
+            f"posterior: one system of {m:,} features times {r} for all {q} classes needs {wanted / 2**30:.1f} GiB"
+        )
+        raise DoesNotFitError(f"{problem}, {free / 2**30:.1f} are free; lower n_features, or leave posterior out")
 
 
 def loss_of(value: Any, *, classes: bool) -> Loss:

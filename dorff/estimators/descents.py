@@ -28,7 +28,7 @@ from dorff.estimators.regressor import ORFFRegressor
 from dorff.fit import Fitted
 from dorff.frequencies import Lattice
 from dorff.kernels import Decomposable, FloatArray, OperatorKernel, ScalarKernel
-from dorff.model import Calibration, Views
+from dorff.model import Calibration, Model, Views
 from dorff.model.losses import Loss, Multinomial, as_loss
 from dorff.solvers.descent import (
     Descent,
@@ -332,6 +332,7 @@ class OfClasses(ORFFClassifier):
 
     coding: ClassVar[str] = "one_vs_all"  # type: ignore[misc]
     calibrate: ClassVar[bool] = False  # type: ignore[misc]
+    posterior: ClassVar[bool] = False  # type: ignore[misc]
     takes: ClassVar[tuple[str, ...]] = ("classes", "labels")
 
     def _of_scalar(self, scalar: ScalarKernel) -> OperatorKernel:
@@ -362,6 +363,9 @@ class OfClasses(ORFFClassifier):
         """Logarithms (n, K) of the probabilities."""
         check_is_fitted(self)
         return self._mapped(X, loss_fitted(self).log_probabilities, (len(self.classes_),), views=views)
+
+    def _uncertain_model(self) -> Model:
+        raise InputError("posterior: a descent keeps none; use ORFFClassifier")
 
 
 def _outcome(f: FloatArray, loss: Loss, flat: bool) -> FloatArray:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import dask.array as da
 import numpy as np
@@ -24,6 +24,7 @@ from dorff.model.model import Model
 from dorff.model.weights import operator_weights
 from dorff.plan import draw_features
 
+PREDICTS: Final = ("data", "loss", "labels", "calibration")  # what of a model's `info` its predictions depend on
 M = TypeVar("M")
 Answer: TypeAlias = Callable[[M, FloatArray], npt.NDArray[Any]]  # from a model and X (k, d) to what is asked for
 
@@ -143,7 +144,7 @@ def answered(
     input, else NumPy. Only the columns `read` (d,) of what is read here are looked at, where it is given."""
     if isinstance(X, da.Array):
         if isinstance(model, Model):  # with no more said of it than predictions need
-            model = replace(model, info={key: value for key, value in model.info.items() if key == "data"})
+            model = replace(model, info={key: model.info[key] for key in PREDICTS if key in model.info})
         return X.rechunk({1: -1}).map_blocks(
             _answer_of_chunk,
             delayed(model),  # one copy in the graph

@@ -379,7 +379,8 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         X : (n, d), of any kind in the Notes
             Converted to the units of the fit.
         return_std : bool
-            Return the posterior standard deviations too: of f itself, without noise.
+            Return the posterior standard deviations too: of f itself, without noise; by loss "poisson" or "logistic" of
+            the rates or probabilities that are predicted (`Model.outcome_std`).
         noise : bool
             With `return_std` those of a new target C f plus its noise, (n, q), for a row of mean weight.
         views : names or numbers, or None
@@ -400,11 +401,12 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
             not finite (of lazy input when it is computed); the fit keeps no posterior.
         """
         check_is_fitted(self)
-        if return_std and loss_fitted(self).kind != "squared":
-            remedy = "posterior_model_.predict and .std are of f, such as a log rate, where there is a posterior"
-            raise InputError(
-                f"return_std: a fit by loss {loss_fitted(self).kind} has no deviations of targets; {remedy}"
-            )
+        loss = loss_fitted(self)
+        if return_std and loss.kind != "squared" and (noise or not loss.likelihood):
+            remedy = "leave it out; quantiles are bands of targets"
+            if loss.likelihood:
+                remedy = "leave noise out, for those of what is predicted"
+            raise InputError(f"return_std: a fit by loss {loss.kind} has no deviations of targets; {remedy}")
         if noise and not return_std:
             raise InputError("noise=True says what standard deviations hold; ask for return_std=True too")
         if not return_std and self._one_output:
@@ -412,7 +414,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
         p, q = self.model_.p, self.model_.p if self.model_.observe is None else len(self.model_.observe)
         if not return_std:
             return self._mapped(X, loss_fitted(self).outcome, (p,), views=views)
-        answer = partial(_mean_and_std, noise=noise, views=views)
+        answer = partial(_outcome_and_std, views=views)
+        if loss.kind == "squared":
+            answer = partial(_mean_and_std, noise=noise, views=views)
         both = self._answered(X, self.posterior_model_, answer, (p + (q if noise else p),), views=views)
         mean, std = both[:, :p], both[:, p:]
         flat = self._one_target if noise else self._one_output
@@ -558,3 +562,7 @@ def _first_outcome(f: FloatArray, loss: Loss) -> FloatArray:
 
 def _mean_and_std(model: Model, X: FloatArray, *, noise: bool, views: Views) -> FloatArray:
     return np.hstack([model.predict(X, views=views), model.std(X, noise=noise, views=views)])
+
+
+def _outcome_and_std(model: Model, X: FloatArray, *, views: Views) -> FloatArray:
+    return np.hstack([model.outcome(model.predict(X, views=views)), model.outcome_std(X, views=views)])

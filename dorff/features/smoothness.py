@@ -53,7 +53,8 @@ def tune_smoothness(
     evidence = ExactEvidence(X=X, Y=Y[:, np.ptp(Y, axis=0) > 0], weights=w, intercept=intercept)
     found = _compare(tuned.lengthscale, evidence)
     tuned = replace(tuned, status=f"{tuned.status}; {found.sentence}")
-    if found.ahead <= AHEAD:
+    problems = Y.shape[1] if options.get("classes") else 1  # columns of ones and zeros say one label a row
+    if found.ahead <= AHEAD * problems:
         return tuned
     matern = Decomposable(_with_lengthscale(_MATERN, found.lengthscale), kernel.output)
     return replace(tuned, kernel=matern, lengthscale=found.lengthscale)

@@ -48,8 +48,10 @@ class FitReport:
     None where none were, and of classes that are not calibrated; `choices` are the keys that the job left out, what
     they came to and why. `in_driver` says that the fit had no workers: its job has none, or little was to do.
     `loss` is of a loss that is not the square: what it is, the objective and the rows' mean loss, the norm of its
-    slope by h and b, what is `left` to gain, about, and `gap`, by which it may be above the least for the level of f
-    at most (a duality gap, far too careful where the ridge is small; None at ridge 0); the mean loss of held-out rows
+    slope by h and b, what is `left` to gain, about, and `gap`, by which it may be above its least at most (a duality
+    gap, None at ridge 0; of losses without a kink it is for the level of f, and far too careful where the ridge is
+    small); `ended_by` is "gap" where that is within the tolerance, "slope" where the estimate `left` is, "passes" where
+    there were too many; the mean loss of held-out rows
     at each ridge, and of quantiles the share of held-out targets `below` each. Of sgd and adam, squares too, it is the
     mean loss of the last pass's rows, each before its step; of the objective nothing is known (None).
     `bands` say of conformal bands what was held out (`unit`, `units`), the highest level that these are enough for, and

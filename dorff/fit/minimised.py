@@ -64,7 +64,7 @@ class _OfSweeps:
         self._sweeper, self._loss, self._scale = sweeper, loss, tuple(scale.tolist())
         self._at, self._factor, self._m = at, factor, m
 
-    def __call__(self, V: FloatArray, width: float) -> dict[int, FloatArray]:
+    def __call__(self, V: FloatArray, width: float | tuple[float, ...]) -> dict[int, FloatArray]:
         answer = self._sweeper.answer(Question(self._lifted(V), self._loss, self._scale, width))
         own = np.concatenate([self._at, np.arange(self._m, self._m + 1 + len(next(iter(answer.values())).y0))])
         sums: dict[int, FloatArray] = {}
@@ -149,7 +149,7 @@ def _summary(plan: Plan, loss: Loss, done: Descended, passes: int) -> Config:
     summary = {
         "loss": loss.config(), "solver": done.fit.solution.rung, "passes": passes, "objective": state.value,
         "mean_loss": state.loss, "gradient_norm": slope, "left": done.left,
-        "gap": state.gap if np.isfinite(state.gap) else None,
+        "gap": state.gap if np.isfinite(state.gap) else None, "ended_by": done.ended_by,
         "held_out_loss": best, "table": [{"ridge": one.ridge, "loss": one.loss} for one in done.table],
     }  # fmt: skip
     if isinstance(loss, Quantiles) and done.below is not None:
@@ -166,6 +166,9 @@ def of_loss(minimised: Minimised, fitted: Fitted, *, auto: bool) -> list[str]:
     solution = fitted.fit.solution
     if not solution.converged:
         problem = f"the objective is not within solve.tolerance of its least after {minimised.passed.passes:,} passes"
+        gap, objective = minimised.summary["gap"], minimised.summary["objective"]
+        if gap is not None:
+            problem += f" (a duality gap of {gap / max(abs(objective), 1e-300):.1e} of it)"
         sentences.append(f"{problem}; raise the tolerance, or the ridge")
     if not auto and len(tried) > 1 and solution.ridge in (min(tried), max(tried)):
         end = "smallest" if solution.ridge == min(tried) else "largest"
@@ -285,7 +288,7 @@ def step(begun: Begun, progress: Told = None) -> Minimised:
         "solver": job.solve.solver,
         "passes": passes,
         "mean_loss": at.loss / at.weight,
-        **dict.fromkeys(("objective", "gradient_norm", "left", "gap", "held_out_loss")),
+        **dict.fromkeys(("objective", "gradient_norm", "left", "gap", "ended_by", "held_out_loss")),
         "table": [],
     }
     seen = seen_as(begun.setting, fit, loss, len(begun.shift))

@@ -293,13 +293,14 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
         if plan.job.posteriors:
             _say(plan, "solved; deviations are next")
         model = judged(model, plan, fitted, passed)  # whose posterior goes before that of all rows comes
-        if solved.minimised is not None:
-            return replace(model, posterior=solved.minimised.posterior), None
-        model = replace(model, posterior=posterior_of(plan, fitted))
-        quality = quality_of(fitted, plan.dataset.target_columns, held_by(plan), looked(plan), model.held, alone)
+        if solved.minimised is None:
+            model = replace(model, posterior=posterior_of(plan, fitted))
+            quality = quality_of(fitted, plan.dataset.target_columns, held_by(plan), looked(plan), model.held, alone)
     elif plan.job.solve.calibrate:
         calibration, quality = calibrate(plan, fitted, passed)
         model = replace(model, info={**model.info, "calibration": calibration.config()})
+    if solved.minimised is not None:
+        model = replace(model, posterior=solved.minimised.posterior)
     peak.sample()
     return model, quality
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dorff.errors import InputError
+from dorff.model.outcomes import LARGEST, elementwise_std, lognormal_std, sigmoid_std
 from dorff.spec.checks import option
 from dorff.spec.part import EpsilonSpec, HuberSpec, Part, QuantilesSpec
 from dorff.spec.registry import LOSSES, Entry, lazily
@@ -43,7 +44,8 @@ class Loss(ABC):
     """`takes` says which targets: "numbers", "counts" (whole or not, none below 0), "classes" (one-hot rows), "labels"
     (those, or numbers 0 and 1). `kinked` losses need a width. `coupled`: a row's values hang together, and `curvature`
     is the diagonal alone. `likelihood`: exp(-L) is a density of the targets up to a constant, whose posterior Laplace's
-    approximation is of. `centred`: values sum to 0, the intercept's too."""
+    approximation is of; one that is coupled has to say its `combinations` and `curvatures`. `centred`: values sum to 0,
+    the intercept's too."""
 
     kind: ClassVar[str]  #: its word in a job
     takes: ClassVar[str] = "numbers"
@@ -61,6 +63,14 @@ class Loss(ABC):
     def product(self, f: FloatArray, y: FloatArray, v: FloatArray, width: float = 0.0) -> FloatArray:
         """(n, c): the second derivative at f, of the smooth loss, times directions v (n, c)."""
         return self.terms(f, y, width).curvature * v
+
+    def combinations(self, c: int) -> FloatArray:
+        """Return D (e, c), for which a row's second derivative is D^T diag(`curvatures`) D."""
+        return np.eye(c)
+
+    def curvatures(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> FloatArray:
+        """Return the second derivatives (n, e) of the smooth loss along the `combinations`, none of them below 0."""
+        return self.terms(f, y, width).curvature
 
     def bad(self, y: FloatArray) -> npt.NDArray[np.bool_]:
         """Where targets y (n, q) are not what it `wants`; those missing (NaN) are no fault."""
@@ -98,6 +108,13 @@ class Loss(ABC):
     def outcome(self, f: FloatArray) -> FloatArray:
         """What values (n, c) predict of the targets."""
         return f
+
+    def outcome_std(self, f: FloatArray, variance: FloatArray) -> FloatArray:
+        """Return the standard deviations (n, c) of `outcome` where f is normal with these variances (n, c).
+
+        For losses whose values do not hang together.
+        """
+        return elementwise_std(self.outcome, f, variance)
 
     def probabilities(self, f: FloatArray) -> FloatArray:
         """(n, K): of classes, by their values f (n, K) and a loss that is a likelihood; each against all others, over
@@ -230,7 +247,10 @@ class Poisson(Loss):
         return np.zeros_like(f)  # its constant is the logarithm of the mean (`solvers.minimise`)
 
     def outcome(self, f: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(np.minimum(f, 700.0)))
+        return np.asarray(np.exp(np.minimum(f, LARGEST)))
+
+    def outcome_std(self, f: FloatArray, variance: FloatArray) -> FloatArray:
+        return lognormal_std(f, variance)
 
 
 class _OfLabels(Loss):
@@ -262,6 +282,9 @@ class Logistic(_OfLabels):
     def outcome(self, f: FloatArray) -> FloatArray:
         return np.asarray(expit(f))
 
+    def outcome_std(self, f: FloatArray, variance: FloatArray) -> FloatArray:
+        return sigmoid_std(f, variance)
+
 
 @dataclass(frozen=True)
 class Multinomial(Loss):
@@ -280,6 +303,17 @@ class Multinomial(Loss):
     def product(self, f: FloatArray, y: FloatArray, v: FloatArray, width: float = 0.0) -> FloatArray:
         p = np.exp(log_softmax(f, axis=1))
         return np.asarray(p * (v - np.sum(p * v, axis=1, keepdims=True)))
+
+    def combinations(self, c: int) -> FloatArray:
+        """Return the differences of classes, for diag(p) - p p^T = sum_(j<k) p_j p_k (e_j - e_k) (e_j - e_k)^T."""
+        first, second = np.triu_indices(c, 1)
+        units = np.eye(c)
+        return np.asarray(units[first] - units[second])
+
+    def curvatures(self, f: FloatArray, y: FloatArray, width: float = 0.0) -> FloatArray:
+        p = np.exp(log_softmax(f, axis=1))
+        first, second = np.triu_indices(f.shape[1], 1)
+        return np.asarray(p[:, first] * p[:, second])
 
     def start(self, f: FloatArray) -> FloatArray:
         return np.asarray(4.0 * (f - 1.0 / f.shape[-1]))

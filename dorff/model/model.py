@@ -13,8 +13,9 @@ from dorff.features import FeatureMap, Product, Projected, endless, outside, per
 from dorff.frequencies import Modes
 from dorff.kernels import FloatArray, MultiView, OperatorKernel, mean_of
 from dorff.kernels.stretched import Stretched
-from dorff.model.calibration import Conformal, HeldSample, check_level
+from dorff.model.calibration import Calibration, Conformal, HeldSample, check_level
 from dorff.model.losses import Loss, as_loss
+from dorff.model.outcomes import joint_std
 from dorff.model.posterior import STEP_BYTES, Posterior
 from dorff.model.weights import OperatorWeights
 from dorff.spec.registry import lazily
@@ -223,6 +224,53 @@ class Model:
             return values + added
 
         return np.sqrt(self._by_blocks(X, (k,), of_rows, views, step=None if fast is None else PRODUCT_ROWS))
+
+    def outcome(self, f: FloatArray) -> FloatArray:
+        """Return what values f (n, p) predict: calibrated probabilities of classes, or what the loss makes of f."""
+        calibration = self.info.get("calibration")
+        return self.loss.outcome(f) if calibration is None else Calibration.of(calibration).probabilities(f)
+
+    def outcome_std(
+        self, X: npt.ArrayLike, *, views: Views = None, outcome: Callable[[FloatArray], FloatArray] | None = None
+    ) -> FloatArray:
+        """Return standard deviations of what is predicted at X, such as rates and probabilities, by that of f.
+
+        Exact for a normal posterior of f but for rounding: log-normal rates, integrals for probabilities of outputs
+        that are each for itself. Of probabilities that sum to 1 by quasi-Monte Carlo (`outcomes.joint_std`). What is
+        predicted is the outcome at the posterior's mean of f, not the mean outcome. The slope of a calibration is taken
+        as known.
+
+        Parameters
+        ----------
+        X : array (n, d)
+        views : names or numbers, or None
+            As of `predict`.
+        outcome : function of f (n, p), or None
+            What is predicted, if not `Model.outcome`.
+
+        Returns
+        -------
+        ndarray (n, p)
+
+        Raises
+        ------
+        InputError
+            The model keeps no posterior, or X has other columns.
+        """
+        if outcome is None and "labels" not in self.info and not self.loss.coupled:
+            return self.loss.outcome_std(self.predict(X, views=views), self.std(X, views=views) ** 2)
+        posterior, C, k = self._uncertain(noise=False, views=views)
+        transform, made = self.feature_map.transform, outcome or self.outcome
+        W, b = (self._combined, self.intercept) if C is None else (self._combined @ C.T, C @ self.intercept)
+
+        def of_rows(rows: FloatArray) -> FloatArray:
+            F = transform(rows)
+            return joint_std(made, F @ W + b, posterior.covariance(F, C))
+
+        step = min(
+            block_rows(self.feature_map.m), max(1, BLOCK_BYTES // (32 * k * k))
+        )  # for four matrices (k, k) a row
+        return self._by_blocks(X, (k,), of_rows, views, step=step)
 
     def covariance(self, X: npt.ArrayLike, *, noise: bool = False, views: Views = None) -> FloatArray:
         """Posterior covariances across outputs at X (n, d), in the targets' units squared: of f (n, p, p), without

@@ -20,13 +20,14 @@ BESIDE: Final = 4
 @dataclass(frozen=True, eq=False)
 class Question:
     """What is asked of a pass: at the functions with columns V (m + 1, c) of weights and constants, in the targets'
-    units over `scale` (q,), what a loss of this `width` comes to; or, `curved`, of each column the moments of [F | 1]
-    weighed by its curvature. V may be of several functions side by side."""
+    units over `scale` (q,), what a loss of this `width` comes to; or, `curved`, of each of the loss's combinations of
+    columns the moments of [F | 1] weighed by the curvature along it. V may be of several functions side by side, which
+    may have a width each."""
 
     V: FloatArray
     loss: Loss
     scale: tuple[float, ...]
-    width: float = 0.0
+    width: float | tuple[float, ...] = 0.0
     curved: bool = False
 
     def config(self) -> dict[str, Any]:
@@ -37,6 +38,7 @@ class Question:
     def of(cls, V: FloatArray, config: Mapping[str, Any]) -> Self:
         """From V and the rest; InputError, KeyError or TypeError where that is none."""
         given = {**config, "loss": as_loss(config["loss"]), "scale": tuple(config["scale"])}
+        given["width"] = tuple(config["width"]) if isinstance(config["width"], list | tuple) else config["width"]
         c = len(given["scale"]) * given["loss"].levels
         if c == 0 or V.shape[1] % c:
             raise InputError(f"{V.shape[1]} columns are no functions of {len(given['scale'])} targets")
@@ -72,8 +74,8 @@ class SlopeAdder(moments.ProductAccumulator):
 
 class SlopeSums(RowSums):
     """Featurizes blocks of rows into one buffer [F | 1], and sums what a `Question` asks: slopes fold by fold; of
-    curvature the moments of every column, whose number stands in the place of the fold's. Targets that are missing
-    (NaN) count for nothing; `class_weight` (q,) is of one-hot rows."""
+    curvature the moments of every combination of columns, whose number stands in the place of the fold's. Targets that
+    are missing (NaN) count for nothing; `class_weight` (q,) is of one-hot rows."""
 
     def __init__(
         self, question: Question, features: FeatureMap, block_rows: int, class_weight: FloatArray | None
@@ -112,10 +114,17 @@ class SlopeSums(RowSums):
         w = np.where(there, weight, 0.0)
         targets = np.where(there, targets, 0.0)
         with np.errstate(over="ignore", invalid="ignore"):  # `overflowed` tells
-            each = [of.loss.terms(part, targets, of.width) for part in np.split(f, functions, axis=1)]
+            widths = of.width if isinstance(of.width, tuple) else (of.width,) * functions
+            parts = np.split(f, functions, axis=1)
             if self._weighed is not None:
-                self._add_curvature(Z, np.hstack([w * one.curvature for one in each]))
+                if of.loss.coupled:  # whose combinations are of all of a row's values
+                    w = np.where(there.all(axis=1, keepdims=True), weight, 0.0)
+                curvatures = [
+                    of.loss.curvatures(part, targets, width) for part, width in zip(parts, widths, strict=True)
+                ]
+                self._add_curvature(Z, np.hstack([w * one for one in curvatures]))
                 return
+            each = [of.loss.terms(part, targets, width) for part, width in zip(parts, widths, strict=True)]
             slopes = np.hstack([w * one.slope for one in each])
             beside = np.hstack([_beside(w, one) for one in each])
         sums_of_fold = self.of((fold, ""))

@@ -29,7 +29,7 @@ from dorff.moments import Kind
 from dorff.plan.constants import Survey, scaled_rows, survey_rows, surveyed_kernels, surveyed_recipe
 from dorff.plan.draft import Draft, draft_of
 from dorff.plan.landmark_choice import Comparison, check_landmarks, compare_samplers, count_landmarks
-from dorff.plan.lattice import box_of, own_recipes, summable, told_box
+from dorff.plan.lattice import box_of, is_suitable, own_recipes, told_box
 from dorff.plan.lengthscale import lengthscale_words
 from dorff.plan.resolving import Resolved, begun_specs
 from dorff.solvers import Setting
@@ -188,7 +188,7 @@ def _lattice_missing(recipe: Recipe) -> float:
 def _check_lattice(job: Job, recipe: Recipe, dataset: Dataset) -> None:
     """Raise NotBetter, with the reason, for a job with these features that is none for a lattice. Looks at no row."""
     recipe = replace(recipe, sampler=sampler_of(next(_lattices()).model_dump(), recipe.kernel))
-    if not summable(job, recipe):
+    if not is_suitable(job, recipe):
         raise NotBetter("what the job asks for needs sums of the features' products")
     _check_unseeded(job, recipe)
     if len(job.features.counts) > 1 or job.features.kernels or recipe.kernel.concatenated:
@@ -301,7 +301,9 @@ def kernel_error(kernel: OperatorKernel, density: Density, recipe: Recipe) -> fl
     """
     box = _continued(density, recipe)
     terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
-    wanted, continued = np.zeros((2, recipe.p, recipe.p))  # K(0), and what all frequencies but 0 make of it
+    # Of several quantiles a kernel has more outputs than the targets that the features were drawn for.
+    p = max(len(base.matrix) if isinstance(base, Decomposable) else recipe.p for _, base in terms)
+    wanted, continued = np.zeros((2, p, p))  # K(0), and what all frequencies but 0 make of it
     copies = 0.0
     for weight, base in terms:
         scalar = base.scalar

@@ -25,9 +25,11 @@ from dorff.plan.graph_sizes import GiB, MiB
 from dorff.plan.lattice import LatticeCosts, lattice_costs, own_recipes
 from dorff.plan.lengthscale import tunes
 from dorff.plan.manifold_terms import ManifoldTerm, TermCosts, term_costs, weight_grid
-from dorff.plan.routes import Means, Route, Shape, Way, choose_route, evaluations, steps_of
+from dorff.plan.routes import Means, Route, Shape, Way, choose_route, evaluations, points_of, steps_of
 from dorff.plan.sampled import RUN_ROWS, RUNS, left_out_runs
 from dorff.plan.seconds import INVERSE, MIXED, NOMINAL, QR, SEARCH, START, START_WORKERS, Pace, pace_bytes, solve_work
+from dorff.plan.sharing import loss_of
+from dorff.solvers.by_loss import laplace_bytes
 from dorff.spec.checks import AUTO
 from dorff.spec.job import Job
 from dorff.storage.files import free_bytes
@@ -147,6 +149,7 @@ def estimate(
         work, QR if qr else MIXED if spec.mixed else 1.0, *iterations(job, len(fixed), folds), light,
         solvers.probe_bytes(largest) * (job.solve.select in ("evidence", "gcv")), job.posteriors,
         *(evaluations(job, q, folds) if job.solve.other_loss else (0, 0, 0, 0)), steps_of(job, dataset),
+        points_of(job, q) if job.solve.other_loss else 1, tied_bytes=_tied_bytes(job, largest),
     )  # fmt: skip
     route = _route(job, shape, pace, workers, candidates)
     if qr:
@@ -323,6 +326,14 @@ def _unknowns(job: Job, kernel: OperatorKernel, size: solvers.Size) -> int:
         return math.isqrt(size.m**2 * size.q)
     unknowns = size.k if job.solve.observe is None else size.m * size.r
     return math.isqrt(unknowns**2 + _tied(kernel, size))
+
+
+def _tied_bytes(job: Job, size: solvers.Size) -> int:
+    """Return the memory of a posterior by a loss whose values are coupled, in bytes; 0 where there is none."""
+    loss = loss_of(job)
+    if not loss.coupled or job.solve.posterior is not True:
+        return 0
+    return laplace_bytes(loss, size.m, size.r, size.q)
 
 
 def _tied(kernel: OperatorKernel, size: solvers.Size) -> int:

@@ -111,11 +111,18 @@ def summed(spec: PassSpec, dataset: Dataset) -> PassSpec:
     return replace(spec, sums=Kind.TOEPLITZ, block_rows=LATTICE_ROWS, read_rows=read)
 
 
+def is_suitable(job: Job, recipe: Recipe) -> bool:
+    """Whether features on one lattice go with what a job asks for.
+
+    Sums of exponentials serve it if its loss is the square (`summable`); other losses evaluate the features.
+    """
+    plain = not job.manifold and job.features.precision == "double" and job.solve.route != "streaming"
+    return recipe.on_lattice and recipe.kernel.V == 1 and plain
+
+
 def summable(job: Job, recipe: Recipe) -> bool:
     """Whether a job can do with sums of exponentials: features on one lattice, and nothing that needs others' sums."""
-    plain = not job.manifold and job.features.precision == "double" and job.solve.route != "streaming"
-    plain = plain and not job.solve.other_loss
-    return recipe.on_lattice and recipe.kernel.V == 1 and plain
+    return is_suitable(job, recipe) and not job.solve.other_loss
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dorff.plan.lattice import LatticeCosts
 from dorff.plan.seconds import BESIDE, CHOLESKY, EIGH, INVERSE, NOMINAL, Pace
 from dorff.plan.sharing import loss_of
 from dorff.solvers import LARGEST_DIRECT, Size, cg_bytes, sampled_bytes
+from dorff.solvers.bundle import MOST_COLUMNS, POINTS, plane_bytes
 from dorff.solvers.descent import FEW, MOST_ROWS
 from dorff.solvers.stochastic import HEAVY, PROBES, SAMPLES, heavy_bytes, sample_bytes
 from dorff.spec.job import Job
@@ -56,8 +57,10 @@ class Shape:
     of any solve those beside the system. A row's sums take `times` as long as `syrk`; or what `light` says, of
     features on a lattice. An iteration solves `solves` systems, and of a lattice's it estimates GCV or the evidence
     of `estimates`, which takes `probe_bytes` more. So many `posteriors` are needed. A loss that is not the square is
-    evaluated so many times, at `values` of a row each, those of all folds together; in `squares` passes `curved` values
-    have a Gram matrix each, weighed by the curvature. `steps` are those of a descent."""
+    evaluated so many times, at `values` of a row each, those of all folds together, and at `points` times as many where
+    a bundle has points of its own; in `squares` passes `curved` values
+    have a Gram matrix each, weighed by the curvature; where the values are coupled one system for all outputs is made
+    of them, and takes `tied_bytes`. `steps` are those of a descent."""
 
     n: int
     size: Size
@@ -81,6 +84,8 @@ class Shape:
     curved: int = 0
     squares: int = 0
     steps: "Steps | None" = None
+    points: int = 1
+    tied_bytes: int = 0
 
     @property
     def columns(self) -> int:
@@ -214,16 +219,22 @@ def _direct(shape: Shape, means: Means) -> Way:
 def _with_loss(way: Way, shape: Shape, means: Means) -> Way:
     """The same with a loss's evaluations, each a pass: slopes of every value, and in the driver the axes of the system
     with what an iteration remembers."""
-    size, values, width = shape.size, shape.values, shape.size.width
+    size, width = shape.size, shape.size.width
     fits = 1 + size.folds * (size.folds > 1)
-    rows, k = product_rows(width), size.m * size.r * (values // (size.q * fits))
+    columns, values = shape.values // fits, shape.values * shape.points
+    rows, k = product_rows(width), size.m * size.r * (columns // size.q)
     block = 8 * rows * (width + 8 + VALUE_COPIES * values)
     worker = shape.read_bytes + 8 * shape.map_numbers + block + 4 * 8 * (width + 8) * values * (1 + size.folds)
     system = size.k if size.coupled else size.m
     driver = size.held + 8 * (5 * system**2 + 3 * width**2) + 8 * 2 * REMEMBERED * k * fits
+    driver += plane_bytes(size.m, columns, fits) if shape.points > 1 else 0
     if shape.curved:  # squares in a leaf, and as they are added; then unpacked, beside the system
         worker += 2 * shape.curved * 8 * width**2
-        driver += 3 * shape.curved * 8 * width**2 + 4 * 8 * size.k**2 + 8 * size.m * size.r * (size.r + size.q)
+        driver += 8 * size.m * size.r * (size.r + size.q)
+        if shape.tied_bytes:
+            driver += shape.tied_bytes
+        else:
+            driver += 3 * shape.curved * 8 * width**2 + 4 * 8 * size.k**2
     row = size.m * means.pace.number + (4.0 * width + VALUE_WORK) * values / means.pace.thin
     seconds = shape.evaluations * BESIDE * shape.n * row / min(means.workers, shape.leaves)
     seconds += EIGH * float(system) ** 3 / means.pace.square
@@ -249,7 +260,14 @@ def evaluations(job: Job, q: int, folds: int) -> tuple[int, int, int, int]:
     loss = loss_of(job)
     passes, values = loss_passes(job, kinked=loss.kinked), q * loss.levels
     squares = (passes // 2 if job.solve.solver == "newton" else 0) + (job.solve.posterior is True)
-    return passes, values * (1 + folds * (folds > 1)), values if squares else 0, squares
+    curved = len(loss.combinations(values)) if squares else 0
+    return passes, values * (1 + folds * (folds > 1)), curved, squares
+
+
+def points_of(job: Job, q: int) -> int:
+    """Return how many functions a pass evaluates of each fit by the job's loss."""
+    loss = loss_of(job)
+    return POINTS if loss.kinked and q * loss.levels <= MOST_COLUMNS and not job.manifold else 1
 
 
 def _cg(shape: Shape, means: Means) -> Way:

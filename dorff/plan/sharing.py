@@ -92,9 +92,9 @@ def _check_loss(job: Job, dataset: Dataset, candidates: Kernels) -> None:
     if not classes and loss.takes == "classes":
         remedy = "give data.targets: {classes: NAME}, or take another loss"
         raise InputError(f"solve.loss: {loss.kind} is for classes, but the targets are numbers; {remedy}")
-    if job.solve.posterior is True and not (loss.likelihood and not loss.coupled):
-        problem = f"a fit by loss {loss.kind} has no posterior (Laplace's is of a likelihood of each value for itself)"
-        raise InputError(f"solve.posterior: {problem}; leave it out, or take poisson or logistic")
+    if job.solve.posterior is True and not loss.likelihood:
+        problem = f"a fit by loss {loss.kind} has no posterior (Laplace's is of a likelihood)"
+        raise InputError(f"solve.posterior: {problem}; leave it out, or take poisson, logistic or multinomial")
     if job.solve.posterior is True and job.solve.ridge != AUTO and 0.0 in job.solve.ridges:
         raise InputError("solve.posterior: at ridge 0 it has no bounds; give a ridge above 0, or leave posterior out")
     try:

@@ -33,6 +33,8 @@ def output_columns(model: Model, array: str, *, noise: bool = False) -> list[Out
         return [OutputColumn(name="class_predicted", attributes={"long_name": "most probable class"})]
     if array == "y" and labels_of(model) is not None:
         return [_class_column(model, label) for label in _outputs(model)]
+    if array == "std" and labels_of(model) is not None:
+        return [_class_std_column(label) for label in _outputs(model)]
     if array == "y" and isinstance(model.loss, Quantiles):
         levels = model.loss.quantiles
         return [_quantile_column(model, target, level) for target in fitted_targets(model) for level in levels]
@@ -69,10 +71,16 @@ def _outputs(model: Model) -> list[str]:
 
 def _class_column(model: Model, label: str) -> OutputColumn:
     label = printable(label)  # which data have as it is
-    if "calibration" not in model.info:
+    if "calibration" not in model.info and not model.loss.likelihood:
         return OutputColumn(name=f"{label}_decision", attributes={"long_name": f"decision value of class {label}"})
     attributes = {"long_name": f"probability of class {label}", "units": "1"}
     return OutputColumn(name=f"{label}_probability", attributes=attributes)
+
+
+def _class_std_column(label: str) -> OutputColumn:
+    label = printable(label)
+    attributes = {"long_name": f"standard deviation of the probability of class {label}", "units": "1"}
+    return OutputColumn(name=f"{label}_std", attributes=attributes)
 
 
 def _quantile_column(model: Model, target: str, level: float) -> OutputColumn:

@@ -130,7 +130,7 @@ def score(
     if not dataset.rows:
         raise InputError(f"{store}: has no rows to score")
     if levels:
-        check_uncertain(fitted, version, "--coverage")
+        check_uncertain(fitted, version, "--coverage", of_targets=True)
         fitted = replace(fitted, posterior=None)  # whoever evaluates it loads it
     step = max(1, ROWS // dataset.unit_rows) * dataset.unit_rows
     parts: dict[int, ScoreSums] = {}

@@ -14,7 +14,7 @@ from dorff.data.encoding import with_encoded_times
 from dorff.data.units import ColumnAttributes, conversion_notices
 from dorff.errors import DoesNotFitError, InputError
 from dorff.kernels import FloatArray, MultiView
-from dorff.model import Calibration, Model, evaluation_bytes
+from dorff.model import Model, evaluation_bytes
 from dorff.plan.costs import DRIVER_BYTES, SHARED_BYTES, WORKER_BYTES
 from dorff.store import load_model, model_arrays
 
@@ -104,8 +104,7 @@ def planned_workers(model: Model, dataset: Dataset, numbers: int, *, rows: int, 
 
 def outcome(model: Model, X: FloatArray, views: Sequence[int] | None = None) -> FloatArray:
     """What a model predicts: f, the probabilities of a calibrated classifier, or what its loss makes of f."""
-    calibration, f = model.info.get("calibration"), model.predict(X, views=views)
-    return model.loss.outcome(f) if calibration is None else Calibration.of(calibration).probabilities(f)
+    return model.outcome(model.predict(X, views=views))
 
 
 def expected(model: Model, X: FloatArray, views: Sequence[int] | None = None) -> FloatArray:
@@ -166,22 +165,35 @@ def check_inputs(model: Model, dataset: Dataset, sight: ModelInputs) -> None:
         raise InputError(f"{problem}; give the same columns in the same order")
 
 
-def check_uncertain(model: Model, version: Path, wanted: str) -> None:
-    """InputError, naming the option that was `wanted`, where a model cannot say how sure it is."""
-    if labels_of(model) is not None:
-        raise InputError(f"{wanted}: {version} is a classifier, whose probabilities say how sure it is; leave it out")
-    if model.loss.kind == "quantiles":
-        remedy = "its quantiles are bands (predict: a column for each; score: the share below each); leave it out"
-        raise InputError(f"{wanted}: {version} has no deviations, but {remedy}")
-    if model.loss.kind != "squared":
-        remedy = "in Python `model.std` gives those of f, if it was fitted with posterior: true; leave it out"
-        raise InputError(
-            f"{wanted}: {version} was fitted by loss {model.loss.kind}, with no noise of targets; {remedy}"
-        )
+def check_uncertain(model: Model, version: Path, wanted: str, *, of_targets: bool) -> None:
+    """Raise InputError, naming the option that was `wanted`, where a model cannot say how sure it is.
+
+    What is wanted is either of what the model predicts or (`of_targets`) of new targets, whose noise is in it.
+    """
+    if of_targets or not model.loss.likelihood:
+        _check_noise(model, version, wanted)
+    if model.posterior is None and model.loss.likelihood:
+        remedy = "set solve.posterior: true in its job and fit again, or leave it out"
+        raise InputError(f"{wanted}: {version} keeps no posterior; {remedy}")
     if model.posterior is None:
         remedy = "set solve.posterior: true in its job and fit again (sums that are kept are used again)"
         route = "Route `direct` has one, and `cg` of features on a lattice: set solve.route if the fit took another"
         raise InputError(f"{wanted}: {version} keeps no posterior; {remedy}. {route}")
+
+
+def _check_noise(model: Model, version: Path, wanted: str) -> None:
+    """Raise InputError where a model has no deviations of new targets."""
+    if labels_of(model) is not None:
+        why = "is a classifier, whose probabilities say how sure it is"
+        deviations = "of the probabilities there are with loss multinomial or logistic and posterior: true"
+        raise InputError(f"{wanted}: {version} {why} (deviations {deviations}); leave it out")
+    if model.loss.kind == "quantiles":
+        remedy = "its quantiles are bands (predict: a column for each; score: the share below each); leave it out"
+        raise InputError(f"{wanted}: {version} has no deviations, but {remedy}")
+    if model.loss.kind != "squared":
+        why = f"was fitted by loss {model.loss.kind}, with no noise of targets"
+        remedy = "ask for --std alone, of what it predicts" if model.loss.likelihood else "leave it out"
+        raise InputError(f"{wanted}: {version} {why}; {remedy}")
 
 
 @lru_cache(maxsize=2)

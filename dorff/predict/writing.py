@@ -45,8 +45,9 @@ SMALLEST_SHARD = 4096  # rows of an output shard at least, in whole shards of th
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """What is to be written of how sure a model is: standard deviations `std`, those of new targets where `noise`,
-    else of f; and for each of the levels `bands`, between 0 and 1, the ends of a band for new targets."""
+    """What is to be written of how sure a model is: standard deviations `std`, those of new targets where `noise`, else
+    of what is predicted: f, or a rate or probability; and for each of the levels `bands`, between 0 and 1, the ends of
+    a band for new targets."""
 
     std: bool = False
     noise: bool = False
@@ -63,6 +64,18 @@ class Uncertainty:
     def __bool__(self) -> bool:
         return self.std or bool(self.bands)
 
+    @property
+    def of_targets(self) -> bool:
+        """Whether any of it is of new targets, with their noise."""
+        return self.noise or bool(self.bands)
+
+    @property
+    def option(self) -> str:
+        """The option of `dorff predict` that a refusal names."""
+        if self.noise:
+            return "--noise"
+        return "--bands" if self.bands else "--std"
+
     def widths(self, model: Model) -> dict[str, int]:
         """The arrays to write beside y, and their columns."""
         q = model.p if model.observe is None else len(model.observe)
@@ -71,7 +84,11 @@ class Uncertainty:
 
     def arrays(self, model: Model, X: FloatArray, f: FloatArray, views: Sequence[int] | None) -> dict[str, FloatArray]:
         """Their values at X (n, d), where the model (or some of its views) predicts f (n, p)."""
-        arrays = {"std": model.std(X, noise=self.noise, views=views)} if self.std else {}
+        arrays = dict[str, FloatArray]()
+        if self.std:
+            of_targets = self.noise or model.loss.kind == "squared"
+            std = model.std(X, noise=self.noise, views=views) if of_targets else model.outcome_std(X, views=views)
+            arrays["std"] = std
         if self.bands:
             deviations = arrays["std"] if self.noise else model.std(X, noise=True, views=views)
             middle = model.observed(f)
@@ -226,7 +243,7 @@ def _check(fitted: Model, version: Path, dataset: Dataset, sight: ModelInputs, a
     """InputError where the inputs are not the model's, or it cannot say what is asked."""
     check_inputs(fitted, dataset, sight)
     if asked:
-        check_uncertain(fitted, version, "--std" if asked.std else "--bands")
+        check_uncertain(fitted, version, asked.option, of_targets=asked.of_targets)
         for level in asked.bands:
             fitted.factor(level)
 

@@ -25,12 +25,14 @@ from dorff.solvers.objective import (
 from dorff.solvers.problem import Problem
 from dorff.solvers.scores import Solution
 from dorff.solvers.select import squared_errors
-from dorff.solvers.setting import Fit, Setting, carried_ridges
-from dorff.solvers.system import Penalty
-from dorff.solvers.uncertainty import posterior
+from dorff.solvers.setting import Fit, Setting, carried_ridges, within_noise
+from dorff.solvers.system import Penalty, Size
+from dorff.solvers.uncertainty import posterior, posterior_bytes, prior_covariance
 
 STEP: Final = 10.0  # from ridge to ridge, where they are left to the rows
 MOST_RIDGES: Final = 7  # of these
+MOST_OF_A_RIDGE: Final = 150  # passes at one ridge, of fits that only choose
+LAST_PASSES: Final = 400  # of all that there may be, which the fit at the ridge that was chosen has at least
 ROUGH: Final = 10.0  # times the tolerance, of fits that only choose
 LEFT: Final = 4.0  # times the tolerance: what may be left to gain where an iteration has ended well
 SOLVERS: Final = ("auto", "lbfgs", "newton")
@@ -78,6 +80,15 @@ class Descended:
     converged: bool
     problem: LossProblem
     slopes: FloatArray | None = None
+    tolerance: float = 1e-4
+
+    @property
+    def ended_by(self) -> str:
+        """Why the iteration ended: "gap" if the duality gap is within the tolerance, which proves it; "slope" if the
+        estimate of what is left to gain is; "passes" if neither is, and there were too many."""
+        if self.state.gap <= self.tolerance * abs(self.state.value):
+            return "gap"
+        return "slope" if self.converged else "passes"
 
     @property
     def left(self) -> float:
@@ -99,7 +110,7 @@ Seen = Callable[[State, int], None]
 class Evaluated(Protocol):
     """Rows, by what is summed over them: `objective.Ask`, and `minimise.Curved`."""
 
-    def __call__(self, V: FloatArray, width: float) -> Mapping[int, FloatArray]: ...
+    def __call__(self, V: FloatArray, width: float | tuple[float, ...]) -> Mapping[int, FloatArray]: ...
 
     def curved(self, V: FloatArray) -> Mapping[int, Moments]: ...
 
@@ -160,16 +171,17 @@ def descend(
     slopes = _mean_slopes(evaluator, sums, left) if folds and isinstance(how.loss, Quantiles) else None
     state = _polished(evaluator, rows.curved, how, state, shown)
     enough = LEFT * how.tolerance * abs(state.value)
-    converged = evaluator.count < evaluator.most and left_to_gain(problem, state) <= enough
+    certain = how.loss.kinked and state.gap <= how.tolerance * abs(state.value)
+    converged = certain or (evaluator.count < evaluator.most and left_to_gain(problem, state) <= enough)
     others = {fold: _fit(setting, problem, one, how, fit) for fold, one in zip(folds, left, strict=True)}
     final = _fit(setting, problem, state, how, fit, converged=converged)
-    return Descended(final, others, tuple(table), state, evaluator.count, converged, problem, slopes)
+    return Descended(final, others, tuple(table), state, evaluator.count, converged, problem, slopes, how.tolerance)
 
 
 def left_to_gain(problem: LossProblem, state: State) -> float:
-    """Half the squared slope in coordinates in which the Hessian is about 1, and what the width of a kink costs."""
-    slope = Frame.at(problem, state).slope(state)
-    return 0.5 * float(slope @ slope) + state.excess
+    """Half the squared slope in coordinates in which the Hessian is about 1, and what the width of a kink costs; the
+    distance from a lower bound where that is less."""
+    return Frame.at(problem, state).left(state) + state.excess if state.left is None else state.left
 
 
 class _Shown:
@@ -185,9 +197,10 @@ class _Shown:
 def _solved(
     evaluator: Evaluator, how: Minimisation, ridge: float, folds: Sequence[int], starts: Sequence[Start], shown: _Shown
 ) -> list[State]:
-    """At one ridge, of all rows and without each of the folds."""
+    """At one ridge, of all rows and without each of the folds, whose held-out losses choose."""
     trials = [Attempt(ridge), *(Attempt(ridge, fold) for fold in folds)]
-    return lbfgs(evaluator, trials, starts, how.tolerance, shown)
+    most = min(MOST_OF_A_RIDGE, max(evaluator.most - LAST_PASSES - evaluator.count, 1)) if folds else None
+    return lbfgs(evaluator, trials, starts, how.tolerance, shown, most_passes=most, chooses=True)
 
 
 def _path(
@@ -329,20 +342,41 @@ def seen_as(setting: Setting, fit: Fit, loss: Loss, q: int) -> Setting:
 
 def laplace(setting: Setting, done: Descended, weighed: Mapping[int, Moments]) -> Posterior:
     """How far coefficients may lie from the fit, by Laplace's approximation (MacKay 1992; Rasmussen & Williams 2006,
-    section 3.4): Gaussian, of the inverse of l times the objective's Hessian, for a loss that is minus a log density.
-    `weighed` are the moments at the fit, weighed by the curvature. Of f, in the loss's own units: no noise is in it."""
+    sections 3.4 and 3.5): Gaussian, of the inverse of l times the objective's Hessian, for a loss that is minus a log
+    density. `weighed` are the moments at the fit, of each of the loss's `combinations` weighed by the curvature along
+    it: these are what a system of as many targets sees of f. Of f, in the loss's own units: no noise is in it.
+
+    The objective times l is minus the log density, so that the prior of h is N(0, I / (2 l ridge)). What features leave
+    out of it is counted as for least squares (`Setting.posterior`): by landmarks at each x, by a lattice everywhere."""
     problem, state = done.problem, done.state
     c, l = len(problem.C), sum(problem.sizes.values())  # noqa: E741
-    parts = [_padded(one, column, c) for column, one in weighed.items()]
+    D, observe = problem.loss.combinations(c), setting.observe
+    if problem.loss.coupled:
+        observe = D @ problem.C
+    parts = [_padded(one, number, len(D)) for number, one in weighed.items()]
     penalties = [replace(one, weight=one.weight * 2.0 * l / _total(parts)) for one in setting.penalties]
-    system = Problem.of(
-        parts, problem.weights, intercept=setting.intercept, observe=setting.observe, penalties=penalties
-    )
+    system = Problem.of(parts, problem.weights, intercept=setting.intercept, observe=observe, penalties=penalties)
     ridge = 2.0 * l * state.trial.ridge / system.l
     if not ridge > 0:
         raise InputError("solve.posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0")
-    made = posterior(system, replace(done.fit.solution, ridge=ridge), None, parts)
-    return replace(made, noise=np.zeros((c, c)))
+    solution = replace(done.fit.solution, ridge=ridge)
+    made = replace(posterior(system, solution, None, parts), noise=np.zeros((c, c)))
+    if setting.landmarks:
+        return replace(made, prior=prior_covariance(system, solution, None))
+    if setting.missing > 0:
+        left_out = setting.missing * prior_covariance(system, solution, None)
+        noise = np.array([l / max(rows.n, 1e-300) for rows in system.rows])  # of the working response, in Newton's step
+        seen = np.eye(c) if observe is None else observe
+        seen = seen[[int(np.argmax(rows.mask)) for rows in system.rows]]
+        return replace(made, unexplained=within_noise(left_out, np.diag(noise), seen))
+    return made
+
+
+def laplace_bytes(loss: Loss, m: int, r: int, c: int) -> int:
+    """Return the peak memory of `laplace`, in bytes, for c values a row that are coupled, and h of shape (m, r)."""
+    e = len(loss.combinations(c))
+    size = Size(m, e, r, coupled=True, patterns=e)
+    return posterior_bytes(size) + size.packed
 
 
 def _total(parts: Sequence[Moments]) -> float:

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Moments
+from dorff.solvers.bundle import MOST_OF_SEVERAL, MOST_PLANES, Bundle
 from dorff.solvers.objective import Attempt, Evaluator, Frame, LossProblem, State
 from dorff.solvers.system import BorderedSums, IntArray, assembled
 from dorff.spec.registry import lazily
@@ -25,6 +27,12 @@ MEMORY: Final = 30  # steps that L-BFGS remembers
 FIRST_WIDTH: Final = 2.0  # of a loss with a kink, in scaled units
 NARROWER: Final = 4.0  # times, when a width is done
 MOST_EVALUATIONS: Final = 500
+#: How far from the best point to where planes are the lowest the second point of a bundle is, and how that changes.
+LEAST_SHARE, MOST_SHARE = 0.02, 0.5
+SHORTER, LONGER = 0.7, 2.0
+PROVING: Final = 60  # passes at most, after L-BFGS, that only raise the lower bound
+FINEST: Final = 1e-8  # tolerance that a bundle's bound can be within, for rounding
+PLANES_CLOSE: Final = 1e-3  # of what is left: how far the bound may be from the best that planes give
 HALVINGS: Final = 12  # of a Newton step
 ROUNDING: Final = 1e-8  # of the objective: what rounding may hide of a step's gain
 JITTER: Final = 1e-13  # of the largest diagonal entry of a Newton system
@@ -39,24 +47,118 @@ def lbfgs(
     starts: Sequence[Start],
     tolerance: float,
     seen: Seen = lambda _: None,
+    *,
+    most_passes: int | None = None,
+    chooses: bool = False,
 ) -> list[State]:
-    """Each trial's least objective, by SciPy's L-BFGS-B (Liu & Nocedal 1989), all of them in step: a pass evaluates
-    every trial that is not over. It is over where half the squared slope by z, which is about what is left to gain, is
-    below `tolerance` of the objective; losses with a kink go on with a narrower width until that costs no more
-    either. `seen` is shown the first trial's state of each pass."""
+    """Minimise each trial's objective by SciPy's L-BFGS-B (Liu & Nocedal 1989), all of them in step.
+
+    A pass evaluates every trial that is not over. A trial is over if half the squared slope by z, an estimate of what
+    is left to gain, is below `tolerance` of the objective. A loss with kinks is replaced by a smooth one, whose width
+    shrinks until it costs no more than that either; its passes evaluate points of a bundle too (`solvers.bundle`), and
+    a trial is over as soon as the objective is within `tolerance` of a lower bound. Trials whose held-out loss
+    `chooses` a ridge come within `tolerance` of that loss, of which the objective is a small share at small ridges.
+    Where L-BFGS ends first, PROVING more passes at most raise the bound, but not for trials that choose.
+    No more than `most_passes` are made, nor more than the evaluator has. `seen` gets the first trial's state of each
+    pass."""
     problem, width = evaluator.problem, FIRST_WIDTH if evaluator.problem.loss.kinked else 0.0
+    last = evaluator.most if most_passes is None else min(evaluator.most, evaluator.count + most_passes)
     states = evaluator([(trial, *at) for trial, at in zip(trials, starts, strict=True)], width)
     seen(states[0])
+    floor = min(map(problem.held_loss, (state for state in states if state.held is not None)), default=0.0)
+    floor = floor if chooses and problem.loss.kinked else 0.0
+    most = MOST_PLANES if len(trials) == 1 else MOST_OF_SEVERAL
+    bounded = [_Bounded.of(evaluator, state, tolerance, floor, most) for state in states]
     while True:
         frames = [Frame.at(problem, state) for state in states]
-        states = _Together(evaluator, frames, width, tolerance, seen).run(states)
-        if all(state.excess <= tolerance * abs(state.value) for state in states):
-            return states
-        if evaluator.count >= evaluator.most:
-            return states
+        states = _Together(evaluator, frames, bounded, width, last, seen).run(states)
+        over = [one.over or state.excess <= one.enough(state) for one, state in zip(bounded, states, strict=True)]
+        if all(over) and not chooses:
+            _prove(evaluator, bounded, min(last, evaluator.count + PROVING), seen)
+        if all(over) or evaluator.count >= last:
+            return [one.ended(state) for one, state in zip(bounded, states, strict=True)]
         width /= NARROWER
-        states = evaluator([(state.trial, state.h, state.b) for state in states], width)
+        going = [number for number, done in enumerate(over) if not done]
+        again = evaluator([(trials[number], states[number].h, states[number].b) for number in going], width)
+        for number, state in zip(going, again, strict=True):
+            states[number] = state
         seen(states[0])
+
+
+def _prove(evaluator: Evaluator, bounded: Sequence["_Bounded"], last: int, seen: Seen) -> None:
+    """Go on with the bundles' points alone, until their bounds are within the tolerance or pass number `last`."""
+    while evaluator.count < last:
+        going = [one for one in bounded if one.bundle is not None and not one.over]
+        if not going:
+            return
+        states = evaluator([(one.best.trial, *point) for one in going for point in one.points], 0.0)
+        for one in going:
+            one.learn([states.pop(0) for _ in one.points])
+        seen(bounded[0].best)
+
+
+@dataclass(eq=False)
+class _Bounded:
+    """The best state of a trial; of a loss with kinks also a lower bound of its objective, and the next points.
+
+    The next pass evaluates the minimiser of the planes' objective, and a point between it and the best state, at
+    `share` of the way."""
+
+    best: State
+    tolerance: float
+    floor: float
+    bundle: Bundle | None
+    most: int = MOST_PLANES
+    lower: float = -np.inf
+    points: Sequence[Start] = ()
+    share: float = MOST_SHARE
+
+    @classmethod
+    def of(cls, evaluator: Evaluator, state: State, tolerance: float, floor: float, most: int) -> "_Bounded":
+        """Return that of a first state."""
+        trial = state.trial
+        if tolerance < FINEST or not Bundle.serves(evaluator.problem, trial.ridge):
+            return cls(state, tolerance, floor, None)
+        bundle = evaluator.bundles.setdefault(trial.without, Bundle(evaluator.problem))
+        bounded = cls(state, tolerance, floor, bundle, most)
+        bounded.learn([state])
+        return bounded
+
+    def enough(self, state: State) -> float:
+        """Return what may be left to gain."""
+        return self.tolerance * max(abs(state.value), self.floor)
+
+    @property
+    def over(self) -> bool:
+        """Whether the lower bound shows that the best state is within the tolerance."""
+        return self.best.value - self.lower <= self.enough(self.best)
+
+    def learn(self, states: Sequence[State]) -> None:
+        """Update with the trial's states of a pass."""
+        before = self.best
+        self.best = min(self.best, *states, key=lambda state: state.value)
+        if self.bundle is None:
+            return
+        self.bundle.add(states)
+        close = max(PLANES_CLOSE * (self.best.value - self.lower), PLANES_CLOSE * self.enough(self.best))
+        close = max(min(close, PLANES_CLOSE * abs(self.best.value)), 0.1 * FINEST * abs(self.best.value))
+        lower, h, b = self.bundle.bound(self.best.trial.ridge, close, self.most)
+        self.lower = max(self.lower, lower)
+        best = self.best
+        if best is states[-1] and best is not before:  # the shorter step was a good one
+            self.share = min(MOST_SHARE, LONGER * self.share)
+        else:
+            self.share = max(LEAST_SHARE, SHORTER * self.share)
+        self.points = [(best.h + share * (h - best.h), best.b + share * (b - best.b)) for share in (1.0, self.share)]
+
+    def ended(self, state: State) -> State:
+        """Return the best of `state`, where L-BFGS ended, and all others, with its gap."""
+        if self.bundle is None:
+            return state
+        best = self.best if self.best.value < state.value else state
+        gap = max(best.value - self.lower, 0.0)
+        left = Frame.at(self.bundle.problem, state).left(state) + state.excess
+        return best._replace(gap=gap, left=min(gap, left))
 
 
 class _Together:
@@ -64,10 +166,16 @@ class _Together:
     each; all wait until every one asks or ends, so that what a pass evaluates does not depend on their pace."""
 
     def __init__(
-        self, evaluator: Evaluator, frames: Sequence[Frame], width: float, tolerance: float, seen: Seen
+        self,
+        evaluator: Evaluator,
+        frames: Sequence[Frame],
+        bounded: Sequence[_Bounded],
+        width: float,
+        last: int,
+        seen: Seen,
     ) -> None:
-        self._evaluator, self._frames, self._width, self._tolerance = evaluator, frames, width, tolerance
-        self._seen = seen
+        self._evaluator, self._frames, self._bounded, self._width = evaluator, frames, bounded, width
+        self._last, self._seen = last, seen
         self._asked: queue.Queue[tuple[int, FloatArray | BaseException | None]] = queue.Queue()
         self._replies: list[queue.Queue[State | None]] = [queue.Queue() for _ in frames]
         self._best: list[State] = []
@@ -90,7 +198,7 @@ class _Together:
         return self._best
 
     def _pass(self, going: set[int]) -> None:
-        """Wait for all, and answer those that ask."""
+        """Wait for all, and answer those that ask; those that the bound says are over ask in vain."""
         wanted = dict[int, FloatArray]()
         while len(wanted) < len(going):
             number, z = self._asked.get()
@@ -103,17 +211,31 @@ class _Together:
         if not wanted:
             return
         order = sorted(wanted)
-        points = [(self._best[number].trial, *self._frames[number].point(wanted[number])) for number in order]
-        states = self._evaluator(points, self._width)
+        points, widths, owners = list[tuple[Attempt, FloatArray, FloatArray]](), list[float](), list[int]()
+        for number in order:
+            trial, own = self._best[number].trial, self._bounded[number].points
+            points += [(trial, *self._frames[number].point(wanted[number])), *((trial, *at) for at in own)]
+            widths += [self._width, *(0.0 for _ in own)]
+            owners += [number] * (1 + len(own))
+        states = self._evaluator(points, tuple(widths) if len(points) > len(order) else self._width)
         self._seen(states[0])
-        for number, state in zip(order, states, strict=True):
-            self._replies[number].put(state)
+        for number in order:
+            own_states = [state for owner, state in zip(owners, states, strict=True) if owner == number]
+            self._bounded[number].learn(own_states)
+            if self._bounded[number].over:
+                going.discard(number)
+                self._replies[number].put(None)
+            else:
+                self._replies[number].put(own_states[0])
 
     def _over(self, number: int, state: State) -> bool:
-        slope, enough = self._frames[number].slope(state), self._tolerance * abs(state.value)
+        bounded = self._bounded[number]
+        if bounded.over or self._evaluator.count >= self._last:
+            return True
+        enough = bounded.enough(state)
         if state.excess > enough:  # a width that is not the last
             enough = max(enough, 0.1 * state.excess)
-        return 0.5 * float(slope @ slope) <= enough or self._evaluator.count >= self._evaluator.most
+        return self._frames[number].left(state) <= enough
 
     def _descend(self, number: int) -> None:
         """One trial's loop."""

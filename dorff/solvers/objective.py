@@ -21,8 +21,9 @@ from dorff.moments import FloatArray, Solvable
 from dorff.solvers.problem import Parts
 from dorff.solvers.system import BorderedSums, PenaltyTerm, assembled
 
-#: At columns V (m + 1, c), at a width: of each fold the slopes' sums (m + 1 + BESIDE, c), see `passes.slopes`.
-Ask = Callable[[FloatArray, float], Mapping[int, FloatArray]]
+#: At columns V (m + 1, c), at a width, or one for each function: of each fold the slopes' sums (m + 1 + BESIDE, c), see
+#: `passes.slopes`.
+Ask = Callable[[FloatArray, float | tuple[float, ...]], Mapping[int, FloatArray]]
 LEAST_CURVATURE: Final = 1e-3
 FLAT: Final = 1e-13  # of the steepest axis: at ridge 0 others are no steeper
 MOST_PASSES: Final = 1000
@@ -67,6 +68,11 @@ class LossProblem:
             value += float(np.sum(pulled * V))
             gh, gb = gh + 2.0 * self.pulled(pulled[:-1]), gb + 2.0 * pulled[-1]
         return value, gh, gb
+
+    def held_loss(self, state: "State") -> float:
+        """The mean loss of the rows that a state's trial leaves out; 0 where there are none."""
+        fold = state.trial.without
+        return 0.0 if fold is None or state.held is None else float(state.held[0]) / self.sizes[fold]
 
     def free(self, gb: FloatArray) -> FloatArray:
         """A slope by constants (P,), of those that may move."""
@@ -181,6 +187,11 @@ class Frame:
         x = self.problem.axes.into(gh) / self._roots
         return np.concatenate([x.ravel(), state.gb / np.sqrt(self.curvature)])
 
+    def left(self, state: "State") -> float:
+        """Half the squared slope: about what the smooth objective is above its least."""
+        slope = self.slope(state)
+        return 0.5 * float(slope @ slope)
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -194,7 +205,9 @@ class State(NamedTuple):
     """The objective of a trial at (h, b): as it is (`value`) and with the smooth loss, whose slopes are gh and gb; the
     mean `loss` of the rows, and `curvature` of one. `excess` is what the width costs: with the slope by h, about the
     features' mean, it bounds how far the objective is above the least for this level of f, by `gap` (inf at ridge 0).
-    `held` are the sums of the rows that the trial leaves out, (1 + c,): of the loss, and of its slope by each value."""
+    `held` are the sums of the rows that the trial leaves out, (1 + c,): of the loss, and of its slope by each value.
+    `planes` are of a loss with a kink: for each column what its mean loss is above (c,), at zero, and the slopes
+    (m + 1, c) of that (`solvers.bundle`). `left` is what is left to gain, where others than its own slopes tell."""
 
     trial: Attempt
     h: FloatArray
@@ -208,6 +221,8 @@ class State(NamedTuple):
     curvature: float
     gap: float
     held: FloatArray | None = None
+    planes: tuple[FloatArray, FloatArray] = (np.empty(0), np.empty((0, 0)))
+    left: float | None = None
 
 
 class Evaluator:
@@ -215,9 +230,12 @@ class Evaluator:
 
     def __init__(self, problem: LossProblem, ask: Ask, most: int = MOST_PASSES) -> None:
         self.problem, self._ask, self.count, self.most = problem, ask, 0, most
+        self.bundles: dict[int | None, Any] = {}
 
-    def __call__(self, at: Sequence[tuple[Attempt, FloatArray, FloatArray]], width: float) -> list[State]:
-        """For (trial, h, b) each its state."""
+    def __call__(
+        self, at: Sequence[tuple[Attempt, FloatArray, FloatArray]], width: float | tuple[float, ...]
+    ) -> list[State]:
+        """For (trial, h, b) each its state; at a width, or one for each."""
         problem, c = self.problem, len(self.problem.C)
         V = np.hstack([problem.columns(h, b) for _, h, b in at])
         answers = self._ask(V, width)
@@ -225,7 +243,7 @@ class Evaluator:
         states = []
         for number, (trial, h, b) in enumerate(at):
             own = {fold: sums[:, number * c : (number + 1) * c] for fold, sums in answers.items()}
-            states.append(self._state(trial, h, b, own, width))
+            states.append(self._state(trial, h, b, own, width[number] if isinstance(width, tuple) else width))
         return states
 
     def _state(
@@ -234,9 +252,11 @@ class Evaluator:
         problem, m = self.problem, len(h)
         sums = np.sum([one for fold, one in own.items() if fold != trial.without], axis=0)
         l = sum(size for fold, size in problem.sizes.items() if fold != trial.without)  # noqa: E741
-        loss, smooth, half, curvature = sums[m + 1 :].sum(axis=1) / l
+        beside = sums[m + 1 :] / l
+        loss, smooth, half, curvature = beside.sum(axis=1)
         quadratic, qh, qb = problem.quadratic(h, b, trial.ridge)
-        G = sums[: m + 1] / l @ problem.C
+        slopes = sums[: m + 1] / l
+        G = slopes @ problem.C
         gh, gb = problem.pulled(G[:m]) + qh, G[m] + qb
         excess = max(float(loss - smooth - width * half), 0.0)
         about = gh - problem.pulled(np.outer(problem.mean, gb))
@@ -245,7 +265,11 @@ class Evaluator:
         of_held = None if held is None else np.append(held[m + 1].sum(), held[m])
         value, curved = float(loss) + quadratic, float(curvature) / len(problem.C)
         objective = value, float(smooth) + quadratic, gh, problem.free(gb), float(loss)
-        return State(trial, h, b, *objective, excess, curved, gap, of_held)
+        planes = (np.empty(0), np.empty((0, 0)))
+        if problem.loss.kinked:
+            touched = np.sum(slopes * problem.columns(h, b), axis=0)
+            planes = beside[1] + width * beside[2] - touched, slopes
+        return State(trial, h, b, *objective, excess, curved, gap, of_held, planes)
 
 
 def feature_moments(parts: Parts) -> tuple[FloatArray, FloatArray]:

@@ -217,10 +217,10 @@ class Problem:
 
 
 def kept_shift(y0: FloatArray, observe: FloatArray | None, *, patterns: int, intercept: bool) -> FloatArray:
-    """The part (q,) of y0 that no intercept makes up for. InputError where rows have several patterns of targets and
-    the rows of `observe` depend on each other."""
+    """The part (q,) of y0 that no intercept makes up for. InputError where rows have several patterns of targets, the
+    rows of `observe` depend on each other, and there is a y0."""
     independent = observe is None or np.linalg.matrix_rank(observe) == len(observe)
-    if patterns > 1 and not independent:
+    if patterns > 1 and not independent and np.any(y0):
         raise InputError("observe: where rows miss targets its rows must be linearly independent; drop such rows")
     if independent or not intercept or observe is None:
         return np.zeros(len(y0)) if intercept else y0

@@ -321,7 +321,7 @@ class Setting:
             return replace(found, prior=prior_covariance(problem, fit.solution, noise))
         if self.missing > 0:
             left_out = self.missing * prior_covariance(problem, fit.solution, noise)
-            return replace(found, unexplained=_within_noise(left_out, noise, self.observe))
+            return replace(found, unexplained=within_noise(left_out, noise, self.observe))
         return found
 
     def check_scored(self) -> None:
@@ -373,7 +373,7 @@ def _spectral(problem: Problem) -> Problem:
     return replace(problem, blocks=blocks)
 
 
-def _within_noise(covariance: FloatArray, noise: FloatArray, observe: FloatArray | None) -> FloatArray:
+def within_noise(covariance: FloatArray, noise: FloatArray, observe: FloatArray | None) -> FloatArray:
     """Return a covariance (p, p) of what features leave out of f, scaled down to be no more than the targets' noise.
 
     What no feature can follow is among the residuals, of which the noise (q, q) is estimated. A ridge that was not

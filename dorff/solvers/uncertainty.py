@@ -49,7 +49,11 @@ class _Noise(NamedTuple):
     bounded: bool = True
 
     @classmethod
-    def of(cls, problem: Problem, solution: Solution, noise: FloatArray) -> "_Noise":
+    def of(cls, problem: Problem, solution: Solution, noise: FloatArray | None) -> "_Noise":
+        """Return that of a noise covariance (q, q); of None of variance 1 for scaled targets, whatever the ridge."""
+        if noise is None:
+            unit = np.ones(len(problem.scale))
+            return cls(unit, 1.0, unit, unit, bounded=False)
         assert solution.variance is not None
         variance, counts = np.diag(noise) / problem.scale**2 * mean_weight(problem), contrasts(problem)
         level = float(counts @ variance) / max(float(counts.sum()), 1.0)
@@ -83,9 +87,8 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, pa
 
     Without noise it is of variance 1 for all scaled targets, whatever the ridge: the covariance of C f at a row, times
     its weight, is then its leverage H (q, q), by which its own targets make their fit."""
-    ridge, unit = solution.ridge if solution.ridges is None else solution.ridges, np.ones(len(problem.scale))
-    about = _Noise(unit, 1.0, unit, unit, bounded=False) if noise is None else _Noise.of(problem, solution, noise)
-    blocks = list[PosteriorBlock]()
+    ridge = solution.ridge if solution.ridges is None else solution.ridges
+    about, blocks = _Noise.of(problem, solution, noise), list[PosteriorBlock]()
     for block in problem.blocks:
         if block.rotation is None:
             blocks.append(_of_everything(problem, block, ridge, about, parts))
@@ -93,15 +96,16 @@ def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, pa
             blocks += _columns(problem, block, ridge, about)
         else:
             blocks.append(_block(problem, block, ridge, about))
-    return Posterior(tuple(blocks), _intercept(problem, about), np.diag(unit) if noise is None else noise)
+    noise = np.diag(about.variance) if noise is None else noise
+    return Posterior(tuple(blocks), _intercept(problem, about), noise)
 
 
-def prior_covariance(problem: Problem, solution: Solution, noise: FloatArray) -> FloatArray:
+def prior_covariance(problem: Problem, solution: Solution, noise: FloatArray | None) -> FloatArray:
     """Return the covariance (p, p) of f at any x before any row, by the features, in the targets' units.
 
     The prior of h is N(0, t2 I), with t2 l ridge the noise (`_Noise.prior`); of directions with ridges of their own
     each has a t2 of its own. Features are of k(x, x) = 1: of landmarks, or cosine and sine pairs, whose squares sum to
-    the same at every x.
+    the same at every x. Without noise it is of variance 1 for all scaled targets.
     """
     about, weights, scale = _Noise.of(problem, solution, noise), problem.weights, problem.outputs
     if solution.ridges is None:

@@ -62,7 +62,7 @@ def _unsure(solve: "Solve", job: "Job") -> str:
         return f"solver: {solve.solver} keeps none"
     if solve.other_loss and solve.posterior is False:
         return "a fit by this loss keeps one where it is true alone"
-    if job.classes is not None:
+    if job.classes is not None and not solve.other_loss:
         return "data.targets is classes, whose probabilities say how sure the model is"
     if solve.conformal:
         return "conformal: true keeps the posterior"
@@ -368,9 +368,6 @@ def _check_loss(job: "Job") -> None:
     for key, problem in problems.items():
         if problem:
             raise checks.Refusal(problem, key=f"solve.{key}")
-    if job.features.kind == "lattice":
-        problem = "is lattice, whose sums of exponentials know squares alone; use orthogonal, or leave it out"
-        raise checks.Refusal(problem, key="features.sampler")
 
 
 def _check_descent(job: "Job") -> None:

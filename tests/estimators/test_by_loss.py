@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score
@@ -17,7 +18,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dorff import ORFFClassifier, ORFFRegressor, frequencies, graphs, kernels
-from dorff.errors import InputError
+from dorff.errors import DoesNotFitError, InputError
+from dorff.estimators import array_sums
 from dorff.frequencies import Orthogonal
 from dorff.kernels.scalar import FloatArray
 from dorff.model.losses import Huber, as_loss
@@ -47,6 +49,17 @@ def objective(one: Any, loss: Any, targets: FloatArray, weights: FloatArray | No
     f = model.predict(X)
     value = of.terms(f, of.spread(targets.reshape(N, -1))).value
     return float(w @ value.sum(axis=1) / w.sum() + one.ridge_ * np.sum(model.coefficients**2))
+
+
+def test_a_hinge_ends_by_its_gap_where_classes_are_separable() -> None:
+    """1,001 passes were not enough without the bundle."""
+    data, labels = (part[:800] for part in load_digits(return_X_y=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        one = ORFFClassifier(None, 256, loss="hinge", ridge=3e-5, calibrate=False).fit(data, labels)
+    assert one.duality_gap_ <= 1e-4 * one.objective_
+    assert one.n_passes_ < 200
+    assert one.score(data, labels) > 0.99
 
 
 @pytest.mark.parametrize(
@@ -93,8 +106,8 @@ def test_what_is_predicted_and_scored() -> None:
     one = regressor("poisson").fit(X, COUNTS)
     np.testing.assert_allclose(one.predict(X), np.exp(one.model_.predict(X)))
     assert 0.1 < one.score(X, COUNTS) < 1.0
-    with pytest.raises(InputError, match="return_std: a fit by loss poisson has no deviations of targets; posterior_m"):
-        one.predict(X[:5], return_std=True)
+    with pytest.raises(InputError, match="return_std: a fit by loss poisson has no deviations of targets; leave noise"):
+        one.predict(X[:5], return_std=True, noise=True)
     assert np.all(one.posterior_model_.std(X[:5]) > 0)
     median = regressor({"quantiles": [0.1, 0.45, 0.9]}, tol=1e-4).fit(X, Y)
     values = median.predict(X).reshape(N, 2, 3)
@@ -104,6 +117,24 @@ def test_what_is_predicted_and_scored() -> None:
     with pytest.raises(AttributeError, match="a fit by loss quantiles has no noise, evidence or posterior"):
         _ = median.posterior_model_
     assert not hasattr(median, "log_evidence_")
+    with pytest.raises(InputError, match="return_std: a fit by loss quantiles has no deviations of targets; leave it"):
+        median.predict(X[:5], return_std=True)
+
+
+@pytest.mark.parametrize(("loss", "y"), [("poisson", COUNTS), ("logistic", (Y[:, 0] > 0.2) * 1.0)])
+def test_deviations_of_rates_and_probabilities_are_those_of_samples_of_f(loss: str, y: FloatArray) -> None:
+    """Within four standard errors of a standard deviation of so many draws, at the rows and away from them."""
+    one, draws = regressor(loss).fit(X, y), 4000
+    at = np.vstack([X[:6], [[4.0, -4.0]]])
+    values, std = one.predict(at, return_std=True)
+    np.testing.assert_array_equal(values, one.predict(at))
+    functions = one.posterior_model_.sample(draws, seed=3)
+    drawn = as_loss(loss).outcome(np.array([function.predict(at) for function in functions])).reshape(draws, *std.shape)
+    away = (drawn - drawn.mean(axis=0)) ** 2
+    error = away.std(axis=0) / np.sqrt(draws) / (2.0 * std)
+    assert np.all(np.abs(drawn.std(axis=0) - std) < 4.0 * error)
+    lazy = one.predict(da.from_array(at, chunks=(3, 2)), return_std=True)
+    np.testing.assert_allclose(np.asarray(lazy[1]), std, rtol=1e-12)
 
 
 def test_missing_targets_count_for_nothing() -> None:
@@ -200,6 +231,121 @@ def test_a_laplace_posterior_counts_terms() -> None:
         np.testing.assert_allclose(one.posterior_model_.std(X[:20])[:, output], exact, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("classes", "coding"), [(2, "simplex"), (2, "one_vs_all"), (3, "simplex"), (3, "one_vs_all")])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_multinomial_posterior_is_the_inverse_of_the_hessian(classes: int, coding: str, intercept: bool) -> None:
+    """Rasmussen & Williams 2006, section 3.5: a row's second derivative is diag(p) - p p^T, for all classes together.
+
+    What no probability depends on, a constant for all classes, has no deviation in the intercept.
+    """
+    ridge, labels = 1e-3, LABELS if classes == 3 else (LABELS == "a") * 1
+    weights = np.random.default_rng(3).uniform(0.0, 2.0, N)
+    one = ORFFClassifier(
+        K, 20, loss="multinomial", ridge=ridge, coding=coding, tol=1e-9, intercept=intercept, calibrate=False,
+        standardize=False, posterior=True, sampler=Orthogonal(),
+    ).fit(X, labels, sample_weight=weights)  # fmt: skip
+    model = one.posterior_model_
+    root = model.operator_weights.root[0]
+    F = model.feature_map.transform(X)
+    J = np.einsum("na,jc->najc", F * model.operator_weights.gain, root).reshape(N, -1, classes)
+    if intercept:
+        J = np.concatenate([J, np.broadcast_to(np.eye(classes), (N, classes, classes))], axis=1)
+    p = one.predict_proba(X)
+    seen = weights[:, None, None] * (p[:, :, None] * np.eye(classes) - p[:, :, None] * p[:, None, :])
+    H = np.einsum("nic,ncd,njd->ij", J, seen, J, optimize=True)
+    penalty = np.full(len(H), 2.0 * weights.sum() * ridge)
+    penalty[len(penalty) - intercept * classes :] = 0.0
+    inverse = np.linalg.pinv(H + np.diag(penalty), rcond=1e-11, hermitian=True)
+    exact = np.einsum("nic,ij,njd->ncd", J[:20], inverse, J[:20], optimize=True)
+    compared = np.eye(classes) - 1.0 / classes  # in which softmax differs
+    found = compared @ model.covariance(X[:20]) @ compared
+    np.testing.assert_allclose(found, compared @ exact @ compared, rtol=1e-5, atol=1e-7 * exact.max())
+
+
+@pytest.mark.parametrize("loss", ["multinomial", "logistic"])
+@pytest.mark.parametrize("calibrate", [True, False])
+def test_deviations_of_probabilities_are_those_of_samples_of_f(loss: str, calibrate: bool) -> None:
+    """With the error of quasi-Monte Carlo beside that of so many draws."""
+    one = ORFFClassifier(K, 40, loss=loss, ridge=1e-3, calibrate=calibrate, posterior=True, sampler=Orthogonal())
+    one.fit(X, LABELS)
+    at, draws = np.vstack([X[:6], [[4.0, -4.0]]]), 4000
+    p, std = one.predict_proba(at, return_std=True)
+    np.testing.assert_array_equal(p, one.predict_proba(at))
+    made = one.calibration_.probabilities if calibrate else as_loss(loss).probabilities
+    drawn = np.array([made(function.predict(at)) for function in one.posterior_model_.sample(draws, seed=3)])
+    away = (drawn - drawn.mean(axis=0)) ** 2
+    error = away.std(axis=0) / np.sqrt(draws) / (2.0 * std)
+    assert np.all(np.abs(drawn.std(axis=0) - std) < 4.0 * error + 0.003)
+    lazy = one.predict_proba(da.from_array(at, chunks=(3, 2)), return_std=True)
+    np.testing.assert_allclose(np.asarray(lazy[1]), std, rtol=1e-9)
+
+
+def test_a_posterior_of_classes_that_there_is_not() -> None:
+    with pytest.raises(InputError, match="posterior: a fit by loss hinge has none; take multinomial or logistic"):
+        ORFFClassifier(K, 40, loss="hinge", posterior=True).fit(X, LABELS)
+    one = ORFFClassifier(K, 40, loss="multinomial", ridge=1e-3, tol=1e-2).fit(X, LABELS)
+    with pytest.raises(InputError, match="posterior: the fit keeps none; fit with posterior=True"):
+        one.predict_proba(X[:2], return_std=True)
+    assert not hasattr(one, "posterior_model_")
+
+
+def test_a_posterior_of_classes_beyond_all_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = type("Free", (), {"available": 1e5})
+    monkeypatch.setattr("dorff.estimators.descended.psutil.virtual_memory", lambda: free)
+    with pytest.raises(DoesNotFitError, match="posterior: one system of 40 features times 2 for all 3 classes needs"):
+        ORFFClassifier(K, 40, loss="multinomial", posterior=True, sampler=Orthogonal()).fit(X, LABELS)
+
+
+def test_a_laplace_posterior_by_landmarks_is_the_processs_own() -> None:
+    """With all rows as landmarks, by Rasmussen & Williams 2006, eq. 3.24; far from the rows it is the prior's."""
+    ridge, inputs = 1e-3, X[:60]
+    ones = (Y[:60, 0] > 0.2) * 1.0
+    how = {"loss": "logistic", "tol": 1e-9, "intercept": False, "standardize": False}
+    one = ORFFRegressor(K, 60, ridge=ridge, sampler=frequencies.Landmarks(), **how).fit(inputs, ones)
+    at = np.vstack([inputs[:5] + 0.3, [[4.0, 4.0], [50.0, 50.0]]])
+    prior = 1.0 / (2.0 * len(inputs) * ridge)
+    p = one.predict(inputs)
+    data = prior * K.gram(inputs, inputs) + np.diag(1.0 / (p * (1.0 - p)))
+    across = prior * K.gram(at, inputs)
+    exact = prior - np.einsum("ni,ij,nj->n", across, np.linalg.inv(data), across)
+    np.testing.assert_allclose(one.posterior_model_.std(at)[:, 0] ** 2, exact, rtol=1e-5)
+    assert exact[-1] == pytest.approx(prior)
+
+
+@pytest.mark.parametrize("rows", [array_sums.FEW_ROWS, 100], ids=["gram", "exponentials"])
+@pytest.mark.parametrize(("loss", "y"), [({"quantiles": [0.1, 0.9]}, Y), ("poisson", COUNTS), ("huber", Y)], ids=str)
+def test_features_on_a_lattice_are_evaluated(
+    loss: Any, y: FloatArray, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From least squares' fit by either sums on; the objective is the model's, and near that of random features."""
+    monkeypatch.setattr(array_sums, "FEW_ROWS", rows)
+    tol = 1e-4 if as_loss(loss).kinked else 1e-7
+    how = {"loss": loss, "ridge": 1e-3, "tol": tol, "standardize": False}
+    one = ORFFRegressor(K, 400, sampler=frequencies.Lattice(1e-4), **how).fit(X, y)
+    assert one.objective_ == pytest.approx(objective(one, loss, y), rel=1e-9)
+    random = ORFFRegressor(K, 400, sampler=Orthogonal(), **how).fit(X, y)
+    assert one.objective_ == pytest.approx(random.objective_, rel=0.01)
+
+
+def test_what_a_lattice_leaves_out_is_in_the_laplace_posterior() -> None:
+    """Against the process's own, as by landmarks; without what a coarse one leaves out it would be too small."""
+    ridge, inputs, found = 1e-3, X[:60], list[FloatArray]()
+    ones = (Y[:60, 0] > 0.2) * 1.0
+    how = {"loss": "logistic", "tol": 1e-9, "intercept": False, "standardize": False}
+    at = np.vstack([inputs[:5], inputs.min(axis=0), inputs.max(axis=0)])
+    for error in (1e-4, 0.05):
+        one = ORFFRegressor(K, 400, ridge=ridge, sampler=frequencies.Lattice(error), **how).fit(inputs, ones)
+        prior, p = 1.0 / (2.0 * len(inputs) * ridge), one.predict(inputs)
+        across = prior * K.gram(at, inputs)
+        data = prior * K.gram(inputs, inputs) + np.diag(1.0 / (p * (1.0 - p)))
+        exact = prior - np.einsum("ni,ij,nj->n", across, np.linalg.inv(data), across)
+        found.append(one.posterior_model_.std(at)[:, 0] ** 2 / exact)
+    np.testing.assert_allclose(found[0], 1.0, rtol=0.02)
+    posterior = one.posterior_model_.posterior
+    assert posterior is not None and posterior.unexplained is not None
+    assert np.all(found[1] > 0.97) and np.any(found[1] - posterior.unexplained[0, 0] / exact < 0.96)
+
+
 def test_targets_are_compared_with_the_quantile_nearest_to_the_median() -> None:
     for levels, at in (([0.4, 0.8, 0.9], 0), ([0.05, 0.1, 0.2], 2)):
         one = regressor({"quantiles": levels}, tol=1e-3).fit(X, Y[:, 0])
@@ -251,10 +397,6 @@ def test_what_else_is_refused() -> None:
         (ORFFClassifier(K, 40, loss="simplex", coding="one_vs_all"), "simplex needs values along the codes"),
         (ORFFClassifier(K, 40, loss="hinge", solver="newton"), "newton does not go with loss hinge"),
         (ORFFClassifier(K, 40, loss="hinge", tol=0.0), "tol must be a number between 0 and 1, not 0.0"),
-        (
-            ORFFClassifier(K, loss="hinge", sampler=frequencies.Lattice(1e-2)),
-            "loss: features on a lattice are for squares",
-        ),
     ):
         with pytest.raises(InputError, match=sentence):
             one.fit(X, LABELS)

@@ -31,7 +31,7 @@ from dorff.model import Model
 from dorff.model.losses import as_loss
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import make_plan
-from dorff.predict import predict, score
+from dorff.predict import Uncertainty, predict, score
 from dorff.predict.shared import expected
 from dorff.report import write_report
 from dorff.spec.job import Job
@@ -371,8 +371,43 @@ def test_a_laplace_posterior_is_the_inverse_of_the_hessian(store: Path, tmp_path
     told = score(Path(made.model), store, engine=SerialEngine(), targets="counts")
     assert told.r2 > 0.1  # of rates, not of their logarithms
     out = tmp_path / "predicted.zarr"
-    predict(Path(made.model), store, out, engine=SerialEngine())
+    predict(Path(made.model), store, out, engine=SerialEngine(), uncertainty=Uncertainty(std=True))
     np.testing.assert_allclose(rows_of(out, "y"), np.exp(model.predict(X)), rtol=1e-12)
+    variance = model.std(X) ** 2
+    of_rates = np.exp(model.predict(X) + variance / 2.0) * np.sqrt(np.exp(variance) - 1.0)
+    np.testing.assert_allclose(rows_of(out, "std"), of_rates, rtol=1e-9)
+    for wanted, option in ((Uncertainty(std=True, noise=True), "--noise"), (Uncertainty(bands=(0.9,)), "--bands")):
+        with pytest.raises(InputError, match=f"{option}: .* was fitted by loss poisson, with no noise of targets; ask"):
+            predict(Path(made.model), store, tmp_path / "no.zarr", engine=SerialEngine(), uncertainty=wanted)
+
+
+@pytest.mark.parametrize("loss", ["multinomial", "logistic"])
+def test_deviations_of_the_probabilities_of_classes(loss: str, store: Path, tmp_path: Path) -> None:
+    """Calibrated as the probabilities are, from a data set to another, and in the report."""
+    solve = {"posterior": True, "calibrate": True, "folds": {"by": "rows"}, "tolerance": 1e-5}
+    made = job(store, tmp_path, loss, data=CLASSES, solve=solve)
+    report, model = fitted(made)
+    assert model.posterior is not None
+    inputs = rows_of(store, "x")
+    out = tmp_path / "predicted.zarr"
+    predict(Path(made.model), store, out, engine=SerialEngine(), uncertainty=Uncertainty(std=True))
+    np.testing.assert_allclose(rows_of(out, "std"), model.outcome_std(inputs), rtol=1e-9, atol=1e-12)
+    names = zarr.open_group(str(out), mode="r").attrs["columns"]
+    assert names["std"] == ["0_std", "1_std", "2_std", "3_std"]
+    drawn = np.array([one.outcome(one.predict(inputs[:30])) for one in model.sample(1500, seed=3)])
+    np.testing.assert_allclose(drawn.std(axis=0), rows_of(out, "std")[:30], atol=0.01, rtol=0.1)
+    with pytest.raises(InputError, match=r"--bands: .* is a classifier, whose probabilities say how sure it is"):
+        wanted = Uncertainty(bands=(0.9,))
+        predict(Path(made.model), store, tmp_path / "no.zarr", engine=SerialEngine(), uncertainty=wanted)
+    assert "<h2>Loss</h2>" in write_report(Path(report.model), tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_deviations_that_were_not_kept_are_refused(store: Path, tmp_path: Path) -> None:
+    made = job(store, tmp_path, "multinomial", data=CLASSES, solve={"tolerance": 1e-2})
+    fitted(made)
+    wanted = Uncertainty(std=True)
+    with pytest.raises(InputError, match=r"--std: .* keeps no posterior; set solve.posterior: true in its job"):
+        predict(Path(made.model), store, tmp_path / "no.zarr", engine=SerialEngine(), uncertainty=wanted)
 
 
 def test_classes_are_calibrated_and_scored(store: Path, tmp_path: Path) -> None:
@@ -387,7 +422,18 @@ def test_classes_are_calibrated_and_scored(store: Path, tmp_path: Path) -> None:
         assert 0.8 < slope < 1.3 if loss == "multinomial" else slope > 1.0  # its own probabilities are nearly right
 
 
-@pytest.mark.parametrize(("loss", "tolerance"), [("huber", 1e-4), (QUANTILES, 1e-5)], ids=["few", "many"])
+def test_the_report_says_what_proves_the_end(store: Path, tmp_path: Path) -> None:
+    """A duality gap within the tolerance for losses with a kink, an estimate by the slope for others."""
+    for loss in ({"epsilon_insensitive": 0.1}, QUANTILES, "huber"):
+        folder = tmp_path / str(loss)[:6]
+        report = fit(job(store, folder, loss, data={"targets": "noise"}, solve={"tolerance": 1e-4}))
+        told = report.loss
+        assert told is not None
+        assert told["ended_by"] == ("slope" if loss == "huber" else "gap")
+        assert loss == "huber" or 0 <= told["left"] <= told["gap"] <= 1e-4 * told["objective"]
+
+
+@pytest.mark.parametrize(("loss", "tolerance"), [("huber", 1e-4), (QUANTILES, 1e-7)], ids=["few", "many"])
 def test_the_plan_tells_passes_and_what_goes_on_says_so(
     loss: Any, tolerance: float, store: Path, tmp_path: Path
 ) -> None:

@@ -218,6 +218,19 @@ def test_laws_of_convex_losses(name: str, seed: int, width: float, size: float) 
     assert np.all(there.value.sum(axis=1) >= least.sum(axis=1) - rounding)
 
 
+@pytest.mark.parametrize("name", FORMULAS)
+def test_second_derivatives_by_combinations_are_those_by_directions(name: str) -> None:
+    """D^T diag(curvatures) D against `product`."""
+    loss, rng = FORMULAS[name][0], np.random.default_rng(0)
+    c = 4 * loss.levels
+    f, v = rng.standard_normal((2, 9, c))
+    y = np.eye(4)[rng.integers(0, 4, 9)] if loss.takes in ("classes", "labels") else rng.poisson(2.0, (9, 4)) * 1.0
+    y, width = loss.spread(y), 0.5 if loss.kinked else 0.0
+    D, curvatures = loss.combinations(c), loss.curvatures(f, y, width)
+    assert curvatures.shape == (9, len(D)) and np.all(curvatures >= 0)
+    np.testing.assert_allclose((curvatures * (v @ D.T)) @ D, loss.product(f, y, v, width), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["poisson", "logistic", "multinomial"])
 def test_likelihoods_are_densities_of_the_targets(name: str) -> None:
     loss, f, _ = drawn(name, 5)

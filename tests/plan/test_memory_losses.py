@@ -13,7 +13,7 @@ from cases import traced
 from dorff.engine import SerialEngine
 from dorff.fit import fit
 from dorff.kernels.scalar import FloatArray
-from dorff.model.losses import Huber
+from dorff.model.losses import Hinge, Huber
 from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator
 from dorff.passes import Leaf, Question
@@ -21,7 +21,7 @@ from dorff.passes.slopes import BESIDE
 from dorff.passes.sweep import Sweep
 from dorff.plan import freeze_constants, make_plan
 from dorff.plan.costs import DRIVER_BYTES
-from dorff.plan.routes import Means, Shape, Way, choose_route, evaluations
+from dorff.plan.routes import Means, Shape, Way, choose_route, evaluations, points_of
 from dorff.plan.seconds import Pace
 from dorff.plan.sharing import loss_of
 from dorff.solvers import Size
@@ -47,6 +47,14 @@ CASES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     ),
     "laplace": (4096, 2, 512, {"solve": {"loss": "poisson", "posterior": True}}),
     "classes": (4096, 8, 256, {"data": {"targets": {"classes": "classes"}}, "solve": {"loss": "multinomial"}}),
+    "laplace of classes": (
+        4096, 5, 128,
+        {"data": {"targets": {"classes": "classes"}}, "solve": {"loss": "multinomial", "posterior": True}},
+    ),
+    "laplace of many classes": (
+        4096, 16, 64,
+        {"data": {"targets": {"classes": "classes"}}, "solve": {"loss": "multinomial", "posterior": True}},
+    ),
     "gaps": (4096, 3, 512, {"data": {"nan": "partial"}, "solve": {"loss": LEVELS}}),
 }  # fmt: skip
 
@@ -101,6 +109,7 @@ def way(made: Job, size: Size, **more: int) -> Way:
     }  # fmt: skip
     names = ("evaluations", "values", "curved", "squares")
     given |= dict(zip(names, evaluations(made, size.q, size.folds), strict=True))
+    given["points"] = points_of(made, size.q)
     shape = Shape(**{**given, **more}, size=size)
     return choose_route(made, shape, Means(workers=1, worker_memory=1e12, pace=Pace.nominal(size.m, 1.0))).way
 
@@ -145,6 +154,37 @@ def test_an_iteration_holds_what_is_said(m: int, q: int) -> None:
 
     least()
     given = {"data": {"store": "a"}, "solve": {"loss": {"huber": 0.3}}, "state": "s", "model": "m"}
+    planned = way(Job.model_validate(given), Size(m, q, q, False)).driver_bytes
+    held = traced(least)
+    assert 0.3 * planned < held <= planned, (held / 2**20, planned / 2**20)
+
+
+def test_a_bundle_holds_what_is_said() -> None:
+    """Where planes are most of what the driver holds."""
+    rng = np.random.default_rng(0)
+    m, q = 512, 40
+    F = rng.standard_normal((600, m))
+    S, mean = F.T @ F / len(F), np.zeros(m)
+    weights = OperatorWeights(np.ones(m), np.eye(q)[None])
+    y = (rng.standard_normal((len(F), q)) > 0).astype(float)
+    loss = Hinge()
+
+    def ask(V: FloatArray, width: float | tuple[float, ...]) -> dict[int, FloatArray]:
+        each = []
+        for number, part in enumerate(np.split(V, V.shape[1] // q, axis=1)):
+            terms = loss.terms(F @ part[:-1] + part[-1], y, width[number] if isinstance(width, tuple) else width)
+            beside = [terms.value.sum(0), terms.smooth.sum(0), (terms.slope**2 / 2).sum(0), terms.curvature.sum(0)]
+            each.append(np.vstack([F.T @ terms.slope, terms.slope.sum(0), *beside]))
+        return {0: np.hstack(each)}
+
+    start = np.zeros((m, q)), np.zeros(q)
+
+    def least() -> list[State]:
+        problem = LossProblem(loss, weights, np.eye(q), (), True, mean, S, {0: float(len(F))}, start)
+        return lbfgs(Evaluator(problem, ask, 8), [Attempt(1e-3)], [start], 1e-6)
+
+    least()
+    given = {"data": {"store": "a"}, "solve": {"loss": "hinge"}, "state": "s", "model": "m"}
     planned = way(Job.model_validate(given), Size(m, q, q, False)).driver_bytes
     held = traced(least)
     assert 0.3 * planned < held <= planned, (held / 2**20, planned / 2**20)

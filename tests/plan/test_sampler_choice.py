@@ -327,6 +327,15 @@ def test_what_a_lattice_cannot_do_is_done_without(name: str, tmp_path: Path) -> 
     assert found[0] == kind and why in found[1]
 
 
+@pytest.mark.parametrize("loss", ["squared", "huber", {"quantiles": [0.1, 0.9]}])
+def test_a_lattice_is_chosen_whatever_the_loss(loss: Any, tmp_path: Path) -> None:
+    """Other losses than the square evaluate its features, so that Gram matrices are summed."""
+    write(tmp_path / "data.zarr", box(2, 600))
+    plan = make_plan(job(tmp_path, solve={"loss": loss}))
+    assert sampler(plan)[0] == "lattice"
+    assert plan.spec.sums is (Kind.TOEPLITZ if loss == "squared" else Kind.GRAM)
+
+
 def test_leaves_of_a_lattice_may_be_too_few_to_be_dealt(tmp_path: Path) -> None:
     """They are large: a job of folds of leaves is fitted by other features, whose leaves are not."""
     write(tmp_path / "data.zarr", box(2, 40_000))

@@ -79,9 +79,12 @@ def least(problem, F, y, ridge):
     Z, loss = np.hstack([F, np.ones((len(F), 1))]), problem.loss
 
     def ask(V, width):
-        terms = loss.terms(Z @ V, y, width)
-        beside = terms.value, terms.smooth, terms.slope**2 / 2, terms.curvature
-        return {0: np.vstack([Z.T @ terms.slope, *(one.sum(axis=0) for one in beside)])}
+        each, functions = [], V.shape[1] // len(problem.C)
+        for number, part in enumerate(np.split(V, functions, axis=1)):
+            terms = loss.terms(Z @ part, y, width[number] if isinstance(width, tuple) else width)
+            beside = terms.value, terms.smooth, terms.slope**2 / 2, terms.curvature
+            each.append(np.vstack([Z.T @ terms.slope, *(one.sum(axis=0) for one in beside)]))
+        return {0: np.hstack(each)}
 
     return lbfgs(Evaluator(problem, ask), [Attempt(ridge)], [problem.start], 1e-10)[0]
 
@@ -314,6 +317,20 @@ def test_doubly_stochastic_tends_to_the_kernel_fit():
         at = descent.step(at, X[i], Y[i], np.ones(32))
     Z, truth = rows(300, seed=1)
     assert np.mean((at.values(Z) - truth) ** 2) < 0.03 < 0.3 < truth.var()
+
+
+@pytest.mark.parametrize("count", [4, 16, 200])
+@pytest.mark.parametrize("batch", [1, 8, 1000])
+def test_the_rate_of_doubly_stochastic_descent_knows_rows_and_frequencies(count, batch):
+    """1 / rate is curvature times (lambda + beta / batch + beta / D), each from the kernel's matrix written out."""
+    X, Y = rows(60)
+    recipe = Recipe(COUPLED.fix(2, 2), IID(), 2, 2, count)
+    rate, constant = DoublyStochastic.rates(Squared(), np.eye(2), recipe, X, Y, batch)
+    scalar = np.exp(-np.sum((X[:, None] - X[None]) ** 2, axis=2) / (2 * 1.5**2))
+    matrix = np.kron(scalar, [[2.0, 0.5], [0.5, 1.0]])
+    level, beta, D = np.linalg.eigvalsh(matrix)[-1] / 60, 3.0, count / 2
+    assert 1.0 / rate == pytest.approx(2.0 * (level + beta / batch + beta / D), rel=1e-9)
+    assert constant == pytest.approx(0.25)
 
 
 def test_features_that_are_always_the_same_are_refused():
