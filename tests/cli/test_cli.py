@@ -48,20 +48,15 @@ def fitted(place: Path) -> Path:
 
 
 @pytest.mark.process
-def test_help_is_quick_and_names_every_command() -> None:
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        done = run("--help")
-        took.append(time.perf_counter() - began)
+def test_help_names_every_command() -> None:
+    done = run("--help")
     listed = re.findall(r"^  (\w+)  ", done.stdout.split("Commands:")[1], re.MULTILINE)
     assert done.returncode == 0 and tuple(listed) == COMMANDS
-    assert min(took) < 0.5
 
 
 @pytest.mark.process
 def test_help_imports_nothing_that_is_slow() -> None:
-    """The bar of 0.5 s is for this machine's speed; what is loaded by then is the same on every machine."""
+    """What is loaded is the same on every machine, and what makes `dorff --help` quick."""
     code = (
         "import sys; sys.argv = ['dorff', '--help']\ntry: dorff.cli.main()\nfinally: print(*sys.modules, sep=chr(10))"
     )
