@@ -73,23 +73,11 @@ class Draft:
 def draft_of(resolved: resolving.Resolved) -> Draft:
     """Return the draft of a job whose keys are filled in, its sampler among them, or the default one.
 
-    Where the rows are to tell how smooth the kernel is, but its state was begun with a Gaussian, that stays.
     InputError for a job that cannot be done.
     """
-    draft = _draft(resolved, smoothness=True)
-    if not any(map(leaves_smoothness, draft.kernel_configs)) or frozen_hash(draft.directory) is not None:
-        return draft
-    if not locate(resolved.job.state).exists():
-        return draft
-    earlier = _draft(resolved, smoothness=False)
-    return draft if frozen_hash(earlier.directory) is None else earlier
-
-
-def _draft(resolved: resolving.Resolved, *, smoothness: bool) -> Draft:
-    """Return the draft of a job; with `smoothness` the rows may tell how smooth a single kernel is."""
     job = resolved.job
     dataset = resolving.open_data(job)
-    alone = smoothness and len(job.kernels) == 1 and not job.features.kernels
+    alone = len(job.kernels) == 1 and not job.features.kernels
     configs = tuple(concrete(kernel.model_dump(mode="python"), dataset, alone=alone) for kernel in job.kernels)
     others = tuple(concrete(kernel.model_dump(mode="python"), dataset, alone=False) for kernel in job.features.kernels)
     for config in (*configs, *others):

@@ -115,16 +115,22 @@ def test_a_job_that_names_no_kernel_fits_the_likelier_one_and_says_so(tmp_path: 
     assert scalar_of(tmp_path) == found, "nothing is chosen again"
 
 
-def test_a_kernel_that_is_named_stays_and_so_does_one_that_a_state_was_begun_with(tmp_path: Path) -> None:
+def test_a_kernel_that_is_named_stays(tmp_path: Path) -> None:
     X, Y = sample(MATERN, 700, 0)
-    named = job(tmp_path, X, Y, kernel={"type": "decomposable", "scalar": {"type": "gaussian"}})
-    fit(named)
+    fit(job(tmp_path, X, Y, kernel={"type": "decomposable", "scalar": {"type": "gaussian"}}))
     assert isinstance(scalar_of(tmp_path), Gaussian)
-    fit(job(tmp_path, X, Y))
-    assert isinstance(scalar_of(tmp_path), Gaussian), "its sums are in the state"
-    other = job(tmp_path, X, Y, state=str(tmp_path / "other"))
-    fit(other)
-    assert isinstance(scalar_of(tmp_path), Matern)
+
+
+def test_rows_that_are_appended_change_no_kernel(tmp_path: Path) -> None:
+    X, Y = sample(MATERN, 700, 0)
+    plain = job(tmp_path, X[:400], Y[:400])
+    fit(plain)
+    first = scalar_of(tmp_path)
+    smooth = 1e-3 * X[:, :1]
+    np.savez(tmp_path / "later.npz", x=X + 0.01, y=smooth)
+    ingest([tmp_path / "later.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"], append=True)
+    fit(plain)
+    assert isinstance(first, Matern) and scalar_of(tmp_path) == first
 
 
 @pytest.mark.parametrize(
