@@ -69,7 +69,9 @@ class Pivots:
 
     def missing(self, diagonal: FloatArray) -> FloatArray:
         """Return the mean over the rows of k(x, x) less its estimate, by none, one, ... all landmarks (m + 1,)."""
-        explained = np.concatenate([[0.0], np.cumsum(np.mean(self.factor**2, axis=0))])
+        explained = np.concatenate(
+            [[0.0], np.cumsum(np.einsum("ij,ij->j", self.factor, self.factor)) / len(self.factor)]
+        )
         return np.asarray(np.maximum(np.mean(diagonal) - explained, 0.0))
 
 

@@ -16,6 +16,7 @@ from dorff.data.dataset import OPENING_BYTES
 from dorff.errors import DoesNotFitError, InputError
 from dorff.features import Recipe
 from dorff.features.lengthscale_search import FEATURES, ROWS
+from dorff.frequencies.landmarks import MAX_ROWS, PROPOSALS
 from dorff.kernels import Decomposable, MultiView, OperatorKernel
 from dorff.model import evaluation_bytes, most_rows, operator_weights
 from dorff.moments import MOST_PATTERNS, Kind
@@ -164,7 +165,9 @@ def estimate(
     here = workers if job.cluster.on_this_machine else 1
     all_workers = leaf if serial else here * (worker - SHARED_BYTES)
     sample = min(SAMPLE_BYTES, 8 * dataset.rows * (dataset.d + q))  # that tells constants
-    least = max(4 * sample, TUNING_BYTES if spec.tuning else 0, pace_bytes(recipe, width))
+    least = max(
+        4 * sample, TUNING_BYTES if spec.tuning else 0, pace_bytes(recipe, width), landmark_bytes(recipe, dataset.rows)
+    )
     seconds = way.seconds + _beside_seconds(job, dataset, shape, pace, sums, spec)
     if not terms and job.cluster.of_work(flops / NOMINAL) is not job.cluster:
         seconds -= START_WORKERS - START
@@ -239,6 +242,14 @@ def _beside_bytes(job: Job, dataset: Dataset, recipe: Recipe) -> int:
     """The driver's while it solves, beside the system: features, and of classes held-out decision values and copies."""
     calibrated = dataset.labels is not None and job.solve.calibrate
     return 16 * recipe.numbers + (5 * 8 * dataset.q * most_rows(dataset.q) if calibrated else 0)
+
+
+def landmark_bytes(recipe: Recipe, rows: int) -> int:
+    """Return the peak memory, in bytes, of choosing the landmarks of a recipe among a sample of so many rows."""
+    if recipe.landmarks is None:
+        return 0
+    sample = min(MAX_ROWS, rows)
+    return 8 * sample * (min(recipe.n_features, sample) + 4 * PROPOSALS + 2 * recipe.d)
 
 
 def _own_bytes(recipe: Recipe) -> int:

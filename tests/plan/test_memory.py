@@ -26,6 +26,7 @@ from dorff import frequencies
 from dorff.data import ingest, open_dataset
 from dorff.engine import SerialEngine
 from dorff.errors import DoesNotFitError
+from dorff.features import Recipe
 from dorff.fit import fit, run_pass
 from dorff.fit.choice import build_model, posterior_of, solve_pass
 from dorff.fit.held import judged
@@ -39,7 +40,7 @@ from dorff.moments import Moments, TriangleAccumulator
 from dorff.passes import Leaf, PassSums, load_pass
 from dorff.passes import blocks as leaf_sizes
 from dorff.plan import Plan, freeze_constants, make_plan
-from dorff.plan.costs import DRIVER_BYTES, _leaf_bytes, _solve_bytes
+from dorff.plan.costs import DRIVER_BYTES, _leaf_bytes, _solve_bytes, landmark_bytes
 from dorff.plan.lattice import lattice_costs
 from dorff.plan.routes import Means, Shape, Way, choose_route
 from dorff.plan.seconds import Pace
@@ -106,6 +107,17 @@ FACTORS: Final[Mapping[str, tuple[Any, ...]]] = {
 FIELDS: Final = ("curl", "helmholtz", "coupled partial")
 DIRECT: Final = ("learned", "triangle", "per output")
 Cell = dict[str, Any]
+
+
+@pytest.mark.parametrize(("n", "count"), [(8192, 512), (3000, 1000), (500, 2048)])
+def test_choosing_landmarks_takes_what_is_planned(n: int, count: int) -> None:
+    recipe = Recipe.of(Gaussian(0.2), frequencies.Landmarks(), d=3, n_features=count)
+    X = np.random.default_rng(0).standard_normal((n, 3))
+    planned, took = (
+        landmark_bytes(recipe, n),
+        traced(lambda: frequencies.Landmarks().choose(recipe.scalar, X, count, 0)),
+    )
+    assert 0.8 * planned < took <= planned
 
 
 def allowed(cell: Cell) -> bool:
