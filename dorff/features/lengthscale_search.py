@@ -223,7 +223,8 @@ class Tuned:
     """What `tune_lengthscales` found. `lengthscale` (1,) or (d,), in the units of X; `kernel` is the kernel with it.
     `ridge` is that of 1/l sum |y - f|^2 + ridge |f|^2 over the sample's l = `rows` rows; for N rows it is ridge * rows
     / N. `log_evidence` is in the units of Y, a sum over outputs, and `history` that of the best climb's iterations.
-    `converged` is False where iterations ran out or the evidence is flat; `status` says so, and what is at a bound."""
+    `converged` is False where iterations ran out or the evidence is flat; `status` says so, and what is at a bound.
+    `smoothness` says how a Matern kernel compares with the Gaussian, where that was looked at (`smoothness`)."""
 
     lengthscale: FloatArray
     kernel: OperatorKernel
@@ -233,6 +234,7 @@ class Tuned:
     history: tuple[float, ...]
     converged: bool
     status: str
+    smoothness: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ def tune_smoothness(
     X, Y, w = sample_rows(X, Y, weights, rows)
     evidence = ExactEvidence(X=X, Y=Y[:, np.ptp(Y, axis=0) > 0], weights=w, intercept=intercept)
     found = _compare(tuned.lengthscale, evidence)
-    tuned = replace(tuned, status=f"{tuned.status}; {found.sentence}")
+    tuned = replace(tuned, smoothness=found.sentence)
     problems = Y.shape[1] if options.get("classes") else 1  # columns of ones and zeros say one label a row
     if found.ahead <= AHEAD * problems:
         return tuned

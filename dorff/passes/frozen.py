@@ -35,7 +35,15 @@ SEEDS: Final = 2048
 GROUPED, AS_SAMPLED, IN_BLOCKS = 0, -1, -2  # in the place of the rows of a run
 _NAN: Final = ("refuse", "drop", "partial", "unlabelled")
 _WORDS: Final = {"nan": _NAN, "sums": tuple(Kind), "precision": ("double", "mixed")}
-_PLAIN: Final = ("patterns", "tuned", "run", "fold_seed", "sampled", "distances")  # constants that are JSON already
+_PLAIN: Final = (
+    "patterns",
+    "tuned",
+    "run",
+    "fold_seed",
+    "sampled",
+    "distances",
+    "smoothness",
+)  # constants that are JSON already
 Rows = IntArray
 
 
@@ -208,7 +216,8 @@ class FrozenConstants:
     the spec leaves the first to them. `distances` are the median distance of rows over the length-scale of each
     kernel, None of those that have none. Where length-scales are words, `drawn` and `fitted` are the kernels with
     numbers in their place (`fitted` None: those drawn for are fitted), `tuning_rows` names the rows that were searched
-    by, and `tuned` says what became of that for each kernel. `landmark_rows` names the rows that landmarks are of."""
+    by, and `tuned` says what became of that for each kernel, `smoothness` how a Matern kernel compares with the
+    Gaussian. `landmark_rows` names the rows that landmarks are of."""
 
     features: FeatureMap
     draw: Drawn
@@ -226,6 +235,7 @@ class FrozenConstants:
     sampled: Config | None = None
     distances: Sequence[float | None] | None = None
     landmark_rows: RowsName | None = None
+    smoothness: str | None = None
 
     @cached_property
     def density(self) -> Density | None:
@@ -275,6 +285,7 @@ class FrozenConstants:
             sampled=config["sampled"],
             distances=config["distances"],
             landmark_rows=None if landmarks is None else RowsName(**landmarks),
+            smoothness=config.get("smoothness"),
         )
 
 

@@ -47,6 +47,7 @@ class _Kernels:
     fitted: Configs | None
     rows: RowsName | None = None
     status: tuple[str | None, ...] | None = None
+    smoothness: str | None = None
 
 
 _Looked = tuple[_Kernels, FoldRule | None, FirstLook | None]  # with how rows are dealt
@@ -245,6 +246,7 @@ def constants_of(draft: Draft, *, narrow: bool = False) -> FrozenConstants:
         sampled=None if survey.first_look is None else asdict(survey.first_look),
         distances=[distance(one, x) for one in _chosen(draft, kernels)] if np.isfinite(x).all() else None,
         landmark_rows=landmark_rows,
+        smoothness=kernels.smoothness,
     )
 
 
@@ -369,7 +371,8 @@ def _numbers(draft: Draft, sample: RowBlock, scaled: Scaled) -> _Kernels:
     searches_of = partial(tune_lengthscales, **how), partial(tune_smoothness, **how)
     configs, searches = tuned_config([*drawn, *fitted], *searches_of)
     status, split = [None if one is None else one.status for one in searches], len(drawn)
-    return _Kernels(configs[:split], configs[split:] or None, name, tuple(status[split:] or status))
+    smoothness = next((search.smoothness for search in searches if search and search.smoothness), None)
+    return _Kernels(configs[:split], configs[split:] or None, name, tuple(status[split:] or status), smoothness)
 
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:

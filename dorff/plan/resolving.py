@@ -185,7 +185,8 @@ def told_by_rows(
         yield Chosen("solve.folds.by", by, f"{why} {looked['correlation']:.2f}, of {looked['rows']:,} rows")
     for number, (kernel, word, config) in enumerate(zip(job.kernels, words, configs, strict=True)):
         if leaves_smoothness(word):
-            yield Chosen("kernel.scalar", config["scalar"]["type"], "a Gaussian, or Matern-5/2 where that is likelier")
+            why = constants.smoothness or "rows that are few, or tell nothing, have a Gaussian"
+            yield Chosen("kernel.scalar", config["scalar"]["type"], why)
         if AUTO in all_lengthscales(kernel.model_dump()):
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"
             came = next(iter(lengthscales(config)))

@@ -130,8 +130,7 @@ def setting_scores(
 ) -> list[Score]:
     """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). Without
     `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the best is
-    there, as far as LAST; then two between the best and its neighbours, and where a parabola through these is least.
-    A fold is then predicted by the fit of the same penalty as that of all rows, n times the ridge."""
+    there, as far as LAST; then two between the best and its neighbours, and where a parabola through these is least."""
     return [score for score, _ in _trials(folds, setting, ridges, by, per_output=per_output, common=Common())]
 
 
@@ -160,15 +159,12 @@ def _searched(folds: Folds, setting: Setting, by: str, *, per_output: bool, comm
     if per_output:  # each output has a best of its own
         every = [level * 10.0**power for power in range(*LAST)]
         return _trials(folds, setting, every, by, per_output=True, common=common)
-    growth = _growth_of_folds(folds) if by == "kfold" else 1.0
     trials = dict[float, Trial]()
 
     def try_powers(powers: Sequence[float]) -> None:
         ridges = [level * 10.0**power for power in powers]
-        on_folds = [ridge * growth for ridge in ridges]
-        found = _trials(folds, setting, on_folds, by, per_output=False, common=common)
-        for power, ridge, (score, fit) in zip(powers, ridges, found, strict=True):
-            trials[power] = replace(score, ridge=ridge), fit
+        found = _trials(folds, setting, ridges, by, per_output=False, common=common)
+        trials.update(zip(powers, found, strict=True))
 
     def find_best() -> float:
         return min(sorted(trials), key=lambda power: trials[power][0].least)
@@ -190,17 +186,10 @@ def _searched(folds: Folds, setting: Setting, by: str, *, per_output: bool, comm
     return [trials[power] for power in sorted(trials)]
 
 
-def _growth_of_folds(folds: Folds) -> float:
-    """Return by what factor the number of all rows exceeds the mean number that the folds are predicted from.
-
-    A ridge is a penalty over the number of rows. The best penalty is the noise variance over the prior's, whatever the
-    number of rows, so that folds are predicted with the penalty that the fit to all rows will have.
-    """
-    return len(folds) / (len(folds) - 1)
-
-
 def _vertex(least: dict[float, float]) -> float | None:
-    """Return where the parabola through the best of trials and its neighbours is least; None at an end."""
+    """Return where the parabola through the best of trials and its neighbours is least, in sixteenths.
+
+    None at an end, and where that was tried."""
     powers = sorted(least)
     at = powers.index(min(powers, key=least.__getitem__))
     if at in (0, len(powers) - 1):
@@ -209,7 +198,9 @@ def _vertex(least: dict[float, float]) -> float | None:
     left, right = (least[low] - least[best]) / (best - low), (least[high] - least[best]) / (high - best)
     if not np.isfinite(left + right) or left + right <= 0:
         return None
-    return best + 0.5 * (left * (high - best) - right * (best - low)) / (left + right)
+    vertex = best + 0.5 * (left * (high - best) - right * (best - low)) / (left + right)
+    rounded = round(vertex * 16) / 16
+    return None if rounded in least else rounded
 
 
 def _score(fit: Fit, m: int, rule: FitScore) -> Score:

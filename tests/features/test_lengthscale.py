@@ -18,6 +18,7 @@ from dorff.data import ingest, open_dataset
 from dorff.errors import InputError
 from dorff.features.lengthscale_search import Evidence, tune_lengthscales
 from dorff.features.projected import UnitFeatures, with_lengthscale
+from dorff.features.smoothness import tune_smoothness
 from dorff.model.weights import OperatorWeights
 from dorff.plan.lengthscale import UNITS, spread_rows, tuned_config, tunes
 from dorff.solvers import Problem
@@ -391,7 +392,8 @@ def test_words_of_a_job_become_numbers() -> None:
     configs = [job_kernel("tune"), job_kernel(0.3), job_kernel("tune", output="covariance"), job_kernel("tune each"),
                pair, job_kernel("median")]  # fmt: skip
     assert [tunes(config) for config in configs] == [False, None, False, True, False, None]
-    filled, found = tuned_config(configs, partial(tune_lengthscales, X=X, Y=Y, n_features=64))
+    how = {"X": X, "Y": Y, "n_features": 64}
+    filled, found = tuned_config(configs, partial(tune_lengthscales, **how), partial(tune_smoothness, **how))
     assert found[0] is found[2] and found[1] is None and found[5] is None
     wanted = tune_lengthscales(kernels.Decomposable(UNIT), X, Y, n_features=64)
     assert filled[0]["scalar"]["lengthscale"] == filled[2]["scalar"]["lengthscale"] == wanted.lengthscale[0]

@@ -73,7 +73,7 @@ def test_each_of_the_two_is_found_in_draws_of_its_own(seed: int) -> None:
         X, Y = sample(kernel, 500, seed)
         found = tune_smoothness(Decomposable(Gaussian(1.0)), X, Y, n_features=128)
         scalar = found.kernel.scalar
-        assert type(scalar) is type(kernel), found.status
+        assert type(scalar) is type(kernel), found.smoothness
         np.testing.assert_array_equal(found.lengthscale, scalar.lengthscale)
         if kernel is MATERN:
             assert found.lengthscale == pytest.approx(0.8, rel=0.4)
@@ -110,7 +110,7 @@ def test_a_job_that_names_no_kernel_fits_the_likelier_one_and_says_so(tmp_path: 
     found = scalar_of(tmp_path)
     assert isinstance(found, Matern) and found.nu == 2.5
     chosen = {choice.key: choice for choice in make_plan(plain).choices}
-    assert chosen["kernel.scalar"].value == "matern" and "Matern-5/2" in chosen["kernel.lengthscale"].why
+    assert chosen["kernel.scalar"].value == "matern" and "Matern-5/2" in chosen["kernel.scalar"].why
     fit(plain)
     assert scalar_of(tmp_path) == found, "nothing is chosen again"
 
