@@ -20,7 +20,6 @@ from dorff.spec.registry import Config
 NU: Final = 2.5  # of the Matern kernel: twice differentiable
 ROWS: Final = (256, 512, 1024)  # as many as tell
 FEW_ROWS: Final = 512  # more are looked at where there are twice as many
-LEAST_ROWS: Final = 32
 CLEAR: Final = 3.0  # a difference of log evidences that tells
 AHEAD: Final = 2.0  # of the Matern kernel's log evidence, from which on it is taken: its features are more
 MULTIPLES: Final = (0.5, 8.0)  # of the length-scales that were found
@@ -47,7 +46,7 @@ def tune_smoothness(
     evidence is higher by `AHEAD`. Parameters, `options` and errors are those of `tune_lengthscales`.
     """
     tuned = tune_lengthscales(kernel, X, Y, each=True, rows=rows, intercept=intercept, weights=weights, **options)
-    if tuned.rows < LEAST_ROWS or not np.isfinite(tuned.log_evidence):
+    if not np.isfinite(tuned.log_evidence):  # too few rows, or targets that do not vary
         return tuned
     X, Y, w = sample_rows(X, Y, weights, rows)
     evidence = ExactEvidence(X=X, Y=Y[:, np.ptp(Y, axis=0) > 0], weights=w, intercept=intercept)
