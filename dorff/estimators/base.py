@@ -22,7 +22,7 @@ import dorff.estimators.array_sums as array_sums
 import dorff.estimators.parameters as parameters
 from dorff.errors import InputError, QualityWarning
 from dorff.estimators.array_sums import FOLDS, Drawing, Look, RowsRead, Stream, Targets, sample, sampled_runs
-from dorff.estimators.arrays import Deal, GivenFolds, Rows, check_memory, choose_by_splits, enough_memory
+from dorff.estimators.arrays import Deal, GivenFolds, Rows, check_memory, choose_by_splits, dealt_by, enough_memory
 from dorff.estimators.descended import Summed, descended, loss_of
 from dorff.estimators.landmarks import SampledRows, candidate_runs, choose_features
 from dorff.estimators.parameters import (
@@ -269,12 +269,14 @@ class ORFFEstimator(Nested, ABC):
 
             chosen, looked, run = self._given(scaled(some_x), own), None, 1
             kernel = chosen if isinstance(chosen, OperatorKernel) else self._of_scalar(chosen)
+            # Errors that rows of a group share look like a rough function.
+            grouped = dealt_by(dealing(FoldRule(by_rows=True, seed=seed, run=1))) == "groups"
             if self._unsaid:
                 how: dict[str, Any] = {
                     "observe": observe,
                     "weights": weights,
                     "classes": free_scale,
-                    "smoothness": self.kernel is None and serves_matern(self.sampler),
+                    "smoothness": self.kernel is None and not grouped and serves_matern(self.sampler),
                 }
                 if inputs is not None:  # of all rows, few of which may have targets
                     how["spread"] = scaled(some_x).std(axis=0)

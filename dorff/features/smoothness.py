@@ -3,13 +3,13 @@
 A Gaussian process is so smooth that a function with edges, or a rough one, is predicted with far too small standard
 deviations. The evidence on random features (`lengthscale_search`) cannot tell the kernels apart: few features of a
 rough kernel are a worse fit than as many of a smooth one. The exact evidence can, of rows that are few enough for it.
+It takes errors for independent: those that rows of a group share look like a rough function.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import numpy as np
-import scipy.optimize
 from scipy.linalg import lapack
 
 from dorff.features.lengthscale_search import ROWS as SEARCH_ROWS
@@ -121,13 +121,12 @@ def _stretch(
     config: Config, lengthscale: FloatArray, evidence: ExactEvidence, multiples: tuple[float, float]
 ) -> tuple[FloatArray, float]:
     """Return a kernel's length-scales times the multiple of most evidence, and that evidence."""
+    from scipy.optimize import minimize_scalar  # slow to import
 
     def descend(log_multiple: float) -> float:
         return -evidence(_with_lengthscale(config, lengthscale * np.exp(log_multiple)))
 
-    found = scipy.optimize.minimize_scalar(
-        descend, bounds=np.log(multiples), method="bounded", options={"xatol": _PRECISION}
-    )
+    found = minimize_scalar(descend, bounds=np.log(multiples), method="bounded", options={"xatol": _PRECISION})
     return lengthscale * np.exp(float(found.x)), -float(found.fun)
 
 

@@ -39,6 +39,9 @@ LEAST_FREEDOM: Final = (
     5.0  # degrees of freedom: a noise variance that is estimated with fewer may be wrong by any factor
 )
 LEAST_ROWS: Final = 20  # held out, of which anything is said
+LEAST_SHARED_GROUPS: Final = 5  # held out, of which shared errors are told
+LEAST_SHARED_ROWS: Final = 4  # of a group whose mean error is looked at
+SHARED: Final = 2.0  # times what standard deviations allow: a group's mean error that is warned of
 _INPUTS: Final = (
     "look whether the inputs can tell it (dorff report); give more of them, more rows, or shorter length-scales"
 )
@@ -285,7 +288,7 @@ def warnings_of(
         if one.inside is not None and one.inside < COVERS - error
     }
     if narrow:
-        remedy = _wider_bands(quality.by, conformal, beside=beside)
+        remedy = wider_bands(quality.by, conformal, beside=beside)
         problem = f"errors hang together, and deviations of f (--std) are too small too; {remedy}"
         yield f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}: {problem}"
     if quality.half is not None and quality.r2 is not None and not poor and not enough_features:
@@ -311,7 +314,7 @@ def _chance(held: HeldSample) -> list[float]:
     return [max(alone, 2.0 * float(error)) for error in between]
 
 
-def _wider_bands(by: str, conformal: Conformal | None, *, beside: bool) -> str:
+def wider_bands(by: str, conformal: Conformal | None, *, beside: bool) -> str:
     """What to do where plain bands are too narrow, and of which rows conformal bands hold what they say."""
     if beside:
         remedy = "leave solve.folds.by out, or set it to blocks"
@@ -393,6 +396,44 @@ def warnings_of_uncertainty(fitted: Fitted) -> Iterator[str]:
         problem = f"the fit uses up all but {max(left, 0.0):.1f} degrees of freedom of {rows} rows"
         result = "the noise can hardly be estimated, so that standard deviations and bands may be wrong by a factor"
         yield f"{problem}: {result}; give more rows, or raise solve.ridge"
+
+
+def warnings_of_groups(held: HeldSample, noise: FloatArray, remedy: str) -> Iterator[str]:
+    """Yield by how much standard deviations of f are too small for held-out groups, if rows of a group share errors.
+
+    The mean error of a group's n rows has a variance of at most that of f plus noise / n. What is more are errors that
+    the fit took for noise, of which the variance of f falls with the number of rows, not of groups.
+
+    Parameters
+    ----------
+    held : HeldSample
+        Rows that the fit has not seen, with their groups and standard deviations.
+    noise : (q,)
+        The noise variance of each target.
+    remedy : str
+        What to do.
+    """
+    if held.groups is None or held.std is None:
+        return
+    _, place = np.unique(held.groups.view(np.uint64), return_inverse=True)
+    count = int(place.max()) + 1
+    known = np.isfinite(held.Y)
+    rows, errors, variances = (np.zeros((count, held.Y.shape[1])) for _ in range(3))
+    np.add.at(rows, place, known)
+    np.add.at(errors, place, np.where(known, held.residuals, 0.0))
+    np.add.at(variances, place, known * np.maximum(held.std**2 - noise, 0.0))
+    there = (rows >= LEAST_SHARED_ROWS).all(axis=1)
+    groups = int(there.sum())
+    if groups < LEAST_SHARED_GROUPS:
+        return
+    means, variances = errors[there] / rows[there], variances[there] / rows[there] + noise / rows[there]
+    ratio = float(np.mean(np.mean(means**2, axis=0) / np.mean(variances, axis=0)))
+    if ratio > max(SHARED**2, 1.0 + 4.0 * math.sqrt(2.0 / groups)):
+        factor = math.sqrt(ratio)
+        problem = (
+            f"{groups} held-out groups are on average {factor:.1f} times as far off as deviations of f (--std) allow"
+        )
+        yield f"{problem}: rows of a group share errors, and deviations of f are too small by that factor; {remedy}"
 
 
 def not_told_apart(trials: Sequence[tuple[float, float | None]]) -> Iterator[str]:

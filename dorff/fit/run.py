@@ -27,8 +27,10 @@ from dorff.fit.quality import (
     looked,
     quality_of,
     warnings_of,
+    warnings_of_groups,
     warnings_of_status,
     warnings_of_uncertainty,
+    wider_bands,
 )
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
@@ -333,6 +335,9 @@ def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: L
     more += solved.lattice_error[1]
     if model.posterior is not None and solved.minimised is None:
         more += warnings_of_uncertainty(fitted)
+        if model.held is not None and quality is not None:
+            remedy = wider_bands(quality.by, model.conformal, beside=False)
+            more += warnings_of_groups(model.held, np.diag(model.posterior.noise), remedy)
     if solved.minimised is not None:
         more += of_loss(solved.minimised, fitted, auto=auto)
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]

@@ -110,9 +110,11 @@ def suitable_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
 
 
 def begun_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
-    """Yield every draft that a job's state may have been begun with: by random features, and by what is in it."""
+    """Yield every draft that a job's state may have been begun with: by what is in it, and by random features.
+
+    Those come last: where the job chose others first, and later named random features for a while, they are no choice.
+    """
     why = "as the sums in the state are"
-    yield plain.with_choice("features.sampler", plain.recipe.sampler.config(), why)
     kinds = ("landmarks", "lattice")
     configs = [spec.sampler for spec in begun_specs(resolved.job) if spec.sampler.get("type") in kinds]
     distinct = {json.dumps(config, sort_keys=True): config for config in configs}
@@ -122,6 +124,7 @@ def begun_drafts(resolved: Resolved, plain: Draft) -> Iterator[Draft]:
         options = entry.options.model_validate(config)
         with suppress(InputError):  # no rule for this job, so that none was begun with it
             yield draft_of(resolved.filled("features.sampler", options, why))
+    yield plain.with_choice("features.sampler", plain.recipe.sampler.config(), why)
 
 
 def _reason(refused: InputError) -> str:

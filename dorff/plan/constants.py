@@ -12,7 +12,7 @@ import numpy as np
 from dorff.data import Dataset, RowBlock, class_counts
 from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Recipe, folded, periods_of
-from dorff.features.lengthscale_search import search_size, tune_lengthscales
+from dorff.features.lengthscale_search import Tuned, search_size, tune_lengthscales
 from dorff.features.smoothness import tune_smoothness
 from dorff.kernels import OperatorKernel
 from dorff.kernels.scalar import FloatArray, IntArray
@@ -368,11 +368,14 @@ def _numbers(draft: Draft, sample: RowBlock, scaled: Scaled) -> _Kernels:
         "weights": rows.weights,
         "classes": draft.dataset.labels is not None,
     }
-    searches_of = partial(tune_lengthscales, **how), partial(tune_smoothness, **how)
+    smoothness: Callable[..., Tuned] = partial(tune_smoothness, **how)
+    if spec.folds.run == GROUPED:  # errors that rows of a group share look like a rough function
+        smoothness = partial(tune_lengthscales, each=True, **how)
+    searches_of = partial(tune_lengthscales, **how), smoothness
     configs, searches = tuned_config([*drawn, *fitted], *searches_of)
     status, split = [None if one is None else one.status for one in searches], len(drawn)
-    smoothness = next((search.smoothness for search in searches if search and search.smoothness), None)
-    return _Kernels(configs[:split], configs[split:] or None, name, tuple(status[split:] or status), smoothness)
+    compared = next((search.smoothness for search in searches if search and search.smoothness), None)
+    return _Kernels(configs[:split], configs[split:] or None, name, tuple(status[split:] or status), compared)
 
 
 def _class_weight(job: Job, dataset: Dataset) -> FloatArray | None:

@@ -185,7 +185,7 @@ def told_by_rows(
         yield Chosen("solve.folds.by", by, f"{why} {looked['correlation']:.2f}, of {looked['rows']:,} rows")
     for number, (kernel, word, config) in enumerate(zip(job.kernels, words, configs, strict=True)):
         if leaves_smoothness(word):
-            why = constants.smoothness or "rows that are few, or tell nothing, have a Gaussian"
+            why = constants.smoothness or "not compared with others: rows are of groups, too few, or tell nothing"
             yield Chosen("kernel.scalar", config["scalar"]["type"], why)
         if AUTO in all_lengthscales(kernel.model_dump()):
             key = f"kernel[{number}].lengthscale" if len(configs) > 1 else "kernel.lengthscale"

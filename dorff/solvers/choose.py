@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,7 @@ LARGE: Final = 512  # unknowns from which folds are solved as neighbours of thei
 DIRECT: Final = "direct"
 FIRST, LAST = (-8, 1), (-14, 5)  # powers of ten of ridges, times k(x, x): those tried at once, and all that may be
 STEPS: Final = (1, 2, 3)  # beyond an end
+PLATEAU: Final = 1e-3  # of the least error on held-out rows, by which others are about as good
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,11 @@ class Choice:
     @property
     def lost_digits(self) -> bool:
         """Whether the fit has too few, or a better one was passed over because it has."""
-        best = min(self.table, key=lambda score: score.least, default=None)
         solution = self.fit.solution
-        return solution.ill_conditioned or (best is not None and best.ridge < solution.ridge)
+        if solution.ill_conditioned or not self.table:
+            return solution.ill_conditioned
+        best = min(self.table, key=lambda score: score.least)
+        return _end_of_plateau(best, self.table).ridge < solution.ridge
 
 
 def choose(
@@ -103,11 +107,28 @@ def choose(
                     best, fitted = table[-1], fit
             del fit, parts  # before the next setting's
     assert best is not None
+    if ridges is None and by in ("kfold", "loo"):
+        steady = _end_of_plateau(best, table)
+        best, fitted = steady, fitted if steady is best else None
     if fitted is None:
         parts, setting = of_first([pooled(folds)], candidates[best.candidate], best.m)
         (fitted,) = setting.solve(parts[0], [best.ridge if best.ridges is None else np.array(best.ridges)])
     choice = Choice(best.candidate, fitted, tuple(table), best.m)
     return choice if ridges is not None else _with_digits(choice, folds, candidates)
+
+
+def _end_of_plateau(best: Score, table: Sequence[Score]) -> Score:
+    """Return the score of the largest ridge up to which errors on held-out rows are about those of the best.
+
+    That is the best itself, unless they are so over a power of ten: of few rows that are fitted exactly the error
+    hardly depends on the ridge, and the least of them leaves a prior variance that is rounding alone.
+    """
+    if best.ridges is not None:
+        return best
+    same = [score for score in table if score.candidate == best.candidate and score.m == best.m]
+    larger = sorted((score for score in same if score.ridge > best.ridge), key=lambda score: score.ridge)
+    about_as_good = list(takewhile(lambda score: score.least <= best.least * (1.0 + PLATEAU), larger))
+    return about_as_good[-1] if about_as_good and about_as_good[-1].ridge >= 10.0 * best.ridge else best
 
 
 def _with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) -> Choice:
