@@ -259,6 +259,31 @@ def test_counts_are_chosen_from_and_a_state_is_gone_on_with(tmp_path: Path) -> N
     assert Y.shape == (400, 1) and X.shape == (400, 2)
 
 
+def test_a_state_that_outgrew_its_landmarks_says_so(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    group = zarr.open_group(str(tmp_path / "data.zarr"), mode="w")
+    X = rng.uniform(-1, 1, (2400, 2))
+    Y = np.sin(9 * X[:, :1]) * np.cos(7 * X[:, 1:]) + 0.1 * rng.standard_normal((2400, 1))
+    for name, values in (("x", X), ("y", Y)):
+        group.create_array(name, data=values[:40], chunks=(64, values.shape[1]))
+    body = {
+        "data": {"store": str(tmp_path / "data.zarr")},
+        "cluster": {"type": "serial"},
+        "state": str(tmp_path / "state"),
+        "model": str(tmp_path / "model"),
+    }
+    fit(Job.model_validate(body), engine=SerialEngine())
+    assert load_model(tmp_path / "model").sampler == {"type": "landmarks"}
+    for rows, outgrown in ((100, False), (2400, True)):
+        for name, values in (("x", X), ("y", Y)):
+            array = group[name]
+            array.resize((rows, values.shape[1]))
+            array[:] = values[:rows]
+        report = fit(Job.model_validate(body), engine=SerialEngine())
+        assert report.m <= 48
+        assert any("begin anew, with another folder as state" in text for text in report.warnings) == outgrown
+
+
 def test_deviations_by_random_features_count_how_far_f_depends_on_their_draw(tmp_path: Path) -> None:
     """Half the mean squared difference, over the rows, of fits by either half of the frequencies."""
     X, Y = stored(tmp_path, 300)
