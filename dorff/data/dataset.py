@@ -77,16 +77,18 @@ class RowBlock:
 
     @classmethod
     def joined(cls, blocks: "Sequence[RowBlock]") -> "RowBlock":
-        """The rows of all blocks; of several without their groups."""
+        """Return the rows of all blocks, with their groups where all have some."""
         if len(blocks) == 1:
             return blocks[0]
         numbers, X, Y = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("numbers", "X", "Y"))
+        keys = [block.groups for block in blocks if block.groups is not None]
+        groups = np.concatenate(keys) if len(keys) == len(blocks) else None
         if all(block.weights is None for block in blocks):
-            return cls(numbers, X, Y)
+            return cls(numbers, X, Y, groups=groups)
         # Of a data set without weights only the blocks with dropped rows have some.
         weights = [np.ones(len(one)) if one.weights is None else one.weights for one in blocks]
         stored = all(block.weights_stored for block in blocks)
-        return cls(numbers, X, Y, np.concatenate(weights), weights_stored=stored)
+        return cls(numbers, X, Y, np.concatenate(weights), groups, weights_stored=stored)
 
     def weighty(self) -> "RowBlock":
         """Without the rows of weight 0, which count for nothing, whatever they hold."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
@@ -49,6 +49,7 @@ from dorff.store import LEASE, Lease, resolve_model
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
 ROUNDS: Final = 3  # of passes in which what the terms are of changes
+OUTGROWN: Final = 4  # times the rows that landmarks were chosen among
 LONG: Final = 60.0  # planned seconds from which on a fit says what it is at
 
 
@@ -308,9 +309,23 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
 
 
 def _has_enough_landmarks(plan: Plan) -> bool:
-    """Whether the number of landmarks was chosen, and is less than there might be."""
+    """Whether the number of landmarks was chosen for about so many rows, and is less than there might be."""
     chosen = plan.recipe.landmarks is not None and plan.chose("features.count")
-    return chosen and plan.recipe.n_features < features_for(plan.dataset.rows)
+    return chosen and not _outgrew_landmarks(plan) and plan.recipe.n_features < features_for(plan.dataset.rows)
+
+
+def _outgrew_landmarks(plan: Plan) -> bool:
+    """Whether there are far more rows than when landmarks were chosen among them."""
+    chosen = plan.frozen().constants.landmark_rows
+    return chosen is not None and plan.dataset.rows >= OUTGROWN * (chosen.rows - chosen.first)
+
+
+def _warnings_of_landmarks(plan: Plan) -> Iterator[str]:
+    """Yield that landmarks may be too few for the rows that there are by now."""
+    chosen = plan.frozen().constants.landmark_rows
+    if chosen is not None and _outgrew_landmarks(plan):
+        before = f"landmarks were chosen among {chosen.rows - chosen.first:,} rows, and there are {plan.dataset.rows:,}"
+        yield f"{before}: they may be too few for these; begin anew, with another folder as state"
 
 
 def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: LeftOut | None) -> list[str]:
@@ -333,6 +348,7 @@ def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: L
         )
     )
     more += solved.lattice_error[1]
+    more += _warnings_of_landmarks(plan)
     if model.posterior is not None and solved.minimised is None:
         more += warnings_of_uncertainty(fitted)
         if model.held is not None and quality is not None:

@@ -97,6 +97,10 @@ def pivoted_cholesky(
         proposed = rng.choice(len(X), PROPOSALS, p=weights / weights.sum())
         block = scalar.gram(X[proposed], X[proposed]) - known[proposed] @ known[proposed].T
         accepted = _accepted(block, left[proposed], least, rng)[: factor.shape[1] - len(rows)]
+        if not len(accepted):
+            # Rounding may leave a row more in `left` than in its own entry, by which all would be refused for ever.
+            left[proposed] = np.minimum(left[proposed], np.maximum(np.diag(block), 0.0))
+            continue
         chosen = proposed[accepted]
         lower = np.linalg.cholesky(block[np.ix_(accepted, accepted)])
         columns = scalar.gram(X, X[chosen]) - known @ known[chosen].T

@@ -264,8 +264,8 @@ class Model:
         W, b = (self._combined, self.intercept) if C is None else (self._combined @ C.T, C @ self.intercept)
 
         def of_rows(rows: FloatArray) -> FloatArray:
-            F = transform(rows)
-            return joint_std(made, F @ W + b, posterior.covariance(F, C))
+            F, diagonal = transform(rows), self.feature_map.phi.diagonal(self._scaled(rows))
+            return joint_std(made, F @ W + b, posterior.covariance(F, C, diagonal))
 
         step = min(
             block_rows(self.feature_map.m), max(1, BLOCK_BYTES // (32 * k * k))

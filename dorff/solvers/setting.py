@@ -27,6 +27,7 @@ from dorff.spec.registry import lazily
 linear_sum_assignment = lazily("scipy.optimize", "linear_sum_assignment")
 
 CG: Final = "cg"  # the other `Setting.method`
+LEAST_RIDGE: Final = 1e-100  # in place of a ridge of 0, by which a prior has no bounds
 Made = tuple[OperatorKernel, Problem, Solution]  # with its output matrices written out
 
 
@@ -316,11 +317,16 @@ class Setting:
 
     def _with_left_out(self, found: Posterior, problem: Problem, fit: Fit) -> Posterior:
         """Return the posterior with what the features leave out of the kernel."""
-        noise = found.noise
+        noise, solution = found.noise, fit.solution
+        is_bounded = bool(np.all((solution.ridge if solution.ridges is None else solution.ridges) > 0))
         if self.landmarks:
-            return replace(found, prior=prior_covariance(problem, fit.solution, noise))
+            if not is_bounded:
+                raise InputError(UNBOUNDED)
+            return replace(found, prior=prior_covariance(problem, solution, noise))
         if self.missing > 0:
-            left_out = self.missing * prior_covariance(problem, fit.solution, noise)
+            if not is_bounded:  # a prior wider than any noise, which bounds what is left out
+                solution = replace(solution, ridge=LEAST_RIDGE, ridges=None)
+            left_out = self.missing * prior_covariance(problem, solution, noise)
             return replace(found, unexplained=within_noise(left_out, noise, self.observe))
         return found
 

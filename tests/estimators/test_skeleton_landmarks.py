@@ -34,6 +34,7 @@ from dorff.kernels import (
     SkeletonNode,
     Sphere,
 )
+from dorff.model.outcomes import joint_std
 from dorff.plan import make_plan
 from dorff.spec.job import Job
 from dorff.store import load_model
@@ -120,10 +121,22 @@ def test_deviations_are_those_of_the_exact_process_where_a_patch_is_empty_too() 
     posterior = model.model_.posterior or model.posterior_model_.posterior
     prior = np.sqrt(posterior.factor * model.noise_[0, 0] / (120 * 1e-2))
     np.testing.assert_allclose(found, mean, rtol=1e-6, atol=1e-8)
+    prior *= np.sqrt(model.posterior_model_.posterior.factor)  # the noise is an estimate
     np.testing.assert_allclose(deviation, prior * std, rtol=1e-5)
     assert deviation[5] < 0.7 * prior, "k(0, 0) = 1 / pi"
     covariance = model.model_.covariance(at) if model.model_.posterior else model.posterior_model_.covariance(at)
     np.testing.assert_allclose(covariance[:, 0, 0], deviation**2, rtol=1e-8)
+
+
+def test_deviations_of_probabilities_know_that_a_patch_is_empty() -> None:
+    X, y = digits(30)
+    model = ORFFClassifier(
+        Decomposable(RELU), 30, loss="multinomial", posterior=True, calibrate=False, ridge=1e-2, cv=None
+    )
+    kept = model.fit(X, y > 4).posterior_model_
+    at = np.zeros((1, X.shape[1]))
+    exact = joint_std(kept.outcome, kept.predict(at), kept.covariance(at))
+    np.testing.assert_allclose(kept.outcome_std(at), exact, rtol=1e-9)
 
 
 def test_a_transformer_has_landmarks_where_they_are_asked_for() -> None:

@@ -82,6 +82,21 @@ def test_they_end_where_little_is_left() -> None:
     assert np.linalg.eigvalsh(kernels.Gaussian(3.0).gram(X[every.rows], X[every.rows])).min() > 0
 
 
+@pytest.mark.timeout(60)
+def test_rows_that_rounding_sets_apart_do_not_keep_the_choice_from_ending() -> None:
+    """k(x, x) is 1, and arccos of 1 less a rounding makes 1 - 1e-8 of it: nothing is left of equal rows, or 1e-8."""
+    config = {
+        "type": "skeleton",
+        "inputs": [{"type": "sphere", "columns": [0, 1, 2]}],
+        "layers": [{"activation": "step"}],
+    }
+    scalar, X = kernels.scalar_from_config(config), np.repeat(ROWS[:20], 20, axis=0)
+    for seed in range(4):
+        pivots = pivoted_cholesky(scalar, X, len(X), np.random.default_rng(seed))
+        assert len(np.unique(X[pivots.rows], axis=0)) == 20
+        assert pivots.missing(scalar.diagonal(X))[-1] < 1e-7
+
+
 @pytest.mark.statistical
 def test_the_law_of_the_pivots_is_that_of_one_draw_at_a_time() -> None:
     """P(i, j) = k(i, i) / tr K times what i leaves of k(j, j), over the sum of that."""
@@ -155,12 +170,12 @@ def stored(folder: Path, n: int, *, p: int = 1, seed: int = 0) -> tuple[FloatArr
     return X, Y
 
 
-def fitted(folder: Path, count: int, *, sampler: str = "landmarks", kernel: Any = None, **solve: Any) -> Any:
+def fitted(folder: Path, count: int, *, sampler: Any = "landmarks", kernel: Any = None, **solve: Any) -> Any:
     scalar = {"type": "gaussian", "lengthscale": 0.8}
     body = {
         "data": {"store": str(folder / "data.zarr")},
         "kernel": {"type": "decomposable", "scalar": scalar} if kernel is None else kernel,
-        "features": {"count": count, "sampler": {"type": sampler}},
+        "features": {"count": count, "sampler": {"type": sampler} if isinstance(sampler, str) else sampler},
         "solve": {"ridge": 1e-3, "select": "gcv", "intercept": False, "standardize": False, "posterior": True, **solve},
         "cluster": {"type": "serial"},
         "state": str(folder / "state"),
@@ -212,6 +227,14 @@ def test_far_from_the_rows_deviations_are_those_of_the_prior(count: int, tmp_pat
     np.testing.assert_allclose(model.std(np.array([[30.0, -20.0]]))[0, 0] ** 2, prior, rtol=1e-6)
 
 
+def test_at_ridge_0_landmarks_have_no_bounds_and_a_lattice_those_of_the_noise(tmp_path: Path) -> None:
+    stored(tmp_path, 400)
+    with pytest.raises(InputError, match="ridge 0"):
+        fitted(tmp_path, 20, ridge=0.0)
+    model = fitted(tmp_path, 64, sampler={"type": "lattice", "error": 0.1}, ridge=0.0, intercept=True)
+    assert 0 < model.posterior.unexplained[0, 0] <= model.posterior.noise[0, 0] * (1 + 1e-12)
+
+
 def test_counts_are_chosen_from_and_a_state_is_gone_on_with(tmp_path: Path) -> None:
     X, Y = stored(tmp_path, 400)
     body = {
@@ -234,6 +257,31 @@ def test_counts_are_chosen_from_and_a_state_is_gone_on_with(tmp_path: Path) -> N
     again = fit(Job.model_validate(body), engine=SerialEngine())
     assert again.outcome != "unchanged" and again.m == 120 and len(list((tmp_path / "state").glob("*/plan.json"))) == 1
     assert Y.shape == (400, 1) and X.shape == (400, 2)
+
+
+def test_a_state_that_outgrew_its_landmarks_says_so(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    group = zarr.open_group(str(tmp_path / "data.zarr"), mode="w")
+    X = rng.uniform(-1, 1, (2400, 2))
+    Y = np.sin(9 * X[:, :1]) * np.cos(7 * X[:, 1:]) + 0.1 * rng.standard_normal((2400, 1))
+    for name, values in (("x", X), ("y", Y)):
+        group.create_array(name, data=values[:40], chunks=(64, values.shape[1]))
+    body = {
+        "data": {"store": str(tmp_path / "data.zarr")},
+        "cluster": {"type": "serial"},
+        "state": str(tmp_path / "state"),
+        "model": str(tmp_path / "model"),
+    }
+    fit(Job.model_validate(body), engine=SerialEngine())
+    assert load_model(tmp_path / "model").sampler == {"type": "landmarks"}
+    for rows, outgrown in ((100, False), (2400, True)):
+        for name, values in (("x", X), ("y", Y)):
+            array = group[name]
+            array.resize((rows, values.shape[1]))
+            array[:] = values[:rows]
+        report = fit(Job.model_validate(body), engine=SerialEngine())
+        assert report.m <= 48
+        assert any("begin anew, with another folder as state" in text for text in report.warnings) == outgrown
 
 
 def test_deviations_by_random_features_count_how_far_f_depends_on_their_draw(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""The comparison of landmarks with random features: the folds that it holds out, and the noise that it finds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dorff import kernels
+from dorff.data import RowBlock, ingest
+from dorff.features import Recipe
+from dorff.frequencies import Landmarks, Orthogonal
+from dorff.plan import choosing, make_plan
+from dorff.plan.landmark_choice import COMPARED_FOLDS, compare_samplers
+from dorff.plan.sampled import held_out_score
+from dorff.solvers import Setting
+from dorff.spec.job import Job
+
+
+@pytest.mark.parametrize("shard_rows", [64, 1024])
+def test_groups_are_held_out_together_however_many_shards_the_rows_lie_in(
+    shard_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, folds = np.random.default_rng(0), dict[int, set[int]]()
+    groups = np.repeat(np.arange(30), 20)
+    X = rng.uniform(-1, 1, (30, 4))[groups] + 0.05 * rng.standard_normal((600, 4))
+    y = rng.standard_normal(30)[groups] + 0.1 * rng.standard_normal(600)
+    np.savez(tmp_path / "rows.npz", x=X, y=y[:, None], groups=groups)
+    named: dict[str, Any] = {"inputs": ["x"], "targets": ["y"], "groups": "groups"}
+    ingest([tmp_path / "rows.npz"], tmp_path / "data.zarr", shard_rows=shard_rows, **named)
+
+    def compared(setting: Setting, recipe: Recipe, rows: RowBlock, fold_of: Any, **options: Any) -> Any:
+        for number, fold in zip(rows.numbers.tolist(), fold_of.tolist(), strict=True):
+            folds.setdefault(int(groups[number]), set()).add(fold)
+        return compare_samplers(setting, recipe, rows, fold_of, **options)
+
+    monkeypatch.setattr(choosing, "compare_samplers", compared)
+    body = {"data": {"store": str(tmp_path / "data.zarr")}, "cluster": {"type": "serial"}}
+    make_plan(Job.model_validate({**body, "state": str(tmp_path / "state"), "model": str(tmp_path / "model")}))
+    assert len(folds) == 30 and all(len(of_group) == 1 for of_group in folds.values())
+
+
+def test_the_noise_is_that_of_the_penalty_which_folds_and_all_rows_share() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (200, 1))
+    rows = RowBlock(np.arange(200), X, np.sin(3 * X) + 0.3 * rng.standard_normal((200, 1)))
+    kernel = kernels.Decomposable(kernels.Gaussian(0.7))
+    setting = Setting(kernel, 1, 32, None, False, True)
+    recipe = Recipe(kernel.fix(1, 1), Orthogonal(), 1, 1, 32)
+    found = compare_samplers(setting, recipe, rows, None, most_rows=200, fitted=200, seed=0)
+    best = held_out_score(setting, rows, np.arange(200) % COMPARED_FOLDS, 0, Landmarks())
+    assert found.ratio == pytest.approx(200 * best.ridge)
+    assert found.landmarks == best.least
