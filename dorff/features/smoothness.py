@@ -21,7 +21,6 @@ NU: Final = 2.5  # of the Matern kernel: twice differentiable
 ROWS: Final = (256, 512, 1024)  # as many as tell
 FEW_ROWS: Final = 512  # more are looked at where there are twice as many
 CLEAR: Final = 3.0  # a difference of log evidences that tells
-AHEAD: Final = 2.0  # of the Matern kernel's log evidence, from which on it is taken: its features are more
 MULTIPLES: Final = (0.5, 8.0)  # of the length-scales that were found
 AGAIN: Final = (0.7, 1.5)  # of those that are best for the first rows
 _PRECISION: Final = 0.1  # of the log of a multiple
@@ -42,8 +41,8 @@ def tune_smoothness(
 ) -> Tuned:
     """Find the length-scales of a Gaussian kernel, one for each input, and whether a Matern-5/2 kernel is likelier.
 
-    The Matern kernel's length-scales are the Gaussian's times the multiple of most evidence. It is taken where its log
-    evidence is higher by `AHEAD`. Parameters, `options` and errors are those of `tune_lengthscales`.
+    The Matern kernel's length-scales are the Gaussian's times the multiple of most evidence. Parameters, `options` and
+    errors are those of `tune_lengthscales`.
     """
     tuned = tune_lengthscales(kernel, X, Y, each=True, rows=rows, intercept=intercept, weights=weights, **options)
     if not np.isfinite(tuned.log_evidence):  # too few rows, or targets that do not vary
@@ -52,8 +51,7 @@ def tune_smoothness(
     evidence = ExactEvidence(X=X, Y=Y[:, np.ptp(Y, axis=0) > 0], weights=w, intercept=intercept)
     found = _compare(tuned.lengthscale, evidence)
     tuned = replace(tuned, smoothness=found.sentence)
-    problems = Y.shape[1] if options.get("classes") else 1  # columns of ones and zeros say one label a row
-    if found.ahead <= AHEAD * problems:
+    if found.ahead <= 0.0:
         return tuned
     matern = Decomposable(_with_lengthscale(_MATERN, found.lengthscale), kernel.output)
     return replace(tuned, kernel=matern, lengthscale=found.lengthscale)

@@ -430,9 +430,7 @@ def warnings_of_groups(held: HeldSample, noise: FloatArray, remedy: str) -> Iter
     ratio = float(np.mean(np.mean(means**2, axis=0) / np.mean(variances, axis=0)))
     if ratio > max(SHARED**2, 1.0 + 4.0 * math.sqrt(2.0 / groups)):
         factor = math.sqrt(ratio)
-        problem = (
-            f"{groups} held-out groups are on average {factor:.1f} times as far off as deviations of f (--std) allow"
-        )
+        problem = f"{groups} held-out groups are {factor:.1f} times as far off as deviations of f (--std) allow"
         yield f"{problem}: rows of a group share errors, and deviations of f are too small by that factor; {remedy}"
 
 

@@ -26,7 +26,7 @@ LARGE: Final = 512  # unknowns from which folds are solved as neighbours of thei
 DIRECT: Final = "direct"
 FIRST, LAST = (-8, 1), (-14, 5)  # powers of ten of ridges, times k(x, x): those tried at once, and all that may be
 STEPS: Final = (1, 2, 3)  # beyond an end
-PLATEAU: Final = 1e-3  # of the least error on held-out rows, by which others are about as good
+PLATEAU: Final = 0.01  # of the least error on held-out rows, by which others are about as good
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Choice:
         if solution.ill_conditioned or not self.table:
             return solution.ill_conditioned
         best = min(self.table, key=lambda score: score.least)
-        return _end_of_plateau(best, self.table).ridge < solution.ridge
+        ours = [score.least for score in self.table if score.ridge == solution.ridge]
+        return best.ridge < solution.ridge and (not ours or min(ours) > best.least * (1.0 + PLATEAU))
 
 
 def choose(
@@ -107,7 +108,8 @@ def choose(
                     best, fitted = table[-1], fit
             del fit, parts  # before the next setting's
     assert best is not None
-    if ridges is None and by in ("kfold", "loo"):
+    least_ridge = candidates[best.candidate].level(folds[0]) * 10.0 ** FIRST[0]
+    if ridges is None and by in ("kfold", "loo") and best.ridge < least_ridge:
         steady = _end_of_plateau(best, table)
         best, fitted = steady, fitted if steady is best else None
     if fitted is None:
@@ -120,15 +122,15 @@ def choose(
 def _end_of_plateau(best: Score, table: Sequence[Score]) -> Score:
     """Return the score of the largest ridge up to which errors on held-out rows are about those of the best.
 
-    That is the best itself, unless they are so over a power of ten: of few rows that are fitted exactly the error
-    hardly depends on the ridge, and the least of them leaves a prior variance that is rounding alone.
+    Of few rows that are fitted exactly the error hardly depends on a small ridge, and the least of them leaves a prior
+    variance, noise / (n ridge), that is rounding alone.
     """
     if best.ridges is not None:
         return best
     same = [score for score in table if score.candidate == best.candidate and score.m == best.m]
     larger = sorted((score for score in same if score.ridge > best.ridge), key=lambda score: score.ridge)
     about_as_good = list(takewhile(lambda score: score.least <= best.least * (1.0 + PLATEAU), larger))
-    return about_as_good[-1] if about_as_good and about_as_good[-1].ridge >= 10.0 * best.ridge else best
+    return about_as_good[-1] if about_as_good else best
 
 
 def _with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) -> Choice:

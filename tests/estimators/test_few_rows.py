@@ -237,3 +237,15 @@ def test_few_labels_get_a_length_scale_for_each_input_only_where_it_pays() -> No
     fitted = ORFFClassifier(manifold=0.0, calibrate=False).fit(X, few_of(X, y, 50, seed=11))
     lengths = fitted.lengthscales_[0] / X.std(axis=0)
     assert lengths[:2].max() < 0.5 * lengths[2:].min()  # those of the eight that say nothing are longer
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_ridge_of_few_rows_that_are_fitted_exactly_is_no_rounding(seed: int) -> None:
+    """Their held-out error hardly depends on a small ridge, and the prior's variance is noise / (n ridge)."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (30, 3))
+    y = X @ [1.0, -0.5, 0.7] + 0.05 * rng.standard_normal(30)
+    model = ORFFRegressor(kernels.Gaussian(0.5), standardize=False).fit(X, y)
+    assert model.ridge_ >= 1e-8
+    _, std = model.predict(rng.uniform(-3, 3, (100, 3)), return_std=True)
+    assert std.max() < 3.0 * y.std()

@@ -81,7 +81,7 @@ def test_each_of_the_two_is_found_in_draws_of_its_own(seed: int) -> None:
 
 def test_a_few_rows_or_targets_that_do_not_vary_are_a_gaussian() -> None:
     X, Y = sample(MATERN, 500, 0)
-    for some in (X[:20], Y[:20]), (X[:4], Y[:4]), (X[:3], Y[:3]), (X, np.ones_like(Y)):
+    for some in (X[:3], Y[:3]), (X, np.ones_like(Y)):
         assert isinstance(tune_smoothness(Decomposable(Gaussian(1.0)), *some, n_features=32).kernel.scalar, Gaussian)
     beside = np.column_stack([Y, np.ones(len(Y))])
     one, two = (tune_smoothness(Decomposable(Gaussian(1.0)), X, targets, n_features=64) for targets in (Y, beside))

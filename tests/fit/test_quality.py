@@ -37,6 +37,7 @@ REMEDIES = {
     "features": "raise features.count",
     "beside": "leave solve.folds.by out",
     "linear": "list kernels of longer ones",
+    "shared": "rows of a group share errors",
 }
 
 
@@ -344,6 +345,18 @@ def test_groups_further_apart_than_the_lengthscale_are(lengthscale: float, names
     kernel = {"type": "decomposable", "scalar": {"type": "gaussian", "lengthscale": lengthscale}}
     report = report_of(job(tmp_path, X, X, kernel=kernel, solve={"posterior": False}))
     assert report.held_by == "groups" and warned(report) == names, report.quality
+
+
+@pytest.mark.parametrize(("shared", "names"), [(0.0, set()), (0.6, {"shared"})])
+def test_groups_whose_rows_share_errors_are(shared: float, names: set[str], tmp_path: Path) -> None:
+    """A level for each group, about everywhere: bands of targets hold, as it is in the noise, and those of f do not."""
+    rng, g = np.random.default_rng(1), np.repeat(np.arange(60), 20)
+    X = rng.uniform(-2, 2, (1200, 2))
+    level = shared * rng.normal(size=(60, 1))[g]
+    np.savez(tmp_path / "rows.npz", x=X, y=2 * np.sin(X[:, :1]) + level + 0.3 * rng.normal(size=(1200, 1)), g=g)
+    ingest([tmp_path / "rows.npz"], tmp_path / "rows.zarr", inputs=["x"], targets=["y"], groups="g")
+    report = report_of(job(tmp_path, X, X))
+    assert report.held_by == "groups" and warned(report) - {"bands"} == names, (report.quality, report.warnings)
 
 
 def test_bands_that_hold_too_few_rows_are(tmp_path: Path) -> None:

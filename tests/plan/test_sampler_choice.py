@@ -450,6 +450,16 @@ def test_sums_in_the_state_are_gone_on_with(tmp_path: Path) -> None:
     assert sampler(other)[0] == "lattice"
 
 
+def test_going_back_to_the_default_goes_back_to_what_it_chose(tmp_path: Path) -> None:
+    write(tmp_path / "data.zarr", box(4, 400))
+    first = fit(job(tmp_path), engine=SerialEngine())
+    chosen = sampler(make_plan(job(tmp_path)))[0]
+    fit(job(tmp_path, features={"sampler": {"type": "orthogonal"}}), engine=SerialEngine())
+    again = fit(job(tmp_path), engine=SerialEngine())
+    assert chosen == "landmarks" == sampler(make_plan(job(tmp_path)))[0]
+    assert again.leaves_computed == 0 and again.score == first.score
+
+
 def appended(path: Path, X: FloatArray) -> None:
     group = zarr.open_group(str(path), mode="a")
     for name, values in (("x", X), ("y", np.sin(X[:, :1]))):
