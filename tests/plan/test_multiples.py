@@ -208,8 +208,7 @@ def test_a_job_of_tracks_tells_other_tracks(kernel: object, tmp_path: Path) -> N
     if kernel == "sum":
         parts = [{"weight": 0.5, "kernel": {"type": one}} for one in ("curl_free", "divergence_free")]
         kernel = {"type": "sum", "terms": parts}
-    if kernel is not None:
-        given["kernel"] = kernel
+    given["kernel"] = kernel or {"type": "decomposable", "scalar": {"type": "gaussian"}}
     store = stored(tmp_path / "a.zarr", X, Y, of=of)
     report = fit(job(store, tmp_path / "own", **given), engine=SerialEngine())
     by_rows = fit(job(store, tmp_path / "rows", **given, solve={"folds": {"by": "rows"}}), engine=SerialEngine())
@@ -217,11 +216,10 @@ def test_a_job_of_tracks_tells_other_tracks(kernel: object, tmp_path: Path) -> N
     assert factor[0] in (2.0, 4.0, 8.0) and np.ptp(factor) < 1e-9
     assert report.tuned.endswith(f"times {factor[0]:g}, by groups that were held out")
     assert by_rows.tuned == "converged"
-    word = {} if kernel is not None else {"kernel": {"type": "decomposable"}}
     numbers = (by_rows.lengthscale[0], report.lengthscale[0])
     r2 = []
     for at, number in enumerate(numbers):
-        described = job(store, tmp_path / str(at), **given, **word)
+        described = job(store, tmp_path / str(at), **given)
         text = described.model_dump(mode="json")["kernel"]
         spec = _with(text, number)
         fixed = job(store, tmp_path / str(at), **given | {"kernel": spec, "solve": {"standardize": True}})
@@ -279,8 +277,9 @@ def test_an_estimator_asks_where_folds_are_of_groups(how: str, monkeypatch: pyte
     cv = {"rows": 5, "splits": GroupKFold(3), "shuffled": KFold(3, shuffle=True)}.get(how, "auto")
     groups = of if how in ("groups", "splits") else None
 
-    plain = np.ravel(ORFFRegressor(n_features=64, cv=5).fit(X, Y).model_.kernel.config()["scalar"]["lengthscale"])
-    model = ORFFRegressor(n_features=64, cv=cv).fit(X, Y, groups=groups)
+    by_rows = ORFFRegressor("gaussian", n_features=64, cv=5).fit(X, Y)
+    plain = np.ravel(by_rows.model_.kernel.config()["scalar"]["lengthscale"])
+    model = ORFFRegressor("gaussian", n_features=64, cv=cv).fit(X, Y, groups=groups)
     own = np.ravel(model.model_.kernel.config()["scalar"]["lengthscale"])
     np.testing.assert_allclose(own / plain, 4.0 if how in ("groups", "splits") else 1.0)
 
@@ -288,7 +287,10 @@ def test_an_estimator_asks_where_folds_are_of_groups(how: str, monkeypatch: pyte
 @pytest.mark.statistical
 def test_estimators_tell_other_tracks_too() -> None:
     X, Y, of = tracks(2)
-    model, by_rows = ORFFRegressor(n_features=256).fit(X, Y, groups=of), ORFFRegressor(n_features=256, cv=5).fit(X, Y)
+    model = ORFFRegressor(n_features=256).fit(X, Y, groups=of)
+    by_rows = ORFFRegressor("gaussian", n_features=256, cv=5).fit(X, Y)
+    ((_, term),) = model.model_.kernel.terms()
+    assert isinstance(term.scalar, Gaussian), "errors that stay along a track are no rough function"
 
     def length(one: ORFFRegressor) -> FloatArray:
         return np.ravel(one.model_.kernel.config()["scalar"]["lengthscale"])
