@@ -34,7 +34,7 @@ class QualityWarning(UserWarning):
 
 
 class DoesNotFitError(DorffError, ValueError):
-    """The job needs more memory or disk than it allows or the machine has. The plan says so before a row is read; the
+    """The job needs more memory or disk than it allows or the machine has. The plan says so before the pass; the
     triangle of a QR alone is measured after the pass that asks for it, whose sums are kept."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""What a job will do and cost, computed before a row is read; and the constants it freezes from its first rows."""
+"""What a job will do and cost, computed before the pass; and the constants it freezes from its first rows."""
 
 from dorff.plan.constants import constants_of, draw_features, target_means
 from dorff.plan.costs import Costs, keeps_posterior, leaves_out, most_left_out

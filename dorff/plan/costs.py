@@ -1,4 +1,4 @@
-"""What a job needs, computed before a row is read: memory, disk, flops, seconds; and what will not fit refused."""
+"""What a job needs, computed before the pass: memory, disk, flops, seconds; and what will not fit refused."""
 
 import json
 import math

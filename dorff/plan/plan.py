@@ -1,4 +1,4 @@
-"""A job made concrete, before a row is read; and the constants that it freezes from its first rows."""
+"""A job made concrete, before the pass; and the constants that it freezes from its first rows."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -201,7 +201,8 @@ class Plan(Draft):
 
 
 def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
-    """Plan a job without reading a row. Keys that the job leaves out are filled in (`resolving`): what was begun with
+    """Plan a job before its pass; where the sampler is left to dorff, a sample of some thousand rows is read. Keys
+    that the job leaves out are filled in (`resolving`): what was begun with
     is kept, so that appended rows change nothing; of what was not, the first that fits. Raises InputError for a job
     that cannot be done, DoesNotFitError for one that is too big, unless it may be run `anywhere`."""
     first, begun = resolving.told_by_arrays(job), locate(job.state).exists()

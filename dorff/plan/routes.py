@@ -23,7 +23,7 @@ from dorff.solvers.descent import FEW, MOST_ROWS
 from dorff.solvers.stochastic import HEAVY, PROBES, SAMPLES, heavy_bytes, sample_bytes
 from dorff.spec.job import Job
 
-EXPECTED_PASSES: Final = 40  # before a row is read; a run tells how many it will be when it has seen a sample
+EXPECTED_PASSES: Final = 40  # before the pass; a run tells how many it will be when it has seen a sample
 MOST_PASSES: Final = 500
 ESTIMATES: Final = ("kfold", "evidence", "gcv")  # what route cg chooses by, of sums over a lattice
 MOST_RUN: Final = 2**16  # rows of a descent's shard
@@ -248,7 +248,7 @@ def _with_loss(way: Way, shape: Shape, means: Means) -> Way:
 
 
 def loss_passes(job: Job, *, kinked: bool) -> int:
-    """How many passes a loss takes, roughly, before a row is read."""
+    """How many passes a loss takes, roughly, before the pass."""
     ridges = RIDGES if job.solve.ridge == "auto" else len(job.solve.ridges)
     each = KINKED_PASSES if kinked else SMOOTH_PASSES
     return each * (1 + (ridges if ridges > 1 else 0))
