@@ -118,8 +118,7 @@ def test_deviations_are_those_of_the_exact_process_where_a_patch_is_empty_too() 
     mean = k @ np.linalg.solve(system, y)
     std = np.sqrt(RELU.diagonal(at) - np.einsum("ij,ji->i", k, np.linalg.solve(system, k.T)))
     found, deviation = model.predict(at, return_std=True)
-    posterior = model.model_.posterior or model.posterior_model_.posterior
-    prior = np.sqrt(posterior.factor * model.noise_[0, 0] / (120 * 1e-2))
+    prior = np.sqrt(model.noise_[0, 0] / (120 * 1e-2))
     np.testing.assert_allclose(found, mean, rtol=1e-6, atol=1e-8)
     prior *= np.sqrt(model.posterior_model_.posterior.factor)  # the noise is an estimate
     np.testing.assert_allclose(deviation, prior * std, rtol=1e-5)
