@@ -47,7 +47,9 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     Parameters
     ----------
     kernel : OperatorKernel, ScalarKernel, name or None
-        A scalar kernel k0 stands for `Decomposable(k0, "identity")`; None for that of a Gaussian. "matern",
+        A scalar kernel k0 stands for `Decomposable(k0, "identity")`; None for that of a
+        Gaussian or a Matern-5/2 kernel, whichever has the higher evidence on a sample of rows (a Gaussian where folds
+        are of groups). "matern",
         "curl_free" (over a Gaussian) and the other words of JOB.yaml name kernels. Without a kernel's numbers its
         length-scales are those of most evidence on a sample of rows (`tune_lengthscales`): one for each input, but
         one for all of a vector field. Parameters are `kernel__lengthscale` and so on.

@@ -18,11 +18,11 @@ from dorff.kernels import Decomposable, FloatArray, ScalarKernel, scalar_from_co
 from dorff.spec.registry import Config
 
 NU: Final = 2.5  # of the Matern kernel: twice differentiable
-ROWS: Final = (256, 512, 1024)  # as many as tell
-FEW_ROWS: Final = 512  # more are looked at where there are twice as many
-CLEAR: Final = 3.0  # a difference of log evidences that tells
-MULTIPLES: Final = (0.5, 8.0)  # of the length-scales that were found
-AGAIN: Final = (0.7, 1.5)  # of those that are best for the first rows
+ROWS: Final = (256, 512, 1024)  # compared on, in turn, until the evidence is decisive
+FEW_ROWS: Final = 512  # more are compared on only where the sample has twice as many
+DECISIVE: Final = 3.0  # a difference of log evidences that needs no more rows
+MULTIPLES: Final = (0.5, 8.0)  # searched, of the length-scales found on random features
+REFINED_MULTIPLES: Final = (0.7, 1.5)  # searched with more rows, of the length-scales best for fewer
 _PRECISION: Final = 0.1  # of the log of a multiple
 _GAUSSIAN: Final = {"type": "gaussian"}
 _MATERN: Final = {"type": "matern", "nu": NU}
@@ -102,20 +102,20 @@ class _Comparison:
 
 
 def _compare(lengthscale: FloatArray, evidence: ExactEvidence) -> _Comparison:
-    """Compare both kernels, on as few rows as tell."""
+    """Compare both kernels on more and more rows, until the difference is decisive."""
     rough = smooth = lengthscale
     multiples = MULTIPLES
     for count in (count for count in ROWS if count <= max(FEW_ROWS, len(evidence.X) // 2)):
         some = evidence.spread(count)
-        rough, rough_value = _stretch(_MATERN, rough, some, multiples)
-        smooth, smooth_value = _stretch(_GAUSSIAN, smooth, some, multiples)
-        ahead, multiples = rough_value - smooth_value, AGAIN
-        if abs(ahead) > CLEAR or len(some.X) == len(evidence.X):
+        rough, rough_value = _tune_multiple(_MATERN, rough, some, multiples)
+        smooth, smooth_value = _tune_multiple(_GAUSSIAN, smooth, some, multiples)
+        ahead, multiples = rough_value - smooth_value, REFINED_MULTIPLES
+        if abs(ahead) > DECISIVE or len(some.X) == len(evidence.X):
             break
     return _Comparison(lengthscale=rough, ahead=ahead, rows=len(some.X))
 
 
-def _stretch(
+def _tune_multiple(
     config: Config, lengthscale: FloatArray, evidence: ExactEvidence, multiples: tuple[float, float]
 ) -> tuple[FloatArray, float]:
     """Return a kernel's length-scales times the multiple of most evidence, and that evidence."""

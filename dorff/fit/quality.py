@@ -35,9 +35,7 @@ FAR: Final = (1e-2, 30.0)  # the median distance over the length-scale: outside 
 LONG: Final = 0.5  # the same: below it a fit that does worse than a linear one wants a shorter length-scale
 LEVEL: Final = 0.95  # of the bands that warnings speak of
 LEAST_COLUMNS: Final = 64
-LEAST_FREEDOM: Final = (
-    5.0  # degrees of freedom: a noise variance that is estimated with fewer may be wrong by any factor
-)
+LEAST_FREEDOM: Final = 5.0  # degrees of freedom, with fewer of which a noise variance may be wrong by any factor
 LEAST_ROWS: Final = 20  # held out, of which anything is said
 LEAST_SHARED_GROUPS: Final = 5  # held out, of which shared errors are told
 LEAST_SHARED_ROWS: Final = 4  # of a group whose mean error is looked at

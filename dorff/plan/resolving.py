@@ -20,6 +20,7 @@ from dorff.plan.lengthscale import (
     lengths_text,
     lengthscales,
     lengthscales_in_units,
+    with_gaussian,
 )
 from dorff.spec.checks import AUTO
 from dorff.spec.data import ClassTargets
@@ -196,7 +197,8 @@ def told_by_rows(
             status = None if constants.tuned is None else constants.tuned[number]
             status = "" if status is None else f"; {status}"
             unit = _unit_of_lengthscales(job, config, constants, dataset)
-            why = f"{next(iter(all_lengthscales(word)))}: of most evidence on a sample of rows, in {unit}{status}"
+            searched = next(iter(all_lengthscales(with_gaussian(word))))
+            why = f"{searched}: of most evidence on a sample of rows, in {unit}{status}"
             yield Chosen(key, came, why)
 
 

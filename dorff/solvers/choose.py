@@ -94,13 +94,13 @@ def choose(
     outputs with ridges of their own do not fall apart, or by "loo"."""
     by = by or ("gcv" if len(folds) == 1 else "kfold")
     table, best, fitted, common = list[Score](), None, None, Common()
-    usual = dict[tuple[int, int], float]()  # the least ridges that are tried at once, by candidate and m
+    first_ridges = dict[tuple[int, int], float]()  # the smallest that a search begins with, by candidate and m
     r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
     only = ridges is not None and len(candidates) * len(ridges) * max(1, len(counts)) == 1
     for number, candidate in enumerate(candidates):
         for m in counts or (candidate.m,):
             parts, setting = of_first(folds, replace(candidate, r2_of=r2_of), m)
-            usual[number, setting.m] = setting.level(parts[0]) * 10.0 ** FIRST[0] if ridges is None else 0.0
+            first_ridges[number, setting.m] = setting.level(parts[0]) * 10.0 ** FIRST[0] if ridges is None else 0.0
             if only and ridges is not None and criterion_of(by).of_fit is not None:
                 (single,) = setting.solve(pooled(parts), ridges)
                 return Choice(0, single, (), setting.m)
@@ -110,7 +110,7 @@ def choose(
                     best, fitted = table[-1], fit
             del fit, parts  # before the next setting's
     assert best is not None
-    if ridges is None and by in ("kfold", "loo") and best.ridge < usual[best.candidate, best.m]:
+    if ridges is None and by in ("kfold", "loo") and best.ridge < first_ridges[best.candidate, best.m]:
         steady = _end_of_plateau(best, table)
         best, fitted = steady, fitted if steady is best else None
     if fitted is None:

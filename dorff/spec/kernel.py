@@ -60,8 +60,8 @@ class LearnedOutputSpec(Part):
 class DecomposableSpec(Typed):
     """k0(x, z) A, with A the output matrix.
 
-    `scalar: auto` is a Gaussian; in a job of one kernel for which the samplers are left to dorff, or serve both, it is
-    a Matern-5/2 kernel where that is the likelier on a sample of rows.
+    `scalar: auto` is a Gaussian or a Matern-5/2 kernel, whichever has the higher evidence on a sample of rows. It is a
+    Gaussian in lists and sums of kernels, where folds are of groups, and with samplers that serve no Matern kernel.
     """
 
     scalar: ScalarOrAuto = checks.AUTO
