@@ -296,7 +296,7 @@ def kernel_error(kernel: OperatorKernel, density: Density, recipe: Recipe) -> fl
     Parameters
     ----------
     kernel : OperatorKernel
-        The kernel that is meant, with its output matrices written out.
+        The kernel that is meant, fixed for the data's inputs and outputs.
     density : Density
         The frequencies of the features.
     recipe : Recipe
@@ -305,7 +305,7 @@ def kernel_error(kernel: OperatorKernel, density: Density, recipe: Recipe) -> fl
     box = _continued(density, recipe)
     terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
     # Of several quantiles a kernel has more outputs than the targets that the features were drawn for.
-    p = max(len(base.matrix) if isinstance(base, Decomposable) else recipe.p for _, base in terms)
+    p = max(len(_output_matrix(base)) if isinstance(base, Decomposable) else recipe.p for _, base in terms)
     wanted, continued = np.zeros((2, p, p))  # K(0), and what all frequencies but 0 make of it
     copies = 0.0
     for weight, base in terms:
@@ -331,10 +331,16 @@ def kernel_error(kernel: OperatorKernel, density: Density, recipe: Recipe) -> fl
     return max(of_entries, float(np.trace(left_out) / np.trace(wanted))) + copies / float(np.trace(wanted))
 
 
+def _output_matrix(kernel: Decomposable) -> FloatArray:
+    """Return A (p, p) as the features have it: the identity where it is yet to be learned."""
+    root = kernel.root(np.zeros((1, 1)))[0]
+    return np.asarray(root.T @ root)
+
+
 def _matrix(base: BaseKernel, entries: FloatArray) -> FloatArray:
     """Return the value (p, p) that a kernel makes of k0, or of the entries (i <= j) of -d_i d_j k0."""
     if isinstance(base, Decomposable):
-        return np.asarray(entries[0] * base.matrix)
+        return entries[0] * _output_matrix(base)
     d = round((np.sqrt(8 * len(entries) + 1) - 1) / 2)
     values = np.zeros((d, d))
     values[np.triu_indices(d)] = entries

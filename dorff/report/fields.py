@@ -188,8 +188,7 @@ def draw_field(subject: Subject, whole: bool) -> Figure:
     shown = opacity > LEAST_OPACITY
     reference = largest_shown(np.linalg.norm(vectors[shown], axis=1), doubt.values) if shown.any() else 1.0
     style: Any = {"scale": reference * ARROWS / 2.2, "width": 0.0018, "headwidth": 4.0}  # the longest: 2.2 cells
-    drawn = grid[shown].T, vectors[shown].T
-    fitted = axes.quiver(*drawn[0], *drawn[1], color=INK, pivot="mid", alpha=opacity[shown], **style)
+    fitted = _fitted_arrows(axes, grid[shown], vectors[shown], opacity[shown], **style)
     _key(fitted, reference, unit, 0.0, "fitted", INK)
     if subject.data is not None:
         X, Y = _thinned(subject.data, subject)
@@ -395,8 +394,7 @@ def _plane_arrows(axes: Axes, clarity: Clarity) -> None:
     reference = largest_shown(np.linalg.norm(vectors[drawn], axis=1), doubt.values) if drawn.any() else 1.0
     style: Any = {"scale": reference * 14 / 1.8, "width": 0.004}
     i, j = plane.i, plane.j
-    places, arrows = grid[drawn][:, [i, j]].T, vectors[drawn][:, [i, j]].T
-    axes.quiver(*places, *arrows, color=INK, pivot="mid", alpha=opacity[drawn], **style)
+    _fitted_arrows(axes, grid[drawn][:, [i, j]], vectors[drawn][:, [i, j]], opacity[drawn], **style)
     if subject.data is None:
         return
     X, Y = _thinned(subject.data, subject)
@@ -408,6 +406,12 @@ def _plane_arrows(axes: Axes, clarity: Clarity) -> None:
         return
     axes.scatter(X[:, i], X[:, j], s=5, color=ACCENT, alpha=shades, lw=0)
     axes.quiver(X[:, i], X[:, j], Y[:, i], Y[:, j], color=ACCENT, alpha=shades, **style)
+
+
+def _fitted_arrows(axes: Axes, places: FloatArray, vectors: FloatArray, opacity: FloatArray, **style: Any) -> Quiver:
+    """Draw fitted vectors (n, 2) at places (n, 2); none where nothing is known anywhere."""
+    alpha = opacity if len(opacity) else None  # Matplotlib takes the smallest of the opacities
+    return axes.quiver(*places.T, *vectors.T, color=INK, pivot="mid", alpha=alpha, **style)
 
 
 def _scale(subject: Subject, parts: list[FloatArray]) -> tuple[Rate, float]:

@@ -207,6 +207,15 @@ def test_the_sampler_is_chosen_once_rows_told_the_length_scales(d: int, wanted: 
     assert {one["key"]: one["value"] for one in report.choices}["features.sampler"]["type"] == wanted
 
 
+@pytest.mark.parametrize("output", ["identity", "learned", {"learned": "frobenius"}, "covariance", {"factor": [[1.0]]}])
+def test_the_sampler_is_chosen_for_every_output_matrix(output: Any, tmp_path: Path) -> None:
+    """Also for those that only the fit knows."""
+    write(tmp_path / "data.zarr", box(2))
+    kernel = {"type": "decomposable", "scalar": {**GAUSS, "lengthscale": 0.3}, "output": output}
+    report = fit(job(tmp_path, kernel=kernel), engine=SerialEngine())
+    assert report.status == "ok"
+
+
 def test_an_input_that_does_not_vary_does_not_count(tmp_path: Path) -> None:
     """As the height of a walk on one level: with z it has three inputs, of which two vary."""
     walk = np.column_stack([box(2), np.full(200, 7.0)])

@@ -88,7 +88,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "Solve.posterior": ({}, "solve.posterior", False),
     "Solve.conformal": ({}, "solve.conformal", True),
     "Solve.route": ({}, "solve.route", "cg"),
-    "Solve.qr": ({"solve": {"ridge": 1e-16}}, "solve.qr", False),
+    "Solve.qr": ({"solve": {"ridge": 1e-16}, **sampler("orthogonal")}, "solve.qr", False),
     "Solve.class_weight": ({"data": CLASSES}, "solve.class_weight", "balanced"),
     "Solve.calibrate": ({"data": CLASSES}, "solve.calibrate", False),
     "Solve.loss": ({"publish": {"digits": 3.0}}, "solve.loss", "huber"),
@@ -237,7 +237,7 @@ TRIALS: dict[str, tuple[tuple[dict[str, Any], Any], ...]] = {
     "Solve.select": (({}, "evidence"), ({}, "kfold"), ({}, "loo"), ({"solve": {"ridge": [1e-4, 1e-2]}}, "evidence")),
     "Folds.by": (({"solve": {"folds": {"by": "rows"}}}, "groups"),),  # which these data are dealt by if it is left out
     "Solve.folds": (({}, {"count": 4, "by": "rows"}), ({}, {"by": "nosuch"})),
-    "Solve.qr": (({"solve": {"ridge": 1e-16}}, False),),
+    "Solve.qr": (({"solve": {"ridge": 1e-16}, **sampler("orthogonal")}, False),),  # of landmarks no digit is lost
     "KnnSpec.append": (({}, "link"),),
 }
 #: What no single fit shows, and the name by which `predict` is asked for a view.
@@ -737,6 +737,7 @@ PARAMETERS: dict[type, dict[str, tuple[dict[str, Any], Any]]] = {
         "random_state": ({}, 1), "intercept": ({}, False), "standardize": ({}, True), "manifold": ({}, 1e-2),
         "graph": ({"manifold": 1e-2}, graphs.KNN(3)),
         "loss": ({}, "logistic"), "solver": ({"loss": "logistic"}, "newton"), "tol": ({"loss": "logistic"}, 0.1),
+        "posterior": ({"loss": "logistic"}, True),
     },
 }  # fmt: skip
 #: Estimators of other kinds, for parameters that count in some of them.
