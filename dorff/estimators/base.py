@@ -118,6 +118,7 @@ class ORFFEstimator(Nested, ABC):
     solver: str = "auto"
     tol: float = 1e-4
     of_sums: ClassVar[bool] = True  # whether it is fitted to sums of rows
+    _loo_below: ClassVar[int] = FEW_ROWS  # rows, of which leave-one-out compares ridges where nobody says what does
 
     @property
     def lengthscales_(self) -> list[FloatArray | None]:
@@ -195,7 +196,7 @@ class ORFFEstimator(Nested, ABC):
     def _has_few_rows(self, n: int) -> bool:
         """Whether n rows are so few that leave-one-out compares ridges where nobody says what does."""
         several = is_auto(self.ridge) or len(self._ridges()) > 1
-        return several and FOLDS <= n < FEW_ROWS
+        return several and FOLDS <= n < self._loo_below
 
     @property
     def _unsaid(self) -> bool:

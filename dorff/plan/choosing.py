@@ -340,7 +340,7 @@ def _output_matrix(kernel: Decomposable) -> FloatArray:
 def _matrix(base: BaseKernel, entries: FloatArray) -> FloatArray:
     """Return the value (p, p) that a kernel makes of k0, or of the entries (i <= j) of -d_i d_j k0."""
     if isinstance(base, Decomposable):
-        return entries[0] * _output_matrix(base)
+        return np.asarray(entries[0] * _output_matrix(base))
     d = round((np.sqrt(8 * len(entries) + 1) - 1) / 2)
     values = np.zeros((d, d))
     values[np.triu_indices(d)] = entries

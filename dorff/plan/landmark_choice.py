@@ -30,9 +30,9 @@ ROUNDED_TO: Final = 16  # numbers of landmarks
 class Comparison:
     """Held-out errors of `rows` rows, over the targets' variance, by as many landmarks and random features.
 
-    `random` is None for a kernel without random features. `ratio` is the noise variance over the prior's, by the ridge
-    that is best for landmarks; `freedom` the degrees of freedom of a fit to all `fitted` rows. Without rows nothing was
-    compared.
+    `random` is None where random features are no choice, for the `reason` that is stated. `ratio` is the noise variance
+    over the prior's, by the ridge that is best for landmarks; `freedom` the degrees of freedom of a fit to all `fitted`
+    rows. Without rows nothing was compared.
     """
 
     rows: int
@@ -40,13 +40,16 @@ class Comparison:
     features: int
     landmarks: float
     random: float | None
+    reason: str
     ratio: float
     freedom: float
 
     @classmethod
     def none(cls, *, fitted: int, features: int) -> "Comparison":
         """Return the comparison of no rows, by which landmarks are taken and may leave out nothing."""
-        return cls(rows=0, fitted=fitted, features=features, landmarks=0.0, random=0.0, ratio=0.0, freedom=0.0)
+        return cls(
+            rows=0, fitted=fitted, features=features, landmarks=0.0, random=0.0, reason="", ratio=0.0, freedom=0.0
+        )
 
     @property
     def prefers_landmarks(self) -> bool:
@@ -69,8 +72,7 @@ class Comparison:
             return "too few rows have targets to compare them with random features"
         of = f"on {self.rows:,} rows that were held out in turn {self.features} landmarks"
         if self.random is None:
-            problem = "random features of this kernel would have an infinite variance, or too many factors"
-            return f"{problem}; {of} have an error of {self.landmarks:.3g} of the variance"
+            return f"{self.reason}; {of} have an error of {self.landmarks:.3g} of the variance"
         return f"{of} have an error of {self.landmarks:.3g} of the variance, random features {self.random:.3g}"
 
 
@@ -117,7 +119,8 @@ def compare_samplers(
         return found.least, found.ridge
 
     landmarks, ridge = score(Landmarks())
-    random = None if recipe.landmarks is not None else score(recipe.sampler)[0]
+    reason = _why_landmarks_alone(recipe, fitted)
+    random = None if reason else score(recipe.sampler)[0]
     ratio = ridge * len(rows) * (1.0 - 1.0 / COMPARED_FOLDS)  # a ridge is over the number of rows that are fitted
     return Comparison(
         rows=len(rows),
@@ -125,9 +128,19 @@ def compare_samplers(
         features=setting.m,
         landmarks=landmarks,
         random=random,
+        reason=reason,
         ratio=ratio,
         freedom=_freedom(recipe, rows.X, setting.m, seed, ratio * len(rows) / fitted),
     )
+
+
+def _why_landmarks_alone(recipe: Recipe, fitted: int) -> str:
+    """Return why random features are no choice for a fit to `fitted` rows; "" where they are one."""
+    if recipe.landmarks is not None:
+        return "random features of this kernel would have an infinite variance, or too many factors"
+    if fitted <= recipe.n_features:
+        return f"there are {fitted:,} rows, and landmarks at all of them have the exact kernel"
+    return ""
 
 
 def count_landmarks(recipe: Recipe, X: FloatArray, enough: float, seed: int) -> LandmarkCount:

@@ -118,7 +118,7 @@ def test_simplex_coding_is_one_vs_all_at_another_ridge(K):
 
 
 def test_is_the_regressor_on_one_hot_targets():
-    X, y = groups(400)
+    X, y = groups(1100)
     kernel = kernels.Decomposable(GAUSSIAN, "covariance")
     for options in ({"ridge": [1e-6, 1e-2], "cv": None}, {"ridge": [1e-6, 1e-2], "cv": 3}):
         classes = ORFFClassifier(kernel, 48, **options, sampler=Orthogonal()).fit(X, WORDS[y])

@@ -197,10 +197,10 @@ def test_few_labels_are_predicted_where_gcv_chose_the_least_ridge() -> None:
 
 
 def test_many_labels_and_rows_that_come_in_parts_keep_gcv() -> None:
-    X, y, _, _ = moons(150, seed=0)
+    X, y, _, _ = moons(1024, seed=0)
     estimator = ORFFClassifier(GAUSSIAN, 32, sampler=Orthogonal(), ridge=[1e-4, 1e-2], cv=None, calibrate=False)
     assert estimator.fit(X, y).gcv_.shape == (2,)
-    assert estimator.fit(X[:40], y[:40]).cv_errors_.shape == (2,)
+    assert estimator.fit(X[:1023], y[:1023]).cv_errors_.shape == (2,)
     estimator = clone(estimator)
     estimator.partial_fit(X[:40], y[:40], classes=[0, 1])
     assert estimator.gcv_.shape == (2,)

@@ -51,3 +51,17 @@ def test_the_noise_is_that_of_the_penalty_of_the_rows_that_folds_are_predicted_f
     best = held_out_score(setting, rows, np.arange(200) % COMPARED_FOLDS, 0, Landmarks())
     assert found.ratio == pytest.approx(160 * best.ridge)
     assert found.landmarks == best.least
+
+
+@pytest.mark.parametrize(("count", "compared"), [(199, True), (200, False)])
+def test_rows_that_can_all_be_landmarks_are_not_compared_with_random_features(count: int, compared: bool) -> None:
+    """Landmarks at all rows have the exact kernel, and random features are better on a sample by luck alone."""
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-2, 2, (200, 2))
+    rows = RowBlock(np.arange(200), X, rng.standard_normal((200, 1)))
+    kernel = kernels.Decomposable(kernels.Gaussian(0.7))
+    recipe = Recipe(kernel.fix(2, 1), Orthogonal(), 2, 1, count)
+    setting = Setting(kernel, 2, count, None, False, True)
+    found = compare_samplers(setting, recipe, rows, None, most_rows=200, fitted=200, seed=0)
+    assert (found.random is not None) == compared
+    assert compared or (found.prefers_landmarks and "200 rows" in found.sentence)
