@@ -417,7 +417,7 @@ def _first_guess(kernel: OperatorKernel, X: FloatArray, spread: FloatArray, *, e
     absolute = all(isinstance(base.scalar, Laplacian) for _, base in kernel.terms())
     few = X[:: max(1, len(X) // 1000)] / spread
     scalars = [base.scalar for _, base in kernel.terms()]
-    skeleton = next((one for one in scalars if isinstance(one, Skeleton)), None)
+    skeleton = next((scalar for scalar in scalars if isinstance(scalar, Skeleton)), None)
     nodes = 1
     if skeleton is not None:
         skeleton.with_lengthscale(1.0)  # which refuses one without any

@@ -341,8 +341,8 @@ class UnitFeatures:
         if isinstance(sampler, Paths):
             sizes = _sizes_of_paths(unit, drawn, parts)
             scalars = [base.scalar for _, base in terms]
-            found = [one.input_lengthscales(d) if isinstance(one, Skeleton) else range(d) for one in scalars]
-            stretched[:] = [any(column in one for one in found) for column in range(d)]
+            inputs = [scalar.input_lengthscales(d) if isinstance(scalar, Skeleton) else range(d) for scalar in scalars]
+            stretched[:] = [any(column in columns for columns in inputs) for column in range(d)]
         else:
             assert drawn.log_density is not None  # of all samplers that mix
             sizes = []

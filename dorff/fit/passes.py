@@ -112,8 +112,8 @@ class Fitted:
         few = sum(part.n for part in parts) < FEW_ROWS and unknowns <= MOST_UNKNOWNS
         if not few or setting.penalties or setting.method != DIRECT or learned_term(setting.kernel) is not None:
             return []
-        tried = [one for one in choice.table if (one.candidate, one.m) == (choice.candidate, choice.m)]
-        ridges = sorted({one.ridge for one in tried if one.ridge > 0 and one.ridges is None})
+        rows = [row for row in choice.table if (row.candidate, row.m) == (choice.candidate, choice.m)]
+        ridges = sorted({row.ridge for row in rows if row.ridge > 0 and row.ridges is None})
         return ridges if self.fit.solution.ridges is None and len(ridges) > 1 else []
 
     @cached_property

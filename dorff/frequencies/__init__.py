@@ -24,7 +24,11 @@ def default_sampler(kernel: OperatorKernel, d: int | None = None) -> Sampler:
     """
     skeletons = [base.scalar for _, base in kernel.terms() if isinstance(base.scalar, Skeleton)]
     if skeletons:
-        return Landmarks() if d is not None and not all(_has_random_features(one, d) for one in skeletons) else Paths()
+        return (
+            Landmarks()
+            if d is not None and not all(_has_random_features(skeleton, d) for skeleton in skeletons)
+            else Paths()
+        )
     laws = [(base.scalar, base.measures[0] if base.measure is None else base.measure) for _, base in kernel.terms()]
     turned = any(isinstance(scalar, Spectral) and not scalar.rotation_invariant(measure) for scalar, measure in laws)
     return IID() if turned else Orthogonal()

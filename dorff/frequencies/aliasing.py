@@ -161,7 +161,7 @@ def _of_isotropic(
         beside = -t * mean if i == j and not finite[i] else np.zeros_like(t)  # along a constant input
         varying[at] = scale * (weights @ (added - beside[:, None]))
         constant[at] = scale * float(weights @ beside)
-        at_zero[at] = scale * float(weights @ _product([one[:, :, :1] for one in own], (i, j))[:, 0])
+        at_zero[at] = scale * float(weights @ _product([factor[:, :, :1] for factor in own], (i, j))[:, 0])
     return Aliases(varying=varying, constant=constant, at_zero=at_zero)
 
 
@@ -220,6 +220,6 @@ def _product(factors: Sequence[FloatArray], derivatives: Sequence[int]) -> Float
     """Return products (T, lags) of one-dimensional sums, differentiated along the inputs that are named."""
     out = np.ones((factors[0].shape[1], 1))
     for axis, factor in enumerate(factors):
-        order = sum(axis == one for one in derivatives)
+        order = sum(axis == derivative for derivative in derivatives)
         out = (out[:, :, None] * factor[order][:, None, :]).reshape(len(out), -1)
     return out

@@ -417,7 +417,8 @@ def _config(space: BaseSpace, **options: Any) -> Config:
 
 
 def _one_or_each(lengthscale: FloatArray) -> float | list[float]:
-    return float(lengthscale[0]) if len(lengthscale) == 1 else [float(one) for one in lengthscale]
+    lengthscales = [float(length) for length in lengthscale]
+    return lengthscales[0] if len(lengthscales) == 1 else lengthscales
 
 
 def _of_length_1(X: FloatArray, norm: float) -> FloatArray:

@@ -248,7 +248,7 @@ class FrozenConstants:
         resolved = {name: value for name, value in kernels.items() if value is not None}
         plain = {name: getattr(self, name) for name in _PLAIN}
         rows = {"tuning_rows": self.tuning_rows, "landmark_rows": self.landmark_rows}
-        named = {name: None if one is None else asdict(one) for name, one in rows.items()}
+        named = {name: None if value is None else asdict(value) for name, value in rows.items()}
         return {"sample": asdict(self.sample), "resolved": resolved or None, **named, **plain}
 
     def arrays(self) -> Arrays:

@@ -122,7 +122,7 @@ class SlopeSums(RowSums):
                 curvatures = [
                     of.loss.curvatures(part, targets, width) for part, width in zip(parts, widths, strict=True)
                 ]
-                self._add_curvature(Z, np.hstack([w * one for one in curvatures]))
+                self._add_curvature(Z, np.hstack([w * curvature for curvature in curvatures]))
                 return
             each = [of.loss.terms(part, targets, width) for part, width in zip(parts, widths, strict=True)]
             slopes = np.hstack([w * one.slope for one in each])

@@ -28,7 +28,13 @@ from dorff.model.weights import Density, operator_weights
 from dorff.moments import Kind
 from dorff.plan.constants import Survey, scaled_rows, survey_rows, surveyed_kernels, surveyed_recipe
 from dorff.plan.draft import Draft, draft_of
-from dorff.plan.landmark_choice import Comparison, check_landmarks, compare_samplers, count_landmarks
+from dorff.plan.landmark_choice import (
+    TOO_FEW,
+    Comparison,
+    check_landmarks,
+    compare_samplers,
+    count_landmarks,
+)
 from dorff.plan.lattice import box_of, is_suitable, own_recipes, told_box
 from dorff.plan.lengthscale import lengthscale_words
 from dorff.plan.resolving import Resolved, begun_specs
@@ -242,7 +248,7 @@ def _compare(plain: Draft, known: Recipe, survey: Survey) -> Comparison:
     try:
         rows = scaled_rows(plain, survey, targets=True)
     except InputError:  # none has all targets
-        return Comparison.none(fitted=dataset.rows, features=count)
+        return Comparison.none(TOO_FEW, fitted=dataset.rows, features=count)
     classes = dataset.labels is not None
     setting = Setting(
         surveyed_kernels(plain, survey)[0],

@@ -24,15 +24,16 @@ COMPARED_FOLDS: Final = 5
 AS_GOOD: Final = 0.002  # of the targets' variance: an error that much larger is as good
 LEFT_OUT_SHARE: Final = 0.05  # of the posterior variance: what landmarks may leave out of the prior's
 ROUNDED_TO: Final = 16  # numbers of landmarks
+TOO_FEW: Final = "too few rows have targets to compare them with random features"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Held-out errors of `rows` rows, over the targets' variance, by as many landmarks and random features.
 
-    `random` is None where random features are no choice, for the `reason` that is stated. `ratio` is the noise variance
-    over the prior's, by the ridge that is best for landmarks; `freedom` the degrees of freedom of a fit to all `fitted`
-    rows. Without rows nothing was compared.
+    `random` is None for a kernel without random features. `ratio` is the noise variance over the prior's, by the ridge
+    that is best for landmarks; `freedom` the degrees of freedom of a fit to all `fitted` rows. Without rows nothing was
+    compared, for the `reason` that is stated.
     """
 
     rows: int
@@ -40,15 +41,22 @@ class Comparison:
     features: int
     landmarks: float
     random: float | None
-    reason: str
     ratio: float
     freedom: float
+    reason: str = ""
 
     @classmethod
-    def none(cls, *, fitted: int, features: int) -> "Comparison":
+    def none(cls, reason: str, *, fitted: int, features: int) -> "Comparison":
         """Return the comparison of no rows, by which landmarks are taken and may leave out nothing."""
         return cls(
-            rows=0, fitted=fitted, features=features, landmarks=0.0, random=0.0, reason="", ratio=0.0, freedom=0.0
+            rows=0,
+            fitted=fitted,
+            features=features,
+            landmarks=0.0,
+            random=0.0,
+            ratio=0.0,
+            freedom=0.0,
+            reason=reason,
         )
 
     @property
@@ -69,10 +77,11 @@ class Comparison:
     def sentence(self) -> str:
         """What was measured."""
         if not self.rows:
-            return "too few rows have targets to compare them with random features"
+            return self.reason
         of = f"on {self.rows:,} rows that were held out in turn {self.features} landmarks"
         if self.random is None:
-            return f"{self.reason}; {of} have an error of {self.landmarks:.3g} of the variance"
+            problem = "random features of this kernel would have an infinite variance, or too many factors"
+            return f"{problem}; {of} have an error of {self.landmarks:.3g} of the variance"
         return f"{of} have an error of {self.landmarks:.3g} of the variance, random features {self.random:.3g}"
 
 
@@ -107,10 +116,13 @@ def compare_samplers(
     fitted : int
         Rows of the fit that features are chosen for.
     """
+    if fitted <= recipe.n_features:
+        reason = f"all {fitted:,} rows can be landmarks, which have the exact kernel"
+        return Comparison.none(reason, fitted=fitted, features=setting.m)
     at = np.linspace(0, len(rows) - 1, min(most_rows, len(rows))).astype(np.intp)
     rows, fold_of = rows[at], None if fold_of is None else fold_of[at]
     if len(rows) < LEAST_COMPARED or not np.ptp(rows.Y, axis=0).any():
-        return Comparison.none(fitted=fitted, features=setting.m)
+        return Comparison.none(TOO_FEW, fitted=fitted, features=setting.m)
     folds = _few_folds(fold_of, len(rows))
 
     def score(sampler: Sampler) -> tuple[float, float]:
@@ -119,8 +131,7 @@ def compare_samplers(
         return found.least, found.ridge
 
     landmarks, ridge = score(Landmarks())
-    reason = _why_landmarks_alone(recipe, fitted)
-    random = None if reason else score(recipe.sampler)[0]
+    random = None if recipe.landmarks is not None else score(recipe.sampler)[0]
     ratio = ridge * len(rows) * (1.0 - 1.0 / COMPARED_FOLDS)  # a ridge is over the number of rows that are fitted
     return Comparison(
         rows=len(rows),
@@ -128,19 +139,9 @@ def compare_samplers(
         features=setting.m,
         landmarks=landmarks,
         random=random,
-        reason=reason,
         ratio=ratio,
         freedom=_freedom(recipe, rows.X, setting.m, seed, ratio * len(rows) / fitted),
     )
-
-
-def _why_landmarks_alone(recipe: Recipe, fitted: int) -> str:
-    """Return why random features are no choice for a fit to `fitted` rows; "" where they are one."""
-    if recipe.landmarks is not None:
-        return "random features of this kernel would have an infinite variance, or too many factors"
-    if fitted <= recipe.n_features:
-        return f"there are {fitted:,} rows, and landmarks at all of them have the exact kernel"
-    return ""
 
 
 def count_landmarks(recipe: Recipe, X: FloatArray, enough: float, seed: int) -> LandmarkCount:

@@ -166,21 +166,21 @@ def lengthscales_in_units(kernel: kernels.OperatorKernel, scale: FloatArray, dat
     units = [unit_of_lengths(dataset.column_attributes.get(name, {})) for name in dataset.input_columns]
     found = list[LengthsInUnits]()
     for (_, term), lengths in zip(kernel.terms(), kernels.input_lengthscales(kernel, scale), strict=True):
-        each = {number: {"lengthscale": one, "units": units[number]} for number, one in (lengths or {}).items()}
-        several = list(each.values())
-        partial = isinstance(term.scalar, kernels.Skeleton) and len(several) < dataset.d
-        if len(several) > 1 and not partial and all(one == several[0] for one in several):
-            found.append({ALL_INPUTS: several[0]})
+        by_input = {at: {"lengthscale": length, "units": units[at]} for at, length in (lengths or {}).items()}
+        values = list(by_input.values())
+        partial = isinstance(term.scalar, kernels.Skeleton) and len(by_input) < dataset.d
+        if len(values) > 1 and not partial and all(length == values[0] for length in values):
+            found.append({ALL_INPUTS: values[0]})
         else:
-            found.append({dataset.input_columns[number]: one for number, one in each.items()})
+            found.append({dataset.input_columns[at]: length for at, length in by_input.items()})
     return found
 
 
 def lengths_text(lengths: LengthsInUnits, *, most: int = MOST_SHOWN) -> str:
     """Return length-scales in the inputs' own units as text: "lat 3.2 degrees_north, depth 40 m"."""
     shown = []
-    for name, one in list(lengths.items())[:most]:
-        words = ["" if name == ALL_INPUTS else name, f"{one['lengthscale']:.3g}", one["units"] or ""]
+    for name, length in list(lengths.items())[:most]:
+        words = ["" if name == ALL_INPUTS else name, f"{length['lengthscale']:.3g}", length["units"] or ""]
         shown.append(" ".join(word for word in words if word))
     return ", ".join(shown) + (", ..." if len(lengths) > most else "")
 

@@ -60,8 +60,8 @@ class Resolved:
             return part.model_copy(update={name: put(getattr(part, name), *rest) if rest else value})
 
         plain = value.model_dump() if isinstance(value, Part) else value
-        others = (one for one in self.chosen if one.key != key)
-        return Resolved(put(self.job, *key.split(".")), (*others, Chosen(key, plain, why)))
+        kept = (choice for choice in self.chosen if choice.key != key)
+        return Resolved(put(self.job, *key.split(".")), (*kept, Chosen(key, plain, why)))
 
 
 def told_by_arrays(job: Job) -> Resolved:
@@ -114,7 +114,7 @@ def every_count(first: Resolved, dataset: Dataset) -> Iterator[Resolved]:
 def begun_specs(job: Job) -> list[PassSpec]:
     """Return the specs of the passes in a job's state, in the order of their names."""
     state, specs = locate(job.state), list[PassSpec]()
-    for place in sorted(one.parent for one in state.glob("*/plan.json")) if state.exists() else ():
+    for place in sorted(path.parent for path in state.glob("*/plan.json")) if state.exists() else ():
         with suppress(InputError, OSError):  # it is damaged, or of another version
             specs.append(load_pass(place, frozen_hash(place) or "").spec)
     return specs
@@ -207,7 +207,7 @@ def _unit_of_lengthscales(job: Job, config: Config, constants: FrozenConstants, 
     kernel = kernels.from_config(config)
     lengths, *_ = lengthscales_in_units(kernel, constants.features.scale, dataset)
     if not job.solve.standardize:
-        known = any(one["units"] for one in lengths.values())
+        known = any(length["units"] for length in lengths.values())
         return "the inputs' units" + (f": {lengths_text(lengths)}" if known else "")
     return f"standard deviations; in the inputs' units {lengths_text(lengths)}"
 

@@ -267,7 +267,9 @@ def _merged(
     rmse, by = float(np.sqrt(error.sum() / weight.sum())), None if dataset.weights is None else dataset.weights.name
     scores = Scores(rows, float(r2_of.score(error, spread)), rmse, per_output, r2_of, by)
     if len(names) > 1:
-        scores = replace(scores, r2_by_definition={str(one): float(one.score(error, spread)) for one in R2})
+        scores = replace(
+            scores, r2_by_definition={str(definition): float(definition.score(error, spread)) for definition in R2}
+        )
     losses = np.sum([part.losses for part in parts], axis=0)
     if losses.size:
         mean = float(losses[0].sum() / hits[2])

@@ -345,7 +345,7 @@ def _independent(term: kernels.Decomposable) -> bool:
 def _brief(value: object) -> str:
     if isinstance(value, list | tuple):
         more = ", …" if len(value) > MOST_LENGTHS else ""
-        return ", ".join(_brief(one) for one in value[:MOST_LENGTHS]) + more
+        return ", ".join(_brief(item) for item in value[:MOST_LENGTHS]) + more
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -364,7 +364,7 @@ def _lengths(lengths: Mapping[int, float], columns: Sequence[ColumnLabel]) -> st
 
 def _scalar(term: kernels.BaseKernel, lengths: Mapping[int, float] | None, columns: Sequence[ColumnLabel]) -> str:
     config = term.scalar.config()
-    words = {name.replace("_", " "): _brief(one) for name, one in config.items() if name != "type"}
+    words = {name.replace("_", " "): _brief(value) for name, value in config.items() if name != "type"}
     if lengths is not None:
         words["lengthscale"] = _lengths(lengths, [columns[at] for at in lengths])
     if isinstance(term.scalar, kernels.Gaussian):

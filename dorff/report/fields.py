@@ -323,7 +323,7 @@ def draw_slices(subject: Subject, whole: bool) -> Figure:
     the data, the paler the farther from it; divergence; curl; deviation where the model keeps a posterior."""
     drawn, doubt = planes(subject), Doubt(subject, whole)
     clarities = [Clarity(plane, doubt) for plane in drawn]
-    quantities = [one for one in _quantities(clarities) if not one.vanishes]
+    quantities = [quantity for quantity in _quantities(clarities) if not quantity.vanishes]
     alone = len(drawn) == 1
     figure = new_figure(12.0, 2 * drawn[0].height(4.6) if alone else 3.4 * len(quantities) + 0.4)
     panels = figure.subplots(2, 2).reshape(-1, 1) if alone else figure.subplots(len(quantities), len(drawn))
@@ -353,18 +353,20 @@ def draw_slices(subject: Subject, whole: bool) -> Figure:
 def _quantities(clarities: Sequence[Clarity]) -> Iterator[_Quantity]:
     """What panels show of a 3-d field, from top to bottom; colors reach as far as values do where data are."""
     subject, doubt = clarities[0].plane.subject, clarities[0].doubt
-    cells = [_plane_values(one.plane, one.plane.points(SLICE)[2]) for one in clarities]
-    seen = [_plane_values(one.plane, one.places) for one in clarities]
-    unit, limit = _scale(subject, [part for one in seen for part in (one.divergence, one.curl)])
-    across = largest_shown(np.concatenate([one.across for one in seen]), subject.values)
+    cells = [_plane_values(clarity.plane, clarity.plane.points(SLICE)[2]) for clarity in clarities]
+    seen = [_plane_values(clarity.plane, clarity.places) for clarity in clarities]
+    unit, limit = _scale(subject, [part for values in seen for part in (values.divergence, values.curl)])
+    across = largest_shown(np.concatenate([values.across for values in seen]), subject.values)
     target_unit = drawable(common_unit(subject.targets) or "target units")
     per_unit = drawable(unit.unit)
-    divergence, curl = ([getattr(one, name) * unit.factor for one in cells] for name in ("divergence", "curl"))
-    yield _Quantity(f"across the plane\n({target_unit})", "RdBu_r", -across, across, [one.across for one in cells])
+    divergence, curl = ([getattr(values, name) * unit.factor for values in cells] for name in ("divergence", "curl"))
+    yield _Quantity(
+        f"across the plane\n({target_unit})", "RdBu_r", -across, across, [values.across for values in cells]
+    )
     yield _Quantity(f"divergence\n({per_unit})", "RdBu_r", -limit, limit, divergence)
     yield _Quantity(f"length of the curl\n({per_unit})", "Purples", 0.0, limit, curl)
     if subject.model.posterior is not None:
-        std = [doubt.length(subject.model.std(one.plane.points(SLICE)[2])) for one in clarities]
+        std = [doubt.length(subject.model.std(clarity.plane.points(SLICE)[2])) for clarity in clarities]
         most = float(np.max(np.concatenate(std)))
         top = min(most, doubt.spread) if doubt.spread > 0 else most
         yield _Quantity(f"deviation\n({target_unit})", "Purples", 0.0, top, std, fades=False)

@@ -185,7 +185,7 @@ def _figures(subject: Subject, whole: bool, moved: FloatArray) -> Iterator[Figur
         inputs = sorted(subject.varied, key=lambda i: -moved[i])
         many = [i for i in inputs if varied == 2 or not subject.places(i, 2)[1]]
         names = {subject.inputs[i].name.lower(): i for i in many}
-        on_map = [names[one] for one in LONGITUDES + LATITUDES if one in names]
+        on_map = [names[name] for name in LONGITUDES + LATITUDES if name in names]
         over = on_map if len(on_map) == 2 else sorted(many[:2])
         if varied != 2:
             yield Figure("slices", figures.png(draw_curves(subject, sorted(inputs[: figures.MOST_INPUTS]))))
@@ -231,7 +231,7 @@ class Quality:
         The pooled one is the mean of the targets', each with the weight of its variance.
         """
         values = [one[figure] for one in self.outputs]
-        weights = [1.0 if definition is R2.MEAN else (one["rmse_mean"] or 0.0) ** 2 for one in self.outputs]
+        weights = [1.0 if definition is R2.MEAN else (output["rmse_mean"] or 0.0) ** 2 for output in self.outputs]
         if None in values or not sum(weights) > 0:
             return None
         return float(np.average(values, weights=weights))

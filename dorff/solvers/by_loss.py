@@ -353,7 +353,7 @@ def laplace(setting: Setting, done: Descended, weighed: Mapping[int, Moments]) -
     D, observe = problem.loss.combinations(c), setting.observe
     if problem.loss.coupled:
         observe = D @ problem.C
-    parts = [_padded(one, number, len(D)) for number, one in weighed.items()]
+    parts = [_padded(part, number, len(D)) for number, part in weighed.items()]
     penalties = [replace(one, weight=one.weight * 2.0 * l / _total(parts)) for one in setting.penalties]
     system = Problem.of(parts, problem.weights, intercept=setting.intercept, observe=observe, penalties=penalties)
     ridge = 2.0 * l * state.trial.ridge / system.l

@@ -296,7 +296,7 @@ class Setting:
             Above 0, ascending.
         """
         fits = self.solve(parts, ridges, scores=True)
-        evidences = np.array([-np.inf if one.log_evidence is None else one.log_evidence for one in fits])
+        evidences = np.array([-np.inf if fit.log_evidence is None else fit.log_evidence for fit in fits])
         if not np.isfinite(evidences).all():  # of targets that do not vary
             return self.posterior(parts, fit)
         weights = ridge_weights(ridges, evidences.tolist())

@@ -63,5 +63,5 @@ def test_rows_that_can_all_be_landmarks_are_not_compared_with_random_features(co
     recipe = Recipe(kernel.fix(2, 1), Orthogonal(), 2, 1, count)
     setting = Setting(kernel, 2, count, None, False, True)
     found = compare_samplers(setting, recipe, rows, None, most_rows=200, fitted=200, seed=0)
-    assert (found.random is not None) == compared
-    assert compared or (found.prefers_landmarks and "200 rows" in found.sentence)
+    assert (found.rows > 0) == compared and (found.enough > 0) == compared
+    assert compared or found.prefers_landmarks
