@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from dorff.errors import InputError
 from dorff.moments import FloatArray, Moments
-from dorff.solvers.bundle import MOST_OF_SEVERAL, MOST_PLANES, Bundle
+from dorff.solvers.bundle import MOST_PLANES, MOST_PLANES_OF_SEVERAL, Bundle
 from dorff.solvers.objective import Attempt, Evaluator, Frame, LossProblem, State
 from dorff.solvers.system import BorderedSums, IntArray, assembled
 from dorff.spec.registry import lazily
@@ -67,7 +67,7 @@ def lbfgs(
     seen(states[0])
     floor = min(map(problem.held_loss, (state for state in states if state.held is not None)), default=0.0)
     floor = floor if chooses and problem.loss.kinked else 0.0
-    most = MOST_PLANES if len(trials) == 1 else MOST_OF_SEVERAL
+    most = MOST_PLANES if len(trials) == 1 else MOST_PLANES_OF_SEVERAL
     bounded = [_Bounded.of(evaluator, state, tolerance, floor, most) for state in states]
     while True:
         frames = [Frame.at(problem, state) for state in states]
@@ -117,7 +117,7 @@ class _Bounded:
     def of(cls, evaluator: Evaluator, state: State, tolerance: float, floor: float, most: int) -> "_Bounded":
         """Return that of a first state."""
         trial = state.trial
-        if tolerance < FINEST or not Bundle.serves(evaluator.problem, trial.ridge):
+        if tolerance < FINEST or not Bundle.supports(evaluator.problem, trial.ridge):
             return cls(state, tolerance, floor, None)
         bundle = evaluator.bundles.setdefault(trial.without, Bundle(evaluator.problem))
         bounded = cls(state, tolerance, floor, bundle, most)
@@ -142,8 +142,9 @@ class _Bounded:
         self.bundle.add(states)
         close = max(PLANES_CLOSE * (self.best.value - self.lower), PLANES_CLOSE * self.enough(self.best))
         close = max(min(close, PLANES_CLOSE * abs(self.best.value)), 0.1 * FINEST * abs(self.best.value))
-        lower, h, b = self.bundle.bound(self.best.trial.ridge, close, self.most)
-        self.lower = max(self.lower, lower)
+        bound = self.bundle.bound(self.best.trial.ridge, close, self.most)
+        self.lower = max(self.lower, bound.value)
+        h, b = bound.h, bound.b
         best = self.best
         if best is states[-1] and best is not before:  # the shorter step was a good one
             self.share = min(MOST_SHARE, LONGER * self.share)
