@@ -130,7 +130,7 @@ def _checked(
 LEVELS: Final = (*(step / 200 for step in range(1, 200)), 0.999, 0.9999)
 
 
-#: What is exchangeable with what is new: rows, groups of rows, or blocks of rows in order.
+#: What is exchangeable with new data: rows, groups of rows, or blocks of consecutive rows.
 UNITS: Final = ("rows", "groups", "blocks")
 
 
@@ -138,34 +138,35 @@ UNITS: Final = ("rows", "groups", "blocks")
 class Conformal:
     """Split-conformal factors of normalized residuals |y - C f| / std.
 
-    The standard deviation is the posterior's with noise (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman 2018, section
-    5.2). Each target has factors of its own.
+    The standard deviation is that of the posterior, with noise (Lei, G'Sell, Rinaldo, Tibshirani &
+    Wasserman 2018, section 5.2). Each target has factors of its own.
 
-    Where rows are exchangeable with new rows, a factor is the ceil((n + 1) level)-th smallest of n scores, and
-    |y - C f| <= factor std holds with probability `level` at least and level + 1/(n + 1) at most (Vovk, Gammerman &
-    Shafer 2005), on average over rows.
+    If rows are exchangeable with new rows, a factor is the ceil((n + 1) level)-th smallest of n
+    scores. Then |y - C f| <= factor std holds with a probability between `level` and
+    level + 1/(n + 1) (Vovk, Gammerman & Shafer 2005), on average over rows.
 
-    Where rows depend on each other within groups, only the groups are exchangeable. A factor is then the quantile of
-    the scores, each weighted by 1 / ((G + 1) N_g) for G groups of N_g rows, with a weight of 1 / (G + 1) at infinity
-    (hierarchical conformal prediction: Lee, Barber & Willett 2023). The bands hold the share `level` of
-    the rows of a new group at least, on average over groups. A single new group may have far fewer. Levels above
-    G / (G + 1) are not answered: a level of 0.95 takes 19 groups.
+    If rows depend on each other within groups, only the groups are exchangeable. A factor is then
+    a quantile of the scores, where each score has the weight 1 / ((G + 1) N_g) for G groups of N_g
+    rows, and infinity has the weight 1 / (G + 1) (hierarchical conformal prediction: Lee, Barber &
+    Willett 2023). The bands contain at least the share `level` of the rows of a new group, on
+    average over groups; of a single new group they may contain far fewer. There are no factors for
+    levels above G / (G + 1): a level of 0.95 needs 19 groups.
 
-    The bounds are approximate by the departures that `fit.held.Held` lists. Blocks are approximately exchangeable only:
-    with blocks between those rows, not with rows after them, and not with another walk.
+    The bounds are approximate, for the reasons that `fit.held.Held` lists. Blocks are approximately
+    exchangeable with blocks between them, not with later rows, and not with another walk.
 
     Attributes
     ----------
     factors : ndarray of shape (L, q)
-        For LEVELS; infinite where too few units stand behind a level.
+        Factors for `LEVELS`; infinite if there are too few units for a level.
     rows : tuple of q ints
-        How many scores each target has.
+        Number of scores of each target.
     unit : str
-        What is exchangeable, one of UNITS.
+        What is exchangeable, one of `UNITS`.
     units : tuple of q ints
-        How many of these each target has; `rows` again where the unit is a row.
+        Number of units of each target; equal to `rows` if the unit is a row.
     block_rows : int
-        Rows of a block, 1 for other units.
+        Rows of a block; 1 for other units.
     """
 
     factors: FloatArray
@@ -180,111 +181,190 @@ class Conformal:
 
     @classmethod
     def fit(cls, scores: npt.ArrayLike) -> Self:
-        """From scores (n, q) of exchangeable rows that the fit has not seen; NaN where a row misses the target."""
+        """Return the factors if rows are exchangeable.
+
+        Parameters
+        ----------
+        scores : array-like of shape (n, q)
+            Scores of rows that the fit has not seen; NaN if the target is missing.
+        """
         scored = _checked_scores(scores)
         counts = np.count_nonzero(~np.isnan(scored), axis=0)
-        ordered = np.vstack([np.sort(scored, axis=0), np.full(scored.shape[1], np.inf)])  # NaN sorts last
+        # NaN sorts last.
+        ordered = np.vstack([np.sort(scored, axis=0), np.full(scored.shape[1], np.inf)])
         # 0.95 * 20 is 19.000000000000004, which is 19.
         ranks = np.ceil(np.outer(LEVELS, counts + 1) * (1 - 1e-12)).astype(np.int64)
         places = np.where(ranks > counts, len(scored), ranks - 1)
         return cls(np.take_along_axis(ordered, places, axis=0), tuple(counts.tolist()))
 
     @classmethod
-    def fit_units(cls, scores: npt.ArrayLike, members: npt.ArrayLike, unit: str, *, block_rows: int = 1) -> Self:
-        """Return the factors where groups or blocks are exchangeable, and their rows are not.
+    def fit_units(
+        cls,
+        scores: npt.ArrayLike,
+        members: npt.ArrayLike,
+        unit: str,
+        *,
+        block_rows: int = 1,
+    ) -> Self:
+        """Return the factors if groups or blocks of rows are exchangeable, but not their rows.
 
         Parameters
         ----------
         scores : array-like of shape (n, q)
-            Of rows that the fit has not seen; NaN where a row misses the target.
+            Scores of rows that the fit has not seen; NaN if the target is missing.
         members : array-like of int of shape (n,)
-            The group or block that each row is in.
+            The group or block of each row.
         unit : {"groups", "blocks"}
         block_rows : int
             Rows of a block.
         """
-        scored, of_row = _checked_scores(scores), np.asarray(members)
-        factors = np.full((len(LEVELS), scored.shape[1]), np.inf)
-        rows, units = [], []
-        for target in range(scored.shape[1]):
-            known = ~np.isnan(scored[:, target])
-            values = scored[known, target]
-            _, place, sizes = np.unique(of_row[known], return_inverse=True, return_counts=True)
+        checked = _checked_scores(scores)
+        unit_of_row = np.asarray(members)
+        q = checked.shape[1]
+        # An error of rounding below a level is not another level.
+        levels = np.array(LEVELS) * (1 - 1e-12)
+        factors = np.full((len(LEVELS), q), np.inf)
+        row_counts, unit_counts = list[int](), list[int]()
+        for target in range(q):
+            is_observed = ~np.isnan(checked[:, target])
+            values = checked[is_observed, target]
+            _, unit_index, unit_sizes = np.unique(
+                unit_of_row[is_observed],
+                return_inverse=True,
+                return_counts=True,
+            )
             order = np.argsort(values, kind="stable")
-            reached = np.cumsum(1.0 / sizes[place[order]]) / (len(sizes) + 1)
-            at = np.searchsorted(reached, np.array(LEVELS) * (1 - 1e-12))
-            factors[:, target] = np.append(values[order], np.inf)[at]
-            rows.append(len(values))
-            units.append(len(sizes))
-        return cls(factors, tuple(rows), unit, tuple(units), block_rows)
+            weights = 1.0 / unit_sizes[unit_index[order]]
+            cumulative = np.cumsum(weights) / (len(unit_sizes) + 1)
+            ranks = np.searchsorted(cumulative, levels)
+            factors[:, target] = np.append(values[order], np.inf)[ranks]
+            row_counts.append(len(values))
+            unit_counts.append(len(unit_sizes))
+        return cls(
+            factors=factors,
+            rows=tuple(row_counts),
+            unit=unit,
+            units=tuple(unit_counts),
+            block_rows=block_rows,
+        )
 
     def factor(self, level: float) -> FloatArray:
-        """(q,): the factors for a level between 0 and 1, those of the next kept level at or above it. InputError where
-        too few rows, groups or blocks stand behind it: it takes level / (1 - level) of them at least."""
+        """Return the factors for a level, or for the next of `LEVELS` above it.
+
+        Parameters
+        ----------
+        level : float
+            Between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (q,)
+
+        Raises
+        ------
+        InputError
+            If a target has fewer than level / (1 - level) rows, groups or blocks.
+        """
         check_level(level)
-        at = int(np.searchsorted(LEVELS, level - 1e-12))
-        if at == len(LEVELS) or not np.isfinite(self.factors[at]).all():
-            held = f"{min(self.units)} held-out {self.unit}"
-            problem = f"level {level:g}: {held}, and levels up to {LEVELS[-1]:g}, cannot say"
-            lower = f"ask for {self.highest:g} or less, " if self.highest else ""
-            raise InputError(f"{problem}; {lower}take plain bands (conformal=False), or fit to more {self.unit}")
-        return np.asarray(self.factors[at])
+        position = int(np.searchsorted(LEVELS, level - 1e-12))
+        if position < len(LEVELS) and np.isfinite(self.factors[position]).all():
+            return np.asarray(self.factors[position])
+
+        held = f"{min(self.units)} held-out {self.unit}"
+        problem = f"level {level:g}: {held}, and levels up to {LEVELS[-1]:g}, cannot say"
+        lower = f"ask for {self.highest:g} or less, " if self.highest else ""
+        remedy = f"{lower}take plain bands (conformal=False), or fit to more {self.unit}"
+        raise InputError(f"{problem}; {remedy}")
 
     @property
     def highest(self) -> float:
-        """The highest level that every target has enough rows, groups or blocks for; 0 where there is none."""
+        """The highest of `LEVELS` that every target has factors for; 0 if there is none."""
         return max(np.array(LEVELS)[np.isfinite(self.factors).all(axis=1)].tolist(), default=0)
 
     @property
     def scope(self) -> str:
-        """Of which new rows the bands hold what they say, and up to which level."""
+        """The new rows that the coverage is promised for, and the highest level, in words."""
         count = min(self.units)
-        enough = f"enough for levels up to {100 * self.highest:g}%" if self.highest else "too few for any level"
+        enough = "too few for any level"
+        if self.highest:
+            enough = f"enough for levels up to {100 * self.highest:g}%"
+
         if self.unit == "rows":
             return f"rows like the {count:,} held out ({enough})"
         if self.unit == "groups":
             average = f"on average over groups ({count:,} were held out, {enough})"
             return f"rows of new groups, {average}; a single group may have far fewer inside"
-        average = f"on average over blocks ({count:,} of {self.block_rows:,} rows were held out, {enough})"
-        return f"rows between those of the data, {average}; nothing is promised of rows after them or of another walk"
+        blocks = f"{count:,} of {self.block_rows:,} rows"
+        average = f"on average over blocks ({blocks} were held out, {enough})"
+        limit = "nothing is promised of rows after them or of another walk"
+        return f"rows between those of the data, {average}; {limit}"
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What was held out and what it promises, for the report of a fit."""
-        return {"unit": self.unit, "units": min(self.units), "highest": self.highest, "scope": self.scope}
+        """What was held out and what the bands promise, for the report of a fit."""
+        return {
+            "unit": self.unit,
+            "units": min(self.units),
+            "highest": self.highest,
+            "scope": self.scope,
+        }
 
     def config(self) -> dict[str, object]:
-        """As JSON, for a model's file; infinite factors are null."""
-        factors = [[value if np.isfinite(value) else None for value in row] for row in self.factors.tolist()]
-        config: dict[str, object] = {"levels": list(LEVELS), "factors": factors, "rows": list(self.rows)}
+        """Return the factors as JSON, for a model's file; infinite factors are null."""
+        factors = [
+            [factor if np.isfinite(factor) else None for factor in level_factors]
+            for level_factors in self.factors.tolist()
+        ]
+        config: dict[str, object] = {
+            "levels": list(LEVELS),
+            "factors": factors,
+            "rows": list(self.rows),
+        }
         if self.unit != "rows":
-            config |= {"unit": self.unit, "units": list(self.units), "block_rows": self.block_rows}
+            config["unit"] = self.unit
+            config["units"] = list(self.units)
+            config["block_rows"] = self.block_rows
         return config
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """From `config()`, or that of a version that knew rows alone; InputError where it is not one."""
+        """Return the factors of a `config()`, which may have been saved without units.
+
+        Raises
+        ------
+        InputError
+            If it is not the configuration of factors.
+        """
         try:
-            rows, unit = tuple(int(count) for count in config["rows"]), config.get("unit", "rows")
+            rows = tuple(int(count) for count in config["rows"])
+            unit = config.get("unit", "rows")
             units = tuple(int(count) for count in config.get("units", rows))
             block_rows = int(config.get("block_rows", 1))
-            listed = [[np.inf if value is None else float(value) for value in row] for row in config["factors"]]
+            listed = [
+                [np.inf if factor is None else float(factor) for factor in level_factors]
+                for level_factors in config["factors"]
+            ]
             factors = np.array(listed).reshape(len(LEVELS), len(rows))
-            if tuple(config["levels"]) != LEVELS or np.isnan(factors).any() or (factors < 0).any() or min(rows) < 0:
+
+            has_bad_factors = np.isnan(factors).any() or (factors < 0).any()
+            if tuple(config["levels"]) != LEVELS or has_bad_factors or min(rows) < 0:
                 raise ValueError("other levels, or factors or rows below 0")
-            if unit not in UNITS or len(units) != len(rows) or min(units) < 0 or block_rows < 1:
+            has_bad_counts = len(units) != len(rows) or min(units) < 0 or block_rows < 1
+            if unit not in UNITS or has_bad_counts:
                 raise ValueError("units that are not those of a fit")
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise InputError(f"conformal factors need levels, factors and rows ({error}); fit again") from None
-        return cls(factors, rows, unit, units, block_rows)
+            problem = f"conformal factors need levels, factors and rows ({error})"
+            raise InputError(f"{problem}; fit again") from None
+        return cls(factors=factors, rows=rows, unit=unit, units=units, block_rows=block_rows)
 
 
 def _checked_scores(scores: npt.ArrayLike) -> FloatArray:
-    """Scores (n, q) as an array."""
-    scored = np.asarray(scores, dtype=np.float64)
-    if scored.ndim != 2 or scored.shape[1] < 1 or np.any(scored < 0):
-        raise InputError(f"scores must be numbers of 0 or more, (rows, targets); got shape {scored.shape}")
-    return scored
+    """Return scores (n, q) as an array; InputError for another shape or negative scores."""
+    checked = np.asarray(scores, dtype=np.float64)
+    if checked.ndim != 2 or checked.shape[1] < 1 or np.any(checked < 0):
+        problem = "scores must be numbers of 0 or more, (rows, targets)"
+        raise InputError(f"{problem}; got shape {checked.shape}")
+    return checked
 
 
 def scores(targets: npt.ArrayLike, values: npt.ArrayLike, std: npt.ArrayLike) -> FloatArray:

@@ -164,17 +164,33 @@ class CoupledBlock(PosteriorBlock):
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Of f = Phi(x)* h + b given the data: Gaussian, its mean the model. Blocks and the intercept are independent.
-    `intercept_covariance` (p, p) is that of f where the blocks' features are at their centres, in the targets' units
-    (zeros without an intercept); `noise` (q, q) the noise covariance of the targets C f for a row of mean weight.
-    `prior` (p, p), for features that do not carry all of k(x, x), such as those of landmarks, is the prior covariance
-    of f where k(x, x) = 1: what they leave out of it, (k(x, x) - |F(x)|^2) `prior`, is added (the DTC approximation of
-    Quinonero Candela & Rasmussen 2005, eq. 20b). `unexplained` (p, p) is added at every x: what a lattice leaves out of
-    the kernel, or how far f depends on the draw of random features. Samples of functions have neither.
-    `freedom` are the degrees of freedom nu that the noise is estimated with, None for a noise that is given: all
-    variances but those of a draw of features then are nu / (nu - 2) (`factor`) times those of a given noise, as they
-    are of the t distribution that f has (`inflated`).
-    Evaluations go by blocks of rows and need `STEP_BYTES` at most, or one row's share, beside result and arrays."""
+    """Gaussian posterior of f = Phi(x)* h + b, whose mean is the model.
+
+    The blocks and the intercept are independent. Rows are evaluated in batches: an evaluation needs
+    at most `STEP_BYTES` of memory, or the memory of one row, besides its arguments and its result.
+
+    Attributes
+    ----------
+    blocks : tuple of PosteriorBlock
+        Independent parts of the coefficients.
+    intercept_covariance : ndarray of shape (p, p)
+        Covariance of f where the blocks' features are at their centres, in the targets' units;
+        zeros without an intercept.
+    noise : ndarray of shape (q, q)
+        Noise covariance of the targets C f for a row of mean weight, in the targets' units.
+    prior : ndarray of shape (p, p) or None
+        Prior covariance of f where k(x, x) = 1, for features that do not represent all of k(x, x),
+        such as those of landmarks. (k(x, x) - |F(x)|^2) `prior` is added to covariances (the DTC
+        approximation of Quinonero Candela & Rasmussen 2005, eq. 20b). Samples of functions do not
+        have it.
+    unexplained : ndarray of shape (p, p) or None
+        Covariance that is added at every x: of the part of the kernel that a lattice omits, or of
+        f by the draw of random features. Samples of functions do not have it.
+    freedom : float or None
+        Degrees of freedom nu that the noise is estimated with; None for a given noise. All
+        variances, except those by the draw of random features, are then nu / (nu - 2) times those
+        for a given noise (`inflated`).
+    """
 
     blocks: tuple[PosteriorBlock, ...]
     intercept_covariance: FloatArray
@@ -185,19 +201,19 @@ class Posterior:
 
     @property
     def factor(self) -> float:
-        """What the variances are of those for a noise that is given: nu / (nu - 2), or 1."""
+        """Ratio nu / (nu - 2) of the variances to those for a given noise; 1 for a given noise."""
         return 1.0 if self.freedom is None else self.freedom / (self.freedom - 2.0)
 
     def inflated(self, freedom: float) -> "Posterior":
-        """Return the posterior for a noise that is estimated with so many degrees of freedom.
+        """Return the posterior for a noise that is estimated with some degrees of freedom.
 
-        It has the variances of the t distribution that f has then (Gelman et al. 2013, Bayesian Data Analysis,
-        section 14.2), those of a given noise times nu / (nu - 2).
+        f then has a t distribution, whose variances are nu / (nu - 2) times those for a given
+        noise (Gelman et al. 2013, Bayesian Data Analysis, section 14.2).
 
         Parameters
         ----------
         freedom : float
-            nu, more than 2.
+            Degrees of freedom nu, more than 2.
         """
         factor = freedom / (freedom - 2.0)
         return replace(
@@ -220,22 +236,71 @@ class Posterior:
         row_bytes = max((block.row_bytes for block in self.blocks), default=0) + 8 * self.p**2
         return max(1, STEP_BYTES // row_bytes)
 
-    def covariance(self, F: FloatArray, C: FloatArray | None = None, diagonal: FloatArray | None = None) -> FloatArray:
-        """(n, p, p): covariances of f's outputs, without noise, for features F (n, m); with C (q, p) those of C f.
-        `diagonal` (n,) is k(x, x), 1 if None."""
-        values = self._summed(F, self._of_intercept(C), lambda block, F: block.covariance(block.along(F, C), C))
-        if self.prior is not None:
-            values += _missing(F, diagonal)[:, None, None] * _seen_by(C, self.prior)
-        return values if self.unexplained is None else values + _seen_by(C, self.unexplained)
+    def covariance(
+        self,
+        F: FloatArray,
+        C: FloatArray | None = None,
+        diagonal: FloatArray | None = None,
+    ) -> FloatArray:
+        """Return the covariances of the outputs of f, without noise.
 
-    def variance(self, F: FloatArray, C: FloatArray | None = None, diagonal: FloatArray | None = None) -> FloatArray:
-        """(n, p): variances of f's outputs, without noise, for features F (n, m); with C (q, p) of C f, (n, q).
-        `diagonal` (n,) is k(x, x), 1 if None."""
-        intercept = np.diag(self._of_intercept(C))
-        values = self._summed(F, intercept, lambda block, F: block.variances(block.along(F, C), C))
+        Parameters
+        ----------
+        F : ndarray of shape (n, m)
+            Features of the rows.
+        C : ndarray of shape (q, p), optional
+            Returns covariances of C f (default: of f).
+        diagonal : ndarray of shape (n,), optional
+            k(x, x) of the rows (default: 1).
+
+        Returns
+        -------
+        ndarray of shape (n, p, p) or (n, q, q)
+        """
+        values = self._summed(
+            F,
+            _observed_covariance(C, self.intercept_covariance),
+            lambda block, F: block.covariance(block.along(F, C), C),
+        )
         if self.prior is not None:
-            values += _missing(F, diagonal)[:, None] * np.diag(_seen_by(C, self.prior))
-        return values if self.unexplained is None else values + np.diag(_seen_by(C, self.unexplained))
+            omitted = _omitted_diagonal(F, diagonal)
+            values += omitted[:, None, None] * _observed_covariance(C, self.prior)
+        if self.unexplained is None:
+            return values
+        return values + _observed_covariance(C, self.unexplained)
+
+    def variance(
+        self,
+        F: FloatArray,
+        C: FloatArray | None = None,
+        diagonal: FloatArray | None = None,
+    ) -> FloatArray:
+        """Return the variances of the outputs of f, without noise.
+
+        Parameters
+        ----------
+        F : ndarray of shape (n, m)
+            Features of the rows.
+        C : ndarray of shape (q, p), optional
+            Returns variances of C f (default: of f).
+        diagonal : ndarray of shape (n,), optional
+            k(x, x) of the rows (default: 1).
+
+        Returns
+        -------
+        ndarray of shape (n, p) or (n, q)
+        """
+        values = self._summed(
+            F,
+            np.diag(_observed_covariance(C, self.intercept_covariance)),
+            lambda block, F: block.variances(block.along(F, C), C),
+        )
+        if self.prior is not None:
+            omitted = _omitted_diagonal(F, diagonal)
+            values += omitted[:, None] * np.diag(_observed_covariance(C, self.prior))
+        if self.unexplained is None:
+            return values
+        return values + np.diag(_observed_covariance(C, self.unexplained))
 
     def roots(self, output: int, m: int, most: int) -> Iterator[FloatArray]:
         """T (m + 1, n), n at most `most`: an output's variance is the sum of all squared lengths of [F | 1] T."""
@@ -245,17 +310,18 @@ class Posterior:
         yield np.append(np.zeros(m), np.sqrt(max(self.intercept_covariance[output, output], 0.0)))[:, None]
 
     def _summed(
-        self, F: FloatArray, intercept: FloatArray, added: Callable[[PosteriorBlock, FloatArray], FloatArray]
+        self,
+        F: FloatArray,
+        intercept: FloatArray,
+        evaluate: Callable[[PosteriorBlock, FloatArray], FloatArray],
     ) -> FloatArray:
-        out = np.broadcast_to(intercept, (len(F), *intercept.shape)).copy()
+        """Return the sum of the intercept's part and of all blocks', in batches of rows."""
+        total = np.broadcast_to(intercept, (len(F), *intercept.shape)).copy()
         for start in range(0, len(F), self.step):
             rows = slice(start, start + self.step)
             for block in self.blocks:
-                out[rows] += added(block, F[rows])
-        return out
-
-    def _of_intercept(self, C: FloatArray | None) -> FloatArray:
-        return _seen_by(C, self.intercept_covariance)
+                total[rows] += evaluate(block, F[rows])
+        return total
 
     def draw(self, rng: np.random.Generator, count: int, shape: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
         """`count` deviations from the mean: of coefficients (count, m, r), `shape` being (m, r), in scaled units, and
@@ -269,38 +335,73 @@ class Posterior:
         return h, b
 
     def arrays(self) -> dict[str, AnyArray]:
-        """Every array by a name of its own, as `of_arrays` takes them."""
-        named: dict[str, AnyArray] = {"posterior_intercept": self.intercept_covariance, "posterior_noise": self.noise}
-        added = {"posterior_prior": self.prior, "posterior_unexplained": self.unexplained}
-        named |= {name: value for name, value in added.items() if value is not None}
+        """Return the arrays by the names that `of_arrays` reads."""
+        named: dict[str, AnyArray] = {
+            "posterior_intercept": self.intercept_covariance,
+            "posterior_noise": self.noise,
+        }
+        if self.prior is not None:
+            named["posterior_prior"] = self.prior
+        if self.unexplained is not None:
+            named["posterior_unexplained"] = self.unexplained
         if self.freedom is not None:
             named["posterior_freedom"] = np.array([self.freedom])
         for number, block in enumerate(self.blocks):
-            for part in fields(block):
-                named[f"posterior_{number}_{block.kind}_{part.name}"] = getattr(block, part.name)
+            for block_field in fields(block):
+                name = f"posterior_{number}_{block.kind}_{block_field.name}"
+                named[name] = getattr(block, block_field.name)
         return named
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, AnyArray], shape: tuple[int, int, int], q: int) -> "Posterior | None":
-        """From `arrays()` among others, for weights (m, r, p) and q targets; None if there are none."""
+    def of_arrays(
+        cls,
+        arrays: Mapping[str, AnyArray],
+        shape: tuple[int, int, int],
+        q: int,
+    ) -> "Posterior | None":
+        """Return the posterior among the arrays of a model; None if there is none.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            `arrays()`, among others.
+        shape : tuple of int
+            Shape (m, r, p) of the model's weights.
+        q : int
+            Number of targets.
+
+        Raises
+        ------
+        InputError
+            If an array has the wrong shape or type, or negative variances.
+        """
         if "posterior_noise" not in arrays:
             return None
         blocks: list[PosteriorBlock] = []
         while block := _block(arrays, f"posterior_{len(blocks)}_", shape):
             blocks.append(block)
+
         sizes = {"posterior_intercept": shape[2], "posterior_noise": q}
-        sizes |= {name: shape[2] for name in ("posterior_prior", "posterior_unexplained") if name in arrays}
+        for name in ("posterior_prior", "posterior_unexplained"):
+            if name in arrays:
+                sizes[name] = shape[2]
         for name, size in sizes.items():
             check_array(name, arrays.get(name), (size, size))
             if np.any(np.diag(arrays[name]) < 0):
                 raise InputError(f"array {name} has variances below 0")
-        intercept, noise = arrays["posterior_intercept"], arrays["posterior_noise"]
-        prior, unexplained = arrays.get("posterior_prior"), arrays.get("posterior_unexplained")
-        return cls(tuple(blocks), intercept, noise, prior, unexplained, _freedom(arrays))
+
+        return cls(
+            blocks=tuple(blocks),
+            intercept_covariance=arrays["posterior_intercept"],
+            noise=arrays["posterior_noise"],
+            prior=arrays.get("posterior_prior"),
+            unexplained=arrays.get("posterior_unexplained"),
+            freedom=_noise_freedom(arrays),
+        )
 
 
-def _freedom(arrays: Mapping[str, AnyArray]) -> float | None:
-    """Return the degrees of freedom of the noise; None of models that were kept before there were any."""
+def _noise_freedom(arrays: Mapping[str, AnyArray]) -> float | None:
+    """Return the degrees of freedom of the noise; None if the model was saved without them."""
     if "posterior_freedom" not in arrays:
         return None
     check_array("posterior_freedom", arrays["posterior_freedom"], (1,))
@@ -310,14 +411,14 @@ def _freedom(arrays: Mapping[str, AnyArray]) -> float | None:
     return freedom
 
 
-def _missing(F: FloatArray, diagonal: FloatArray | None) -> FloatArray:
-    """Return k(x, x) - |F(x)|^2 (n,): what features leave out of k(x, x), which is 1 where it is not given."""
+def _omitted_diagonal(F: FloatArray, diagonal: FloatArray | None) -> FloatArray:
+    """Return k(x, x) - |F(x)|^2 (n,), the part of k(x, x) that features do not represent."""
     total = 1.0 if diagonal is None else diagonal
     return np.asarray(np.maximum(total - np.einsum("ij,ij->i", F, F), 0.0))
 
 
-def _seen_by(C: FloatArray | None, covariance: FloatArray) -> FloatArray:
-    """Return the covariance of C f for that of f."""
+def _observed_covariance(C: FloatArray | None, covariance: FloatArray) -> FloatArray:
+    """Return the covariance of C f, from that of f."""
     return covariance if C is None else C @ covariance @ C.T
 
 

@@ -200,7 +200,7 @@ def _solved(
     """At one ridge, of all rows and without each of the folds, whose held-out losses choose."""
     trials = [Attempt(ridge), *(Attempt(ridge, fold) for fold in folds)]
     most = min(MOST_OF_A_RIDGE, max(evaluator.most - LAST_PASSES - evaluator.count, 1)) if folds else None
-    return lbfgs(evaluator, trials, starts, how.tolerance, shown, most_passes=most, chooses=True)
+    return lbfgs(evaluator, trials, starts, how.tolerance, shown, most_passes=most, selects_ridge=True)
 
 
 def _path(

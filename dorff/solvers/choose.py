@@ -1,14 +1,13 @@
 """Choose a kernel, a number of features and a ridge from the folds' moments alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Final
 
 import numpy as np
 
 from dorff.errors import InputError
-from dorff.features import modes_of
+from dorff.features import FeatureMap, modes_of
 from dorff.frequencies import first_weights
 from dorff.kernels import MultiView
 from dorff.moments import FloatArray, IntArray, Moments, Solvable, pooled
@@ -19,6 +18,7 @@ from dorff.solvers.scores import FitScore, Ridge, criterion_of, geometric_mean
 from dorff.solvers.select import R2, FoldErrors, Spread, about_mean, squared_error, squared_size
 from dorff.solvers.setting import Fit, Setting, learned_term
 from dorff.solvers.stochastic import lattice_parts
+from dorff.solvers.system import Penalty
 
 Folds = Sequence[Sequence[Solvable]]  # of each fold the moments of each pattern of targets
 Trial = tuple["Score", Fit | None]  # with the fit that it is of, where that is to all rows
@@ -26,7 +26,7 @@ LARGE: Final = 512  # unknowns from which folds are solved as neighbours of thei
 DIRECT: Final = "direct"
 FIRST, LAST = (-8, 1), (-14, 5)  # powers of ten of ridges, times k(x, x): those tried at once, and all that may be
 STEPS: Final = (1, 2, 3)  # beyond an end
-PLATEAU: Final = 0.01  # of the least error on held-out rows, by which others are about as good
+PLATEAU: Final = 0.01  # relative difference of held-out errors that is not significant
 
 
 @dataclass(frozen=True)
@@ -72,66 +72,123 @@ class Choice:
 
     @property
     def lost_digits(self) -> bool:
-        """Whether the fit has too few, or a better one was passed over because it has."""
+        """Whether the fit has too few digits, or a better ridge was discarded because it has."""
         solution = self.fit.solution
         if solution.ill_conditioned or not self.table:
             return solution.ill_conditioned
+
         best = min(self.table, key=lambda score: score.least)
-        ours = [score.least for score in self.table if score.ridge == solution.ridge]
-        return best.ridge < solution.ridge and (not ours or min(ours) > best.least * (1.0 + PLATEAU))
+        if best.ridge >= solution.ridge:
+            return False
+        errors = [score.least for score in self.table if score.ridge == solution.ridge]
+        return not errors or min(errors) > best.least * (1.0 + PLATEAU)
 
 
 def choose(
-    folds: Folds, candidates: Sequence[Setting], ridges: Sequence[float] | None, *, by: str | None = None,
-    per_output: bool = False, counts: Sequence[int] = (),
-) -> Choice:  # fmt: skip
-    """The best by the criterion, k-fold where there are folds and GCV else if left out; the first of equals. `ridges`
-    None are those of a range that extends itself (`setting_scores`). `counts` are numbers of features to choose from,
-    the settings' own if none are given: features are whole cosine and sine pairs of equal weight, of which the first
-    are used (`of_first`). `per_output` gives each output a ridge of its own. A single candidate with a single ridge
-    needs no score, and gets none but by k-fold, which takes R2 pooled for all where it is for one candidate.
-    InputError for k-fold with fewer than two folds, for "loo" without rows to leave out (`Setting.sample`), and where
-    outputs with ridges of their own do not fall apart, or by "loo"."""
-    by = by or ("gcv" if len(folds) == 1 else "kfold")
-    table, best, fitted, common = list[Score](), None, None, Common()
-    first_ridges = dict[tuple[int, int], float]()  # the smallest that a search begins with, by candidate and m
-    r2_of = R2.POOLED if any(one.r2 is R2.POOLED for one in candidates) else R2.MEAN
-    only = ridges is not None and len(candidates) * len(ridges) * max(1, len(counts)) == 1
+    folds: Folds,
+    candidates: Sequence[Setting],
+    ridges: Sequence[float] | None,
+    *,
+    by: str | None = None,
+    per_output: bool = False,
+    counts: Sequence[int] = (),
+) -> Choice:
+    """Select a setting, a number of features and a ridge, and fit them to all rows.
+
+    A single candidate with a single ridge is not scored, except by k-fold. The first of equal
+    scores is selected.
+
+    Parameters
+    ----------
+    folds : sequence of sequences of moments
+        Moments of each fold, one for each pattern of missing targets.
+    candidates : sequence of Setting
+        Settings to select from. R2 is pooled over outputs for all if it is for one of them.
+    ridges : sequence of float or None
+        Ridges to select from; None searches them (`setting_scores`).
+    by : {"kfold", "loo", "gcv", "evidence"}, optional
+        The criterion (default: "kfold" if there are several folds, else "gcv").
+    per_output : bool
+        Whether each output has a ridge of its own.
+    counts : sequence of int
+        Numbers of features to select from (default: those of the settings). Features are pairs of
+        cosine and sine of equal weight, of which the first are used (`of_first`).
+
+    Raises
+    ------
+    InputError
+        For k-fold with fewer than two folds; for "loo" without rows to leave out
+        (`Setting.sample`) or with a ridge for each output; for a ridge for each output whose
+        systems are not independent.
+    """
+    criterion = by or ("gcv" if len(folds) == 1 else "kfold")
+    r2 = R2.POOLED if any(setting.r2 is R2.POOLED for setting in candidates) else R2.MEAN
+    trial_count = 0
+    if ridges is not None:
+        trial_count = len(candidates) * len(ridges) * max(1, len(counts))
+
+    table = list[Score]()
+    best, fitted = None, None
+    common = Common()
+    first_ridges = dict[tuple[int, int], float]()  # least ridge of a search before it is extended
     for number, candidate in enumerate(candidates):
         for m in counts or (candidate.m,):
-            parts, setting = of_first(folds, replace(candidate, r2_of=r2_of), m)
-            first_ridges[number, setting.m] = setting.level(parts[0]) * 10.0 ** FIRST[0] if ridges is None else 0.0
-            if only and ridges is not None and criterion_of(by).of_fit is not None:
-                (single,) = setting.solve(pooled(parts), ridges)
-                return Choice(0, single, (), setting.m)
-            for score, fit in _trials(parts, setting, ridges, by, per_output=per_output, common=common):
+            parts, setting = of_first(folds, replace(candidate, r2_of=r2), m)
+            if ridges is None:
+                first_ridges[number, setting.m] = setting.level(parts[0]) * 10.0 ** FIRST[0]
+            elif trial_count == 1 and criterion_of(criterion).of_fit is not None:
+                (fit,) = setting.solve(pooled(parts), ridges)
+                return Choice(candidate=0, fit=fit, table=(), m=setting.m)
+
+            trials = _trials(
+                parts,
+                setting,
+                ridges,
+                criterion,
+                per_output=per_output,
+                common=common,
+            )
+            for score, trial_fit in trials:
                 table.append(replace(score, candidate=number))
                 if best is None or score.least < best.least:
-                    best, fitted = table[-1], fit
-            del fit, parts  # before the next setting's
+                    best, fitted = table[-1], trial_fit
+            del trials, trial_fit, parts  # free their memory before the next setting
     assert best is not None
-    if ridges is None and by in ("kfold", "loo") and best.ridge < first_ridges[best.candidate, best.m]:
-        steady = _end_of_plateau(best, table)
-        best, fitted = steady, fitted if steady is best else None
+
+    is_by_held_out_rows = ridges is None and criterion in ("kfold", "loo")
+    if is_by_held_out_rows and best.ridge < first_ridges[best.candidate, best.m]:
+        plateau_end = _end_of_plateau(best, table)
+        if plateau_end is not best:
+            best, fitted = plateau_end, None
     if fitted is None:
         parts, setting = of_first([pooled(folds)], candidates[best.candidate], best.m)
-        (fitted,) = setting.solve(parts[0], [best.ridge if best.ridges is None else np.array(best.ridges)])
-    choice = Choice(best.candidate, fitted, tuple(table), best.m)
+        ridge = best.ridge if best.ridges is None else np.array(best.ridges)
+        (fitted,) = setting.solve(parts[0], [ridge])
+
+    choice = Choice(candidate=best.candidate, fit=fitted, table=tuple(table), m=best.m)
     return choice if ridges is not None else _with_digits(choice, folds, candidates)
 
 
 def _end_of_plateau(best: Score, table: Sequence[Score]) -> Score:
-    """Return the score of the largest ridge up to which errors on held-out rows are about those of the best.
+    """Return the score of the largest ridge on the plateau of held-out errors of the best ridge.
 
-    Of few rows that are fitted exactly the error hardly depends on a small ridge, and the least of them leaves a prior
-    variance, noise / (n ridge), that is rounding alone.
+    The errors of the plateau are within `PLATEAU` of the least. If few rows are fitted exactly,
+    the error hardly depends on a small ridge; the least of these ridges would make the noise and
+    the prior's variance, noise / (n ridge), a matter of rounding.
     """
     if best.ridges is not None:
         return best
-    same = [score for score in table if score.candidate == best.candidate and score.m == best.m]
-    larger = sorted((score for score in same if score.ridge > best.ridge), key=lambda score: score.ridge)
-    about_as_good = list(takewhile(lambda score: score.least <= best.least * (1.0 + PLATEAU), larger))
-    return about_as_good[-1] if about_as_good else best
+
+    place = best.candidate, best.m
+    same_setting = [score for score in table if (score.candidate, score.m) == place]
+    end = best
+    for score in sorted(same_setting, key=lambda score: score.ridge):
+        if score.ridge <= best.ridge:
+            continue
+        if not score.least <= best.least * (1.0 + PLATEAU):
+            break
+        end = score
+    return end
 
 
 def _with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) -> Choice:
@@ -150,19 +207,37 @@ def _with_digits(choice: Choice, folds: Folds, candidates: Sequence[Setting]) ->
 
 
 def setting_scores(
-    folds: Folds, setting: Setting, ridges: Sequence[float] | None, *, by: str, per_output: bool = False
+    folds: Folds,
+    setting: Setting,
+    ridges: Sequence[float] | None,
+    *,
+    by: str,
+    per_output: bool = False,
 ) -> list[Score]:
-    """The trials of one setting: its scores at every ridge, or by every output's best ridge (`choose`). Without
-    `ridges` they are powers of ten times the mean of k(x, x): FIRST of them, then more beyond an end while the best is
-    there, as far as LAST; then two between the best and its neighbours, and where a parabola through these is least."""
-    return [score for score, _ in _trials(folds, setting, ridges, by, per_output=per_output, common=Common())]
+    """Return the scores of a setting at every ridge, or at the best ridge of every output.
+
+    Parameters
+    ----------
+    folds : sequence of sequences of moments
+    setting : Setting
+    ridges : sequence of float or None
+        None searches powers of ten times the mean of k(x, x): those of `FIRST`; then more beyond
+        an end as long as the best ridge is there, as far as `LAST`; then two between the best and
+        its neighbours; then the vertex of the parabola through the best and its neighbours.
+    by : str
+        The criterion, as in `choose`.
+    per_output : bool
+        Whether each output has a ridge of its own.
+    """
+    trials = _trials(folds, setting, ridges, by, per_output=per_output, common=Common())
+    return [score for score, _ in trials]
 
 
 def _trials(
     folds: Folds, setting: Setting, ridges: Sequence[float] | None, by: str, *, per_output: bool, common: Common
 ) -> list[Trial]:
     if ridges is None:
-        return _searched(folds, setting, by, per_output=per_output, common=common)
+        return _search_ridges(folds, setting, by, per_output=per_output, common=common)
     if by == "loo":  # each row of the setting's sample is predicted by the fit to all others
         if (sample := setting.sample) is None or not len(sample.X) or per_output:
             raise InputError("leave-one-out: needs rows of a sample, and one ridge for all outputs; choose by kfold")
@@ -177,54 +252,76 @@ def _trials(
     return [(_score(fit, setting.m, rule), fit) for fit in fits]
 
 
-def _searched(folds: Folds, setting: Setting, by: str, *, per_output: bool, common: Common) -> list[Trial]:
-    """Return the trials of the ridges that `setting_scores` searches."""
+def _search_ridges(
+    folds: Folds,
+    setting: Setting,
+    criterion: str,
+    *,
+    per_output: bool,
+    common: Common,
+) -> list[Trial]:
+    """Return the trials of the ridges that `setting_scores` searches, in ascending order."""
     level = setting.level(folds[0])
-    if per_output:  # each output has a best of its own
-        every = [level * 10.0**power for power in range(*LAST)]
-        return _trials(folds, setting, every, by, per_output=True, common=common)
+    if per_output:  # each output has a best ridge of its own: all ridges are tried
+        ridges = [level * 10.0**power for power in range(*LAST)]
+        return _trials(folds, setting, ridges, criterion, per_output=True, common=common)
+
     trials = dict[float, Trial]()
 
     def try_powers(powers: Sequence[float]) -> None:
         ridges = [level * 10.0**power for power in powers]
-        found = _trials(folds, setting, ridges, by, per_output=False, common=common)
+        found = _trials(folds, setting, ridges, criterion, per_output=False, common=common)
         trials.update(zip(powers, found, strict=True))
 
     def find_best() -> float:
         return min(sorted(trials), key=lambda power: trials[power][0].least)
 
-    wanted = [float(power) for power in range(*FIRST)]
-    while wanted:
-        try_powers(wanted)
-        best, tried = find_best(), sorted(trials)
-        if best == tried[0]:
-            wanted = [best - step for step in STEPS if best - step >= LAST[0]]
-        elif best == tried[-1]:
-            wanted = [best + step for step in STEPS if best + step < LAST[1]]
+    next_powers = [float(power) for power in range(*FIRST)]
+    while next_powers:
+        try_powers(next_powers)
+        best = find_best()
+        if best == min(trials):
+            next_powers = [best - step for step in STEPS if best - step >= LAST[0]]
+        elif best == max(trials):
+            next_powers = [best + step for step in STEPS if best + step < LAST[1]]
         else:
-            wanted = []
+            next_powers = []
+
     try_powers([power for power in (best - 0.5, best + 0.5) if LAST[0] < power < LAST[1] - 1])
-    vertex = _vertex({power: score.least for power, (score, _) in trials.items()})
+    vertex = _parabola_vertex({power: score.least for power, (score, _) in trials.items()})
     if vertex is not None:
         try_powers([vertex])
     return [trials[power] for power in sorted(trials)]
 
 
-def _vertex(least: dict[float, float]) -> float | None:
-    """Return where the parabola through the best of trials and its neighbours is least, in sixteenths.
+def _parabola_vertex(errors: Mapping[float, float]) -> float | None:
+    """Return the power of ten at the vertex of the parabola through the best and its neighbours.
 
-    None at an end, and where that was tried."""
-    powers = sorted(least)
-    at = powers.index(min(powers, key=least.__getitem__))
-    if at in (0, len(powers) - 1):
+    Parameters
+    ----------
+    errors : mapping of float to float
+        What the best ridge has least of, by its power of ten.
+
+    Returns
+    -------
+    float or None
+        A multiple of 1/16. None if the best is at an end, if there is no vertex, or if the vertex
+        is among the powers.
+    """
+    powers = sorted(errors)
+    position = powers.index(min(powers, key=errors.__getitem__))
+    if position in (0, len(powers) - 1):
         return None
-    low, best, high = powers[at - 1 : at + 2]
-    left, right = (least[low] - least[best]) / (best - low), (least[high] - least[best]) / (high - best)
-    if not np.isfinite(left + right) or left + right <= 0:
+
+    low, best, high = powers[position - 1 : position + 2]
+    left_rise = (errors[low] - errors[best]) / (best - low)
+    right_rise = (errors[high] - errors[best]) / (high - best)
+    if not np.isfinite(left_rise + right_rise) or left_rise + right_rise <= 0:
         return None
-    vertex = best + 0.5 * (left * (high - best) - right * (best - low)) / (left + right)
-    rounded = round(vertex * 16) / 16
-    return None if rounded in least else rounded
+
+    shift = 0.5 * (left_rise * (high - best) - right_rise * (best - low))
+    vertex = round((best + shift / (left_rise + right_rise)) * 16) / 16
+    return None if vertex in errors else vertex
 
 
 def _score(fit: Fit, m: int, rule: FitScore) -> Score:
@@ -288,51 +385,110 @@ def held_out_squares(folds: Folds, setting: Setting, ridge: Ridge, *, first: boo
 
 
 def of_first(folds: Folds, setting: Setting, m: int) -> tuple[Folds, Setting]:
-    """The folds' moments and the setting of the first m features, whole pairs of all cosines and then all sines. The
-    kernel's estimate is a mean over frequencies: of D, the first D' have features sqrt(D / D') larger; penalties are
-    cut as the moments are; m is even. InputError for a multi-view kernel: its views' frequencies are apart. Sums of a
-    lattice become moments of the setting's own features, written out unless route cg multiplies by them as they are."""
+    """Return the folds' moments and the setting of the first m features.
+
+    Features of frequencies are all cosines, then all sines; whole pairs are taken
+    (`select_frequencies`). Sums over a lattice become moments of the features of the setting. They
+    are written out, unless route cg multiplies by the sums themselves.
+
+    Parameters
+    ----------
+    folds : sequence of sequences of moments
+    setting : Setting
+    m : int
+        Number of features; even for features of frequencies.
+
+    Raises
+    ------
+    InputError
+        For a multi-view kernel with another number of features than its own, because its views
+        have frequencies of their own.
+    """
     if setting.features is not None:
-        modes = modes_of(setting.features)
-        own = [[part.on(modes.modes, modes.extents) for part in lattice_parts(fold)] for fold in folds]
-        made: Folds = [[part.gram() for part in fold] for fold in own] if setting.method == DIRECT else own
-        sample = setting.sample and replace(setting.sample, features=setting.features)
-        return made, replace(setting, sample=sample)
+        return _on_lattice_features(folds, setting, setting.features)
     if m == setting.m:
         return folds, setting
     if isinstance(setting.kernel, MultiView):
-        raise InputError("features.count: several do not go with a multi-view kernel; give one count")
+        problem = "several do not go with a multi-view kernel"
+        raise InputError(f"features.count: {problem}; give one count")
     if setting.landmarks:
-        return _of_columns(folds, setting, np.arange(m), 1.0)
-    return of_frequencies(folds, setting, 0, m // 2)
+        return _select_features(folds, setting, np.arange(m), 1.0)
+    return select_frequencies(folds, setting, 0, m // 2)
 
 
-def of_frequencies(folds: Folds, setting: Setting, start: int, stop: int) -> tuple[Folds, Setting]:
-    """The folds' moments and the setting of the frequencies `start` to `stop`, which estimate the kernel alone.
+def _on_lattice_features(
+    folds: Folds,
+    setting: Setting,
+    features: FeatureMap,
+) -> tuple[Folds, Setting]:
+    """Return moments of features on a lattice, and the setting with a sample of these features."""
+    lattice = modes_of(features)
+    lattice_folds = [lattice_parts(fold) for fold in folds]
+    sums = [[part.on(lattice.modes, lattice.extents) for part in fold] for fold in lattice_folds]
+    moments: Folds = sums
+    if setting.method == DIRECT:
+        moments = [[part.gram() for part in fold] for fold in sums]
+    sample = setting.sample and replace(setting.sample, features=features)
+    return moments, replace(setting, sample=sample)
 
-    Features are all cosines, then all sines, of D frequencies that are one sample: those of D' of them are
-    sqrt(D / D') larger, or, of unequal weights, what makes them those of the first (`frequencies.first_weights`).
+
+def select_frequencies(
+    folds: Folds,
+    setting: Setting,
+    start: int,
+    stop: int,
+) -> tuple[Folds, Setting]:
+    """Return the folds' moments and the setting of frequencies that alone estimate the kernel.
+
+    Features are all cosines, then all sines, of D frequencies that are one sample. The kernel's
+    estimate is a mean over frequencies: features of D' of them are larger by sqrt(D / D'). Features
+    of unequal weights become those of the first D' frequencies (`frequencies.first_weights`).
+
+    Parameters
+    ----------
+    folds : sequence of sequences of moments
+    setting : Setting
+        Of 2 D features.
+    start, stop : int
+        The frequencies `start` to `stop` - 1; `start` is 0 for unequal weights.
     """
-    D, factor = setting.m // 2, np.full(stop - start, np.sqrt(setting.m / 2 / (stop - start)))
-    at = np.concatenate([np.arange(start, stop), np.arange(D + start, D + stop)])
-    if (density := setting.density) is not None:
-        omega, log_density, serves = density
-        density = (omega[start:stop], log_density[start:stop], None if serves is None else serves[:, start:stop])
+    D, count = setting.m // 2, stop - start
+    factor = np.full(count, np.sqrt(setting.m / 2 / count))
     weights = setting.unequal_weights
     if weights is not None:
         assert start == 0, "only the first features of unequal weights are a sample"
         factor = first_weights(weights, stop) / weights[:stop]
         weights = factor * weights[:stop]
-    parts, some = _of_columns(folds, setting, at, np.concatenate([factor, factor]))
-    return parts, replace(some, density=density, unequal_weights=weights)
+
+    density = setting.density
+    if density is not None:
+        omega, log_density, view_mask = density
+        if view_mask is not None:
+            view_mask = view_mask[:, start:stop]
+        density = (omega[start:stop], log_density[start:stop], view_mask)
+
+    columns = np.concatenate([np.arange(start, stop), np.arange(D + start, D + stop)])
+    factors = np.concatenate([factor, factor])
+    moments, selected = _select_features(folds, setting, columns, factors)
+    return moments, replace(selected, density=density, unequal_weights=weights)
 
 
-def _of_columns(folds: Folds, setting: Setting, at: IntArray, factor: float | FloatArray) -> tuple[Folds, Setting]:
-    """The folds' moments and the setting of the features `at`, times a factor; of a sample these are the first."""
-    parts = [[part.columns(at, factor) for part in fold] for fold in folds]
-    penalties = tuple(replace(one, sums=one.sums.columns(at, factor)) for one in setting.penalties)
-    sample = setting.sample and setting.sample.of_first(len(at))
-    return parts, replace(setting, m=len(at), penalties=penalties, sample=sample)
+def _select_features(
+    folds: Folds,
+    setting: Setting,
+    columns: IntArray,
+    factor: float | FloatArray,
+) -> tuple[Folds, Setting]:
+    """Return the folds' moments and the setting of some features, times a factor.
+
+    The setting's sample gets its first features, as many as there are columns.
+    """
+    moments = [[part.columns(columns, factor) for part in fold] for fold in folds]
+    penalties = list[Penalty]()
+    for penalty in setting.penalties:
+        penalties.append(replace(penalty, sums=penalty.sums.columns(columns, factor)))
+    sample = setting.sample and setting.sample.of_first(len(columns))
+    return moments, replace(setting, m=len(columns), penalties=tuple(penalties), sample=sample)
 
 
 def _fold_errors(folds: Folds, setting: Setting, ridges: Sequence[float], common: Common) -> FoldErrors:

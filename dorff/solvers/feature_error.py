@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from dorff.moments import FloatArray
-from dorff.solvers.choose import of_frequencies
+from dorff.solvers.choose import select_frequencies
 from dorff.solvers.problem import Parts
 from dorff.solvers.setting import Fit, Setting, carried_ridges
 
@@ -23,7 +23,7 @@ def feature_variance(parts: Parts, setting: Setting, fit: Fit) -> FloatArray:
     half, setting = setting.m // 4, replace(setting, kernel=fit.kernel)
     W, bias = np.zeros((setting.m, fit.W.shape[1])), np.zeros(fit.W.shape[1])
     for sign, start in ((1.0, 0), (-1.0, half)):
-        folds, some = of_frequencies([parts], setting, start, start + half)
+        folds, some = select_frequencies([parts], setting, start, start + half)
         (own,) = folds
         (found,) = some.solve(own, [carried_ridges(some, own, fit)])
         factor = sign * np.sqrt(setting.m / some.m)

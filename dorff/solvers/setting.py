@@ -21,7 +21,14 @@ from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
 from dorff.solvers.stochastic import Preconditioned, estimated, heavy, lattice_parts
 from dorff.solvers.system import Penalty
-from dorff.solvers.uncertainty import UNBOUNDED, LeftOut, left_out, posterior, prior_covariance, sampled_posterior
+from dorff.solvers.uncertainty import (
+    UNBOUNDED,
+    LeftOut,
+    leave_one_out_errors,
+    posterior,
+    prior_covariance,
+    sampled_posterior,
+)
 from dorff.spec.registry import lazily
 
 linear_sum_assignment = lazily("scipy.optimize", "linear_sum_assignment")
@@ -145,10 +152,10 @@ class Setting:
         return self.judged(parts, fits) if scores and evidence is not False else fits
 
     def left_out(self, parts: Parts, ridges: Sequence[Ridge]) -> tuple[list[Fit], select.FoldErrors]:
-        """A fit for each ridge, or each array of ridges, and its errors on rows of the sample (`left_out`)."""
+        """Return a fit for each ridge, or each array of ridges, and its leave-one-out errors."""
         assert self.sample is not None
         each = self._trials(parts, ridges, scores=False, spectral=len(ridges) > 1)
-        errors = left_out([one[1:] for one in each], self.sample, free_scale=self.free_scale)
+        errors = leave_one_out_errors([one[1:] for one in each], self.sample, free_scale=self.free_scale)
         return [self.fit_of(*one) for one in each], errors
 
     def _trials(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool, spectral: bool = False) -> list[Made]:

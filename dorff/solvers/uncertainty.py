@@ -31,16 +31,27 @@ from dorff.solvers.select import FoldErrors, Spread, about_mean, contrasts, inde
 from dorff.solvers.stochastic import SAMPLES, Preconditioned, samples
 from dorff.solvers.system import Block, IntArray, Size
 
-_Kept = dict[int, tuple[FloatArray, FloatArray]]  # of each block its basis, and what rows have along it
 STRIPE: Final = 256  # rows of a matrix that are weighed at a time
 UNBOUNDED: Final = "posterior: at ridge 0 what the data do not see has no bounds; give a ridge above 0"
 
 
 class _Noise(NamedTuple):
-    """Of the scaled targets in rows of weight 1: their variances (q,), and the mean of these. `prior` (J,) is l ridge
-    times the prior's variance, of each direction where there are any: in proportion to its own noise where it has a
-    ridge of its own. `alone` (J,) are the variances of directions that are problems of their own, else None. `bounded`
-    refuses what the data do not see."""
+    """Noise of the scaled targets in rows of weight 1.
+
+    Attributes
+    ----------
+    variance : ndarray of shape (q,)
+        Variances of the targets.
+    level : float
+        Mean of the variances.
+    prior : ndarray of shape (J,)
+        l ridge times the variance of the prior, of each direction if there are directions. That
+        of a direction with a ridge of its own is in proportion to its own noise.
+    alone : ndarray of shape (J,) or None
+        Variances of directions that are problems of their own; None if there are none.
+    bounded : bool
+        Whether a posterior that is not bounded is an error.
+    """
 
     variance: FloatArray
     level: float
@@ -49,19 +60,37 @@ class _Noise(NamedTuple):
     bounded: bool = True
 
     @classmethod
-    def of(cls, problem: Problem, solution: Solution, noise: FloatArray | None) -> "_Noise":
-        """Return that of a noise covariance (q, q); of None of variance 1 for scaled targets, whatever the ridge."""
+    def from_covariance(
+        cls,
+        problem: Problem,
+        solution: Solution,
+        noise: FloatArray | None,
+    ) -> "_Noise":
+        """Return the noise of a covariance (q, q).
+
+        Without a covariance it has variance 1 for scaled targets, whatever the ridge.
+        """
         if noise is None:
             unit = np.ones(len(problem.scale))
-            return cls(unit, 1.0, unit, unit, bounded=False)
+            return cls(variance=unit, level=1.0, prior=unit, alone=unit, bounded=False)
+
         assert solution.variance is not None
-        variance, counts = np.diag(noise) / problem.scale**2 * mean_weight(problem), contrasts(problem)
+        variance = np.diag(noise) / problem.scale**2 * mean_weight(problem)
+        counts = contrasts(problem)
         level = float(counts @ variance) / max(float(counts.sum()), 1.0)
+
         fitted = solution.variance
-        prior = level * (np.ones(len(fitted)) if solution.ridges is None else fitted / fitted.mean())
-        # A penalty's own target, 0, has no noise: with it f is that of the model of one noise a direction.
-        alone = fitted if problem.penalty_borders else variance if independent(problem) else None
-        return cls(variance, level, prior, alone)
+        relative = np.ones(len(fitted))
+        if solution.ridges is not None:
+            relative = fitted / fitted.mean()
+
+        alone = None
+        if problem.penalty_borders:
+            # A penalty's own target, 0, has no noise: f is that of one noise for each direction.
+            alone = fitted
+        elif independent(problem):
+            alone = variance
+        return cls(variance=variance, level=level, prior=level * relative, alone=alone)
 
     @property
     def excess(self) -> FloatArray:
@@ -75,53 +104,100 @@ def posterior_bytes(size: Size) -> int:
     return size.unpacked + (size.blocks + 3) * 8 * size.k**2 + 8 * size.k * 32 + size.vectors
 
 
-def posterior(problem: Problem, solution: Solution, noise: FloatArray | None, parts: Parts) -> Posterior:
-    """How far f may lie from the fit, for the noise (q, q) of a row of mean weight.
+def posterior(
+    problem: Problem,
+    solution: Solution,
+    noise: FloatArray | None,
+    parts: Parts,
+) -> Posterior:
+    """Return the posterior of f, about the fit.
 
-    With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x, so that its covariance is K (G_D + s2
-    l ridge I) K = s2 K + K (G_D - s2 G) K, with G_D of noise D in place of I and s2 its mean: s2 K, the Bayesian
-    linear model's (Rasmussen & Williams 2006, eq. 2.8), where D = s2 I or outputs are independent. That of the
-    intercept, about the features' means, is of the same form. With penalties it is s2 K, G + l ridge I has theirs, and
-    s2 is the one noise of `RidgeScores`. What of the intercept C leaves open stays the fit's: no deviation is counted
-    there. By a Cholesky factor's inverse, or the eigenvectors of G. InputError at ridge 0 where G is singular.
+    With K = (G + l ridge I)^-1 the error of x is K (Phi C* e) less l ridge K x. Its covariance is
+    K (G_D + s2 l ridge I) K = s2 K + K (G_D - s2 G) K, with G_D for noise D in place of I, and s2
+    the mean of D. It is s2 K, that of the Bayesian linear model (Rasmussen & Williams 2006,
+    eq. 2.8), if D = s2 I or if outputs are independent. The covariance of the intercept, about the
+    features' means, has the same form.
 
-    Without noise it is of variance 1 for all scaled targets, whatever the ridge: the covariance of C f at a row, times
-    its weight, is then its leverage H (q, q), by which its own targets make their fit."""
+    With penalties it is s2 K, where G + l ridge I includes them and s2 is the one noise of
+    `RidgeScores`. Combinations of the intercept that C does not observe are those of the fit, with
+    no variance.
+
+    Parameters
+    ----------
+    problem : Problem
+        The system of the fit; it is solved by a Cholesky factor, or by the eigenvectors of G.
+    solution : Solution
+        Solution of the system at one ridge, or at one ridge for each direction.
+    noise : ndarray of shape (q, q) or None
+        Noise covariance of the targets of a row of mean weight. None is variance 1 for all scaled
+        targets, whatever the ridge: the covariance of C f at a row, times the row's weight, is
+        then its leverage H (q, q), the derivative of its fit by its own targets.
+    parts : sequence of moments
+        Moments of the rows.
+
+    Raises
+    ------
+    InputError
+        At ridge 0, if G is singular and there is a noise.
+    """
     ridge = solution.ridge if solution.ridges is None else solution.ridges
-    about, blocks = _Noise.of(problem, solution, noise), list[PosteriorBlock]()
+    noise_model = _Noise.from_covariance(problem, solution, noise)
+    blocks = list[PosteriorBlock]()
     for block in problem.blocks:
         if block.rotation is None:
-            blocks.append(_of_everything(problem, block, ridge, about, parts))
+            blocks.append(_of_everything(problem, block, ridge, noise_model, parts))
         elif problem.weights.views is not None:
-            blocks += _columns(problem, block, ridge, about)
+            blocks += _columns(problem, block, ridge, noise_model)
         else:
-            blocks.append(_block(problem, block, ridge, about))
-    noise = np.diag(about.variance) if noise is None else noise
-    return Posterior(tuple(blocks), _intercept(problem, about), noise)
+            blocks.append(_block(problem, block, ridge, noise_model))
+    return Posterior(
+        blocks=tuple(blocks),
+        intercept_covariance=_intercept(problem, noise_model),
+        noise=np.diag(noise_model.variance) if noise is None else noise,
+    )
 
 
-def prior_covariance(problem: Problem, solution: Solution, noise: FloatArray | None) -> FloatArray:
-    """Return the covariance (p, p) of f at any x before any row, by the features, in the targets' units.
+def prior_covariance(
+    problem: Problem,
+    solution: Solution,
+    noise: FloatArray | None,
+) -> FloatArray:
+    """Return the prior covariance of f at an x where k(x, x) = 1, in the targets' units.
 
-    The prior of h is N(0, t2 I), with t2 l ridge the noise (`_Noise.prior`); of directions with ridges of their own
-    each has a t2 of its own. Features are of k(x, x) = 1: of landmarks, or cosine and sine pairs, whose squares sum to
-    the same at every x. Without noise it is of variance 1 for all scaled targets.
+    The prior of h is N(0, t2 I), where t2 l ridge is the noise (`_Noise.prior`). Directions with
+    ridges of their own have a t2 each. The features are those of landmarks, or pairs of cosine and
+    sine, whose squares have the same sum at every x.
+
+    Parameters
+    ----------
+    problem : Problem
+        The system of the fit.
+    solution : Solution
+        Solution of the system, at a ridge above 0.
+    noise : ndarray of shape (q, q) or None
+        Noise covariance of the targets; None is variance 1 for scaled targets, whatever the ridge.
+
+    Returns
+    -------
+    ndarray of shape (p, p)
     """
-    about, weights, scale = _Noise.of(problem, solution, noise), problem.weights, problem.outputs
+    noise_model = _Noise.from_covariance(problem, solution, noise)
+    weights, scale = problem.weights, problem.outputs
     if solution.ridges is None:
-        level = about.level / (problem.l * solution.ridge)
-        return np.asarray(level * _size_at_zero(weights) * np.outer(scale, scale))
-    root = weights.root[0]
-    V = output_directions(root)
-    loading = root @ V
-    each = about.prior / (problem.l * solution.ridges)
-    covariance = V @ np.diag(each * np.sum(loading**2, axis=0)) @ V.T
-    return np.asarray(covariance * np.outer(scale, scale))
+        prior_variance = noise_model.level / (problem.l * solution.ridge)
+        scaled = prior_variance * _kernel_at_zero(weights)
+    else:
+        root = weights.root[0]
+        directions = output_directions(root)
+        sizes = np.sum((root @ directions) ** 2, axis=0)
+        prior_variances = noise_model.prior / (problem.l * solution.ridges)
+        scaled = directions @ np.diag(prior_variances * sizes) @ directions.T
+    return np.asarray(scaled * np.outer(scale, scale))
 
 
-def _size_at_zero(weights: OperatorWeights) -> FloatArray:
-    """Return sum_a psi_a^T psi_a (p, p) over cosines, or the one root's of landmarks: the kernel at x = z."""
-    if weights.separable and np.all(weights.gain == 1.0):
+def _kernel_at_zero(weights: OperatorWeights) -> FloatArray:
+    """Return the kernel at x = z (p, p): sum_a psi_a^T psi_a over cosines, or of the one root."""
+    if weights.separable and np.all(weights.gain == 1.0):  # landmarks
         return np.asarray(weights.root[0].T @ weights.root[0])
     psi = weights.psi[: len(weights.gain) // 2]
     return np.asarray(np.einsum("arp,arq->pq", psi, psi))
@@ -132,8 +208,9 @@ def sampled_posterior(of: Preconditioned, solution: Solution, noise: FloatArray)
     its coefficients. A variance then has a relative standard error of sqrt(2 / SAMPLES), by chance. InputError at ridge
     0, and where samples need too many steps."""
     system, problem = of.system, of.system.problem
-    about, (block,), blocks = _Noise.of(problem, solution, noise), problem.blocks, list[PosteriorBlock]()
-    relative = None if about.alone is not None else about.variance / about.level
+    noise_model = _Noise.from_covariance(problem, solution, noise)
+    (block,), blocks = problem.blocks, list[PosteriorBlock]()
+    relative = None if noise_model.alone is not None else noise_model.variance / noise_model.level
     if not solution.ridge > 0:
         raise InputError(UNBOUNDED)
     for columns in system.alike():
@@ -141,23 +218,23 @@ def sampled_posterior(of: Preconditioned, solution: Solution, noise: FloatArray)
         if block.rotation is None:
             feature, row = block.at
             whole = _coupled(problem, X, feature, row, problem.weights.psi[feature, row])
-            blocks.append(replace(whole, spread=spread * about.level))
+            blocks.append(replace(whole, spread=spread * noise_model.level))
             continue
-        assert about.alone is not None and block.columns is not None
+        assert noise_model.alone is not None and block.columns is not None
         at = np.zeros(len(columns), np.int64) if problem.directions is None else block.columns[columns]
         some = replace(block, a=block.a[columns], columns=at, rotation=block.rotation[:, columns])
-        blocks.append(_separable(problem, some, X, spread, about.alone[at]))
-    return Posterior(tuple(blocks), _intercept(problem, about), noise)
+        blocks.append(_separable(problem, some, X, spread, noise_model.alone[at]))
+    return Posterior(tuple(blocks), _intercept(problem, noise_model), noise)
 
 
-def _intercept(problem: Problem, about: _Noise) -> FloatArray:
+def _intercept(problem: Problem, noise_model: _Noise) -> FloatArray:
     scale, p = problem.outputs, problem.weights.shape[2]
     if not problem.intercept:
         return np.zeros((p, p))
-    free, variance = problem.free[0], about.alone
+    free, variance = problem.free[0], noise_model.alone
     if variance is None:
-        middle = sum(one.n * (problem.C.T * (about.excess * one.mask)) @ problem.C for one in problem.rows)
-        scaled = about.level * free + free @ middle @ free
+        middle = sum(one.n * (problem.C.T * (noise_model.excess * one.mask)) @ problem.C for one in problem.rows)
+        scaled = noise_model.level * free + free @ middle @ free
     elif problem.directions is None:
         scaled = variance[0] * free
     else:
@@ -167,30 +244,30 @@ def _intercept(problem: Problem, about: _Noise) -> FloatArray:
     return np.asarray(scaled * np.outer(scale, scale))
 
 
-def _spread(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Sequence[FloatArray]:
+def _spread(problem: Problem, block: Block, ridge: Ridge, noise_model: _Noise) -> Sequence[FloatArray]:
     """`BlockFactor.inverses`; by the eigenvectors of G where columns hang together by their noise."""
-    spectral = about.alone is None and block.rotation is not None
+    spectral = noise_model.alone is None and block.rotation is not None
     factor = SpectralSolver(problem).factor(block, ridge) if spectral else factor_of(problem, block, ridge)
     basis, spread = factor.inverses()
-    if about.bounded and not np.all(spread > 0):
+    if noise_model.bounded and not np.all(spread > 0):
         raise InputError(UNBOUNDED)
     return basis, spread
 
 
-def _of_columns(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> tuple[FloatArray, ...]:
+def _of_columns(problem: Problem, block: Block, ridge: Ridge, noise_model: _Noise) -> tuple[FloatArray, ...]:
     """Basis (k, k'), spread and variances (c,) of a block's columns; (k', c, c) where they hang together by noise."""
-    basis, spread = _spread(problem, block, ridge, about)
+    basis, spread = _spread(problem, block, ridge, noise_model)
     at = np.zeros(len(block.a), np.int64) if problem.directions is None else block.columns
-    if about.alone is not None:
-        return basis, spread, about.alone[at]
+    if noise_model.alone is not None:
+        return basis, spread, noise_model.alone[at]
     assert block.load is not None
-    noisy = np.multiply.outer(block.spectrum[0], (block.load.T * about.variance) @ block.load)
-    noisy += np.diag(about.prior[at] * problem.shifts(block, ridge))
+    noisy = np.multiply.outer(block.spectrum[0], (block.load.T * noise_model.variance) @ block.load)
+    noisy += np.diag(noise_model.prior[at] * problem.shifts(block, ridge))
     return basis, spread[:, :, None] * noisy * spread[:, None, :], np.ones(len(block.a))
 
 
-def _block(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> PosteriorBlock:
-    basis, spread, variance = _of_columns(problem, block, ridge, about)
+def _block(problem: Problem, block: Block, ridge: Ridge, noise_model: _Noise) -> PosteriorBlock:
+    basis, spread, variance = _of_columns(problem, block, ridge, noise_model)
     C = problem.observe
     if problem.intercept and C is not None and np.linalg.matrix_rank(C) < C.shape[1]:
         # The intercept takes the features' means in what C sees alone: no one centre serves all outputs.
@@ -218,10 +295,10 @@ def _separable(
     return SeparableBlock(basis, spread, variance, gain, gain * _centre(problem, block), loading, into)
 
 
-def _columns(problem: Problem, block: Block, ridge: Ridge, about: _Noise) -> Iterator[CoupledBlock]:
+def _columns(problem: Problem, block: Block, ridge: Ridge, noise_model: _Noise) -> Iterator[CoupledBlock]:
     """Of several views with one root: a block for each independent combination of columns, with its rows."""
     assert block.rotation is not None
-    basis, spread, variance = _of_columns(problem, block, ridge, about)
+    basis, spread, variance = _of_columns(problem, block, ridge, noise_model)
     for lift in _roots(spread, variance).transpose(2, 0, 1) @ block.rotation.T:  # (k', r)
         rows, k = np.flatnonzero(np.any(lift != 0, axis=0)), len(basis)
         feature, row = np.repeat(np.arange(k), len(rows)), np.tile(rows, k)
@@ -252,18 +329,18 @@ def _centre(problem: Problem, block: Block) -> FloatArray:
     return np.asarray(sum(s for s, _ in there) / n)
 
 
-def _of_everything(problem: Problem, block: Block, ridge: Ridge, about: _Noise, parts: Parts) -> CoupledBlock:
+def _of_everything(problem: Problem, block: Block, ridge: Ridge, noise_model: _Noise, parts: Parts) -> CoupledBlock:
     """Of one system for everything."""
-    basis, spread = _spread(problem, block, ridge, about)
+    basis, spread = _spread(problem, block, ridge, noise_model)
     feature, row = (np.asarray(at) for at in block.at)
     psi = problem.weights.psi[feature, row]
-    if about.alone is not None:
-        return replace(_coupled(problem, basis, feature, row, psi), spread=spread * about.alone[0])
+    if noise_model.alone is not None:
+        return replace(_coupled(problem, basis, feature, row, psi), spread=spread * noise_model.alone[0])
     basis = basis * np.sqrt(spread[:, 0])
-    excess = _weighed(problem, feature, psi, parts, about.excess)
+    excess = _weighed(problem, feature, psi, parts, noise_model.excess)
     excess = excess @ basis
     excess = basis.T @ excess
-    excess[np.diag_indices(len(excess))] += about.level
+    excess[np.diag_indices(len(excess))] += noise_model.level
     root = scipy.linalg.cholesky(excess, lower=True, overwrite_a=True, check_finite=False)
     del excess
     return _coupled(problem, basis @ root, feature, row, psi)
@@ -295,7 +372,19 @@ def _coupled(problem: Problem, basis: FloatArray, feature: IntArray, row: IntArr
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """Rows left out one at a time: inputs X (n, d), targets Y (n, q), NaN if missing, weights (n,), their features."""
+    """Rows that are left out one at a time.
+
+    Attributes
+    ----------
+    features : FeatureMap
+        Features of the rows.
+    X : ndarray of shape (n, d)
+        Inputs.
+    Y : ndarray of shape (n, q)
+        Targets; NaN if missing.
+    weights : ndarray of shape (n,)
+        Weights of the rows.
+    """
 
     features: FeatureMap
     X: FloatArray
@@ -304,71 +393,188 @@ class LeftOut:
 
     @cached_property
     def spread(self) -> Spread:
+        """The targets' weighted spread about their means."""
         return Spread.of(*row_sums(self.Y, self.Y, self.weights)[:4])
 
     def of_first(self, m: int) -> "LeftOut":
-        """With the first m features."""
-        return self if m == self.features.m else replace(self, features=cut(self.features, None, m)[0])
+        """Return the rows with the first m features."""
+        if m == self.features.m:
+            return self
+        return replace(self, features=cut(self.features, None, m)[0])
 
 
-def left_out(fits: Sequence[tuple[Problem, Solution]], sample: LeftOut, *, free_scale: bool = False) -> FoldErrors:
-    """Summed squared errors of each fit on rows of the sample, each predicted by the same fit to all rows but that
-    one; all constants, l ridge among them, are those of all rows. `free_scale` is that of a `Setting`. The residual e
-    of a row is then (I - H)^-1 e with its leverage H, of the targets that it has (Allen 1974, for several outputs); Y
-    - y0 where but for rounding the row alone tells a target, and of fits without digits."""
-    q, errors = sample.Y.shape[1], FoldErrors.none(["direct"] * len(fits), sample.Y.shape[1])
-    for first, each in _of_one_basis(fits):
-        step = min(one.sure.step for one in each)
-        for rows in (slice(start, start + step) for start in range(0, len(sample.X), step)):
-            F, Y, w = sample.features.transform(sample.X[rows]), sample.Y[rows], sample.weights[rows]
-            there, kept, size = np.isfinite(Y), _Kept(), 0.0
-            for at, one in enumerate(each, first):
-                values = np.where(there, Y - one.residuals(F, Y, w, kept), 0.0)
+def leave_one_out_errors(
+    fits: Sequence[tuple[Problem, Solution]],
+    sample: LeftOut,
+    *,
+    free_scale: bool = False,
+) -> FoldErrors:
+    """Return the summed squared errors of fits on rows that are left out one at a time.
+
+    A row is predicted by the same fit to all rows but that one. All constants, l ridge among them,
+    are those of all rows. The residual of a row is (I - H)^-1 e, where e is its residual in the
+    fit to all rows and H its leverage, for the targets that it has (Allen 1974, for several
+    outputs). It is Y - y0 if the row alone determines a target, but for rounding, and for fits
+    without digits.
+
+    Parameters
+    ----------
+    fits : sequence of (Problem, Solution)
+        Fits to all rows, at several ridges.
+    sample : LeftOut
+        The rows that are left out.
+    free_scale : bool
+        Whether the scale of f is free, as in `Setting`.
+    """
+    q = sample.Y.shape[1]
+    errors = FoldErrors.none(["direct"] * len(fits), q)
+    first_fit = 0
+    for leverages in _group_by_basis(fits):
+        step = min(leverage.posterior.step for leverage in leverages)
+        for start in range(0, len(sample.X), step):
+            rows = slice(start, start + step)
+            F = sample.features.transform(sample.X[rows])
+            Y, weights = sample.Y[rows], sample.weights[rows]
+            is_observed = np.isfinite(Y)
+            projections = _ProjectionCache()
+            for number, leverage in enumerate(leverages, first_fit):
+                residuals = leverage.residuals(F, Y, weights, projections)
+                values, size = np.where(is_observed, Y - residuals, 0.0), 0.0
                 if free_scale:
-                    values = about_mean(values, np.zeros(q))[0] + 1.0 / q
-                    size = float(w @ np.sum((values - 1.0 / q) ** 2, axis=1))
-                errors.add(at, w @ np.where(there, Y - values, 0.0) ** 2, one.digits, size)
+                    values, _ = about_mean(values, np.zeros(q))
+                    values = values + 1.0 / q
+                    size = float(weights @ np.sum((values - 1.0 / q) ** 2, axis=1))
+                squares = np.where(is_observed, Y - values, 0.0) ** 2
+                errors.add(number, weights @ squares, leverage.digits, size)
+        first_fit += len(leverages)
     return errors
 
 
-def _of_one_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[tuple[int, list[_Leverage]]]":
-    """Runs of fits whose leverages have a basis in common, with the number of the first: one run is held at a time."""
-    run, first = list[_Leverage](), 0
-    for at, fit in enumerate(fits):
-        one = _Leverage(*fit)
-        if run and any(a.basis is not b.basis for a, b in zip(run[0].sure.blocks, one.sure.blocks, strict=True)):
-            yield first, run
-            run, first = [], at
-        run.append(one)
-    yield first, run
+def _group_by_basis(fits: Sequence[tuple[Problem, Solution]]) -> "Iterator[list[_Leverage]]":
+    """Yield the leverages of successive fits whose bases are the same, one group at a time."""
+    group = list[_Leverage]()
+    for problem, solution in fits:
+        leverage = _Leverage(problem, solution)
+        if group and not leverage.has_basis_of(group[0]):
+            yield group
+            group = []
+        group.append(leverage)
+    yield group
+
+
+class _ProjectionCache:
+    """Projections of the same rows on the bases of a posterior's blocks, of the last fit."""
+
+    def __init__(self) -> None:
+        self._bases: dict[int, FloatArray] = {}
+        self._projections: dict[int, FloatArray] = {}
+
+    def project(
+        self,
+        number: int,
+        block: PosteriorBlock,
+        F: FloatArray,
+        observe: FloatArray,
+    ) -> FloatArray:
+        """Return `PosteriorBlock.along` of block `number`, computed once for a basis."""
+        if self._bases.get(number) is not block.basis:
+            self._bases[number] = block.basis
+            self._projections[number] = block.along(F, observe)
+        return self._projections[number]
 
 
 class _Leverage:
-    """C f = F W + bias of a fit, and its rows' leverages. `seen` makes of f the scaled targets, or `directions`."""
+    """A fit C f = F W + bias, and the leverages of its rows.
+
+    Attributes
+    ----------
+    digits : float
+        Correct digits of the fit.
+    posterior : Posterior
+        Posterior for noise of variance 1, whose covariances are leverages.
+    """
 
     def __init__(self, problem: Problem, solution: Solution) -> None:
-        C, self.scale, self.y0, self.directions = problem.C, problem.scale, problem.rows[0].y0, problem.directions
-        W, self.digits = problem.weights.combined(solution.h), solution.digits
-        self.least = 1.0 if solution.ill_conditioned else 100.0 * problem.unit
-        self.W, self.bias = W * problem.outputs @ C.T, C @ problem.bias(W)
-        self.seen = C / self.scale[:, None] if self.directions is None else self.directions.T / self.scale @ C
-        self.sure = posterior(problem, solution, None, ())
+        C = problem.C
+        W = problem.weights.combined(solution.h)
+        self._W = W * problem.outputs @ C.T
+        self._bias = C @ problem.bias(W)
+        self._scale = problem.scale
+        self._y0 = problem.rows[0].y0
+        self._directions = problem.directions
+        # From f to the scaled targets, or to independent directions of these.
+        self._observe = C / self._scale[:, None]
+        if self._directions is not None:
+            self._observe = self._directions.T / self._scale @ C
+        # 1 - H below which a row determines a target alone.
+        self._least_remainder = 1.0 if solution.ill_conditioned else 100.0 * problem.unit
+        self.digits = solution.digits
+        self.posterior = posterior(problem, solution, None, ())
 
-    def residuals(self, F: FloatArray, Y: FloatArray, w: FloatArray, kept: _Kept) -> FloatArray:
-        """(n, q) of rows of weights w (n,), each as if it had been left out; `kept` is for the next fit."""
-        there, seen, V = np.isfinite(Y), self.seen, self.directions
-        left, far = (np.where(there, Y - one, 0.0) / self.scale for one in (F @ self.W + self.bias, self.y0))
-        H = seen @ self.sure.intercept_covariance @ seen.T
-        H = H if V is None else np.diag(H)
-        for number, block in enumerate(self.sure.blocks):
-            if number not in kept or kept[number][0] is not block.basis:
-                kept[number] = block.basis, block.along(F, seen)
-            H = H + (block.covariance if V is None else block.variances)(kept[number][1], seen)
-        if V is None:
-            rest, turn = np.linalg.eigh(np.eye(len(seen)) - w[:, None, None] * H * there[:, :, None] * there[:, None])
-            left, far = (np.einsum("njk,nj->nk", turn, one) for one in (left, far))
-        else:
-            rest, left, far = 1.0 - w[:, None] * H, left @ V, far @ V
-        some = rest > self.least
-        left = np.where(some, left / np.where(some, rest, 1.0), far)
-        return np.asarray((np.einsum("njk,nk->nj", turn, left) if V is None else left @ V.T) * self.scale)
+    def has_basis_of(self, leverage: "_Leverage") -> bool:
+        """Return whether the blocks of two posteriors have the same bases."""
+        pairs = zip(leverage.posterior.blocks, self.posterior.blocks, strict=True)
+        return all(block.basis is own_block.basis for block, own_block in pairs)
+
+    def residuals(
+        self,
+        F: FloatArray,
+        Y: FloatArray,
+        weights: FloatArray,
+        projections: _ProjectionCache,
+    ) -> FloatArray:
+        """Return the residuals (n, q) of rows, each predicted without itself.
+
+        Parameters
+        ----------
+        F : ndarray of shape (n, m)
+            Features.
+        Y : ndarray of shape (n, q)
+            Targets; NaN if missing.
+        weights : ndarray of shape (n,)
+            Weights of the rows.
+        projections : _ProjectionCache
+            Projections of these rows, for this fit and the next.
+        """
+        is_observed = np.isfinite(Y)
+        fitted = np.where(is_observed, Y - (F @ self._W + self._bias), 0.0) / self._scale
+        unfitted = np.where(is_observed, Y - self._y0, 0.0) / self._scale
+        H = self._leverages(F, projections)
+        if self._directions is not None:
+            remainder = 1.0 - weights[:, None] * H
+            fitted, unfitted = fitted @ self._directions, unfitted @ self._directions
+            left_out = self._left_out(remainder, fitted, unfitted)
+            return np.asarray(left_out @ self._directions.T * self._scale)
+
+        pairs_observed = weights[:, None, None] * H * is_observed[:, :, None]
+        pairs_observed = pairs_observed * is_observed[:, None]
+        remainder, vectors = np.linalg.eigh(np.eye(len(self._observe)) - pairs_observed)
+        fitted = np.einsum("njk,nj->nk", vectors, fitted)
+        unfitted = np.einsum("njk,nj->nk", vectors, unfitted)
+        left_out = self._left_out(remainder, fitted, unfitted)
+        return np.asarray(np.einsum("njk,nk->nj", vectors, left_out) * self._scale)
+
+    def _leverages(self, F: FloatArray, projections: _ProjectionCache) -> FloatArray:
+        """Return H (n, q, q) of rows of weight 1, or (n, J) if directions are independent."""
+        observe = self._observe
+        H = observe @ self.posterior.intercept_covariance @ observe.T
+        if self._directions is not None:
+            H = np.diag(H)
+        for number, block in enumerate(self.posterior.blocks):
+            projection = projections.project(number, block, F, observe)
+            if self._directions is None:
+                H = H + block.covariance(projection, observe)
+            else:
+                H = H + block.variances(projection, observe)
+        return H
+
+    def _left_out(
+        self,
+        remainder: FloatArray,
+        fitted: FloatArray,
+        unfitted: FloatArray,
+    ) -> FloatArray:
+        """Return residuals over 1 - H, and those without a fit where that is rounding."""
+        is_determined = remainder > self._least_remainder
+        quotient = fitted / np.where(is_determined, remainder, 1.0)
+        return np.where(is_determined, quotient, unfitted)
