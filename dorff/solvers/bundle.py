@@ -246,6 +246,7 @@ class Bundle:
         importance = np.where(self.ages < YOUNG_PASSES, np.inf, x)
         active = np.flatnonzero(importance > LEAST_WEIGHT)
         order = active[np.argsort(-importance[active], kind="stable")]
+        most_planes = max(most_planes, int(np.sum(self.ages < YOUNG_PASSES)))
         kept = np.sort(order[:most_planes])
         merged = np.sort(order[most_planes:])
 
@@ -278,7 +279,8 @@ def plane_bytes(m: int, columns: int, fits: int) -> int:
     fits : int
         Trials, each with planes of its own.
     """
-    planes = MOST_PLANES + columns * (1 + YOUNG_PASSES * POINTS)
+    young_planes = columns * YOUNG_PASSES * POINTS
+    planes = max(MOST_PLANES, young_planes) + columns + young_planes
     slope_numbers = planes * (2 * m * fits + 2 * m)
     return 8 * (slope_numbers + SQUARE_MATRICES * planes**2)
 

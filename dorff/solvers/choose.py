@@ -80,7 +80,8 @@ class Choice:
         best = min(self.table, key=lambda score: score.least)
         if best.ridge >= solution.ridge:
             return False
-        errors = [score.least for score in self.table if score.ridge == solution.ridge]
+        chosen = (self.candidate, self.m, solution.ridge)
+        errors = [score.least for score in self.table if (score.candidate, score.m, score.ridge) == chosen]
         return not errors or min(errors) > best.least * (1.0 + PLATEAU)
 
 

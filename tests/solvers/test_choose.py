@@ -15,7 +15,9 @@ from dorff.errors import InputError
 from dorff.features import Drawn, FeatureMap, Projected, Recipe, cut
 from dorff.moments import Accumulator, TriangleAccumulator, pooled
 from dorff.solvers import (
+    Choice,
     LeftOut,
+    Score,
     Setting,
     carried_ridges,
     choose,
@@ -462,3 +464,13 @@ def test_each_output_has_the_best_of_the_whole_range():
     assert tried[0] == pytest.approx(1e-14) and tried[-1] == pytest.approx(1e4)
     first, second = choice.fit.solution.ridges
     assert second > 10 * first
+
+
+@pytest.mark.parametrize(("error", "lost"), [(0.5, True), (0.1005, False)])
+def test_a_kernel_that_was_taken_for_its_digits_is_judged_by_its_own_error(error: float, lost: bool) -> None:
+    """Another kernel has a small error at the same ridge, but too few digits."""
+    setting, features = drawn("identity")
+    X, Y = rows(N, 2, 2)
+    (fit,) = setting.solve([moments_of(features, X, Y)], [1e-3])
+    table = (Score(0, 1e-5, 0.1), Score(0, 1e-3, 0.1), Score(1, 1e-5, 2.0), Score(1, 1e-3, error))
+    assert Choice(candidate=1, fit=fit, table=table).lost_digits == lost

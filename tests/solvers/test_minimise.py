@@ -38,6 +38,7 @@ from dorff.model.weights import OperatorWeights
 from dorff.moments import Accumulator, Moments
 from dorff.passes.slopes import Question, SlopeSums
 from dorff.solvers import minimise, solve
+from dorff.solvers.bundle import YOUNG_PASSES, Bundle
 from dorff.solvers.minimise import lbfgs, newton, newton_step
 from dorff.solvers.objective import (
     Attempt,
@@ -545,6 +546,20 @@ def test_the_gap_of_a_bundle_is_a_bound_for_every_constant(name: str, folds: int
             assert best.value - best.gap <= state.value * (1 + 1e-9)
             assert state.gap <= tolerance * state.value or state.excess <= tolerance * state.value
     assert all(best.gap <= 1e-6 * best.value for best in least)
+
+
+def test_planes_of_the_last_two_passes_are_kept_however_few_there_may_be() -> None:
+    this = Task(replace(task("simplex").one, ridge=1e-2), task("simplex").loss)
+    bundle = Bundle(this.problem)
+    added = []
+    for seed in range(4):
+        before = len(bundle.columns)
+        bundle.add([this.at(*this.point(2 * seed + number)) for number in range(2)])
+        added.append(bundle.slopes[before:])
+        bundle.bound(1e-2, 1e-6, 1)
+        young = np.concatenate(added[-2:])
+        kept = bundle.slopes[bundle.ages < YOUNG_PASSES]
+        assert len(young) == len(kept) and np.array_equal(np.sort(young, axis=0), np.sort(kept, axis=0))
 
 
 FOLDS = ["identity", "curl with terms", "quantiles of fields", "views", "matrix alone", "simplex"]
