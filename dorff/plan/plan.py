@@ -141,7 +141,7 @@ class Plan(Draft):
         frozen = self.frozen()
         if self.spec.sums is not Kind.TOEPLITZ:
             return frozen
-        return lattice.own_features(frozen, self.made, [self.configs()[number]], words=any(self.own.words))
+        return lattice.own_features(frozen, self.build_recipe, [self.configs()[number]], words=any(self.own.words))
 
     def fitted(self) -> tuple[kernels.OperatorKernel, ...]:
         """The kernels to choose from, with the length-scales that the rows told."""
@@ -168,7 +168,7 @@ class Plan(Draft):
             return [None]
         if self.recipe.on_lattice:
             if self.drawn_configs is not self.kernel_configs:
-                lattice.check_covered(self.frozen(), self.configs(), self.made)
+                lattice.check_covered(self.frozen(), self.configs(), self.build_recipe)
             return [None] * len(targets)
         sources, density = self.sources(), self.frozen().constants.density
         recipe = make_recipe(sources, self.dataset, self.job, self.observe)
@@ -260,4 +260,4 @@ def _drafts(resolved: resolving.Resolved, *, begun: bool = False) -> Iterator[Dr
 @lru_cache(maxsize=4)
 def _own_pass(plan: Plan, name: str) -> Pass:
     frozen, words = load_pass(plan.directory, name), any(plan.own.words)
-    return lattice.own_features(frozen, plan.made, frozen.constants.drawn if words else None, words=words)
+    return lattice.own_features(frozen, plan.build_recipe, frozen.constants.drawn if words else None, words=words)
