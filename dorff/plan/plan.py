@@ -183,15 +183,25 @@ class Plan(Draft):
         """How far features of a lattice may be from a kernel, None of others; and what there is to say of it."""
         if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None, []
-        return choosing.shortfall(
-            kernel, density, self.scaled_recipe(), sums=self.spec.sums, auto=self.chose("features.sampler")
+        found = choosing.measure_lattice(
+            kernel,
+            density,
+            self.scaled_recipe(),
+            sums=self.spec.sums,
+            auto=self.chose("features.sampler"),
         )
+        return found.error, [] if found.warning is None else [found.warning]
 
     def foreseen(self) -> list[str]:
         """The same for the kernel that it is worst for, where no row is needed to tell."""
         if not self.recipe.on_lattice or self.candidates[0].V > 1 or self.own.standardize or any(self.own.words):
             return []
-        return choosing.worst(self.recipe, self.candidates, sums=self.spec.sums, auto=self.chose("features.sampler"))
+        return choosing.warn_of_lattice(
+            self.recipe,
+            self.candidates,
+            sums=self.spec.sums,
+            auto=self.chose("features.sampler"),
+        )
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
