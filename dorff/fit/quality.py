@@ -135,9 +135,13 @@ def _without(fitted: Fitted, ridges: Sequence[Ridge], sample: LeftOut) -> FloatA
 
 
 def quality_of(
-    fitted: Fitted, targets: Sequence[str], by: str | None, looked: FirstLook | None, held: HeldSample | None = None,
+    fitted: Fitted,
+    targets: Sequence[str],
+    by: str | None,
+    looked: FirstLook | None,
+    held: HeldSample | None = None,
     sample: LeftOut | None = None,
-) -> FitQuality | None:  # fmt: skip
+) -> FitQuality | None:
     """What the folds' sums tell of the fit to `targets`, and rows of one fold of its bands; `by` is what was dealt to
     them. Where nothing was, what those of the sample tell; None without any."""
     folds, choice = by_fold(fitted.sums), fitted.choice
@@ -162,11 +166,16 @@ def quality_of(
     inside = None if held is None or held.std is None else held.coverage(BAND)
     outputs = [
         OutputQuality(
-            name, _number(each[at]), _number(rmse[at]), _number(of_mean[at]), linear[at], _number(trained[at]),
-            None if inside is None else _number(inside[at]),
+            target=target,
+            r2=_number(each[number]),
+            rmse=_number(rmse[number]),
+            rmse_mean=_number(of_mean[number]),
+            r2_linear=linear[number],
+            r2_train=_number(trained[number]),
+            inside=None if inside is None else _number(inside[number]),
         )
-        for at, name in enumerate(targets)
-    ]  # fmt: skip
+        for number, target in enumerate(targets)
+    ]
     r2_by_definition = dict[str, float | None]()
     for definition in R2:
         r2_by_definition[str(definition)] = _number(definition.score(squares, spread))
