@@ -54,12 +54,14 @@ from dorff.kernels import (
     mean_of,
     median_lengthscale,
 )
-from dorff.model import Density, Model, Posterior, Views
+from dorff.model import Model, Posterior, Views
 from dorff.model.losses import Loss
 from dorff.moments import pooled
 from dorff.passes import FoldRule
-from dorff.plan import draw_features, features_for, target_means
+from dorff.plan import Scaling, draw_features, features_for, target_means
 from dorff.plan.choosing import with_feature_error
+from dorff.plan.constants import TiedColumns
+from dorff.plan.landmark_choice import has_enough_landmarks
 from dorff.plan.sampled import distance, run_length
 from dorff.solvers import Choice, LeftOut, Setting, choose
 from dorff.solvers.by_loss import Minimisation
@@ -70,9 +72,46 @@ from dorff.spec.registry import HELD_OUT
 
 Finish = Callable[[FloatArray], npt.NDArray[Any]]  # from f (k, p) to what is asked for; may be pickled
 Dealing = Callable[[FoldRule], Deal]
-_Chosen = tuple[OperatorKernel, Look | None, Deal]
 _TABLES = {"gcv": "gcv_", "evidence": "log_evidences_", "kfold": "cv_errors_", "loo": "cv_errors_"}
 _OTHER_TABLE = "scores_"  # of a criterion of another package
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _ScaledSample:
+    """Rows of an estimator that were read, and the scaling that some of them determine.
+
+    Attributes
+    ----------
+    rows : SampledRows
+        All rows that were read.
+    X : (k, d)
+        Inputs that the scaling and median distances come from, folded into their periods.
+    weights : (k,), optional
+        The weights of X (None: 1).
+    periods : (d,)
+        The periods of the inputs; infinite if there is none.
+    scaling : Scaling
+        The affine map of the inputs.
+    """
+
+    rows: SampledRows
+    X: FloatArray
+    weights: FloatArray | None
+    periods: FloatArray
+    scaling: Scaling
+
+    def scale(self, X: FloatArray) -> FloatArray:
+        """Scale inputs X (n, d), folded into their periods."""
+        return self.scaling(folded(X, self.periods))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _KernelChoice:
+    """A kernel with its length-scales, statistics of sampled rows, and the assignment to folds."""
+
+    kernel: OperatorKernel
+    looked: Look | None
+    deal: Deal
 
 
 class AbsentError(InputError, AttributeError):
@@ -221,102 +260,250 @@ class ORFFEstimator(Nested, ABC):
         return mean_of(self.kernel.V, range(self.kernel.V), q) if isinstance(self.kernel, MultiView) else None
 
     def _draw(
-        self, X: Rows, Y: Targets, dealing: Dealing, *, scale_targets: bool = False, observe: FloatArray | None = None,
-        partial: bool = False, weights: FloatArray | None = None, inputs: FloatArray | None = None,
-        free_scale: bool = False, all_rows: bool = False,
-    ) -> Drawing:  # fmt: skip
-        """Constants from a sample of the rows X (n, d), Y (n, q) of `weights` (n,), and features; `dealing` makes
-        folds of a rule. `observe` is C (q, p). What inputs alone tell is that of `inputs` (k, d), where given.
-        `all_rows`: no rows come later, so that a sampler that is not given may be landmarks."""
-        seed, d, p = seed_of(self.random_state), X.shape[1], Y.shape[1] if observe is None else observe.shape[1]
+        self,
+        X: Rows,
+        Y: Targets,
+        dealing: Dealing,
+        *,
+        scale_targets: bool = False,
+        observe: FloatArray | None = None,
+        partial: bool = False,
+        weights: FloatArray | None = None,
+        inputs: FloatArray | None = None,
+        free_scale: bool = False,
+        all_rows: bool = False,
+    ) -> Drawing:
+        """Draw the features, by constants from a sample of the rows.
+
+        Parameters
+        ----------
+        X : (n, d)
+            The inputs of the rows that have targets.
+        Y : (n, q)
+            Their targets.
+        dealing : callable
+            Returns the assignment of rows to folds by a fold rule.
+        scale_targets : bool
+            Whether targets are divided by their standard deviations.
+        observe : (q, p), optional
+            The matrix C that maps outputs to targets (default: the identity).
+        partial : bool
+            Whether rows may miss some of their targets.
+        weights : (n,), optional
+            The weights of the rows (default: 1).
+        inputs : (k, d), optional
+            The inputs of all rows, if some have no targets (default: X). Scales, median distances
+            and the box of a lattice come from them.
+        free_scale : bool
+            Whether targets are classes, so that only the order of outputs counts.
+        all_rows : bool
+            Whether no rows come later, so that the default sampler may be landmarks.
+        """
+        seed, d = seed_of(self.random_state), X.shape[1]
+        p = Y.shape[1] if observe is None else observe.shape[1]
         covariance = np.eye(p) if observe is None else None
         given = self._given()
         if isinstance(given, OperatorKernel):
             given.fix(d, p, covariance)  # what cannot be is refused before a row is read
         self._rows = n = int(X.shape[0])
-        if isinstance(self._cv, numbers.Integral) and self._cv > X.shape[0]:
-            rows = "rows" if inputs is None else "labelled rows"
-            raise InputError(f"cv = {self._cv} folds need as many {rows}, but n_samples = {len(X)}; use fewer folds")
+        self._check_fold_count(n, noun="rows" if inputs is None else "labelled rows")
+
+        # Read all rows that are needed before the pass at once.
         looks = self._cv is not None and inputs is None and (is_auto(self.cv) or not free_scale)
-        chooses = self.sampler is None and all_rows
-        unsampled = given if isinstance(given, OperatorKernel) else self._of_scalar(given)
-        usual = default_sampler(unsampled, d) if self.sampler is None else self.sampler
+        may_choose_landmarks = self.sampler is None and all_rows
+        needs_candidates = self._uses_landmarks(given, d) or may_choose_landmarks
         runs = runs_read(n, tunes=self._unsaid, looks=looks)
-        if chooses or isinstance(usual, Landmarks):
+        if needs_candidates:
             runs += candidate_runs(n)
         read = RowsRead.of(X, Y, runs, partial=partial)
-        rows_read = SampledRows(read=read, n=n, weights=weights, inputs=inputs)
-        some_x, some_y = read[sampled_runs(n)]
+        rows = SampledRows(read=read, n=n, weights=weights, inputs=inputs)
+
+        X_sample, Y_sample = read[sampled_runs(n)]
         w = array_sums.weights_of(weights, sampled_runs(n))
-        w = w if w is not None and w.any() else None  # rows that all weigh nothing tell as much as those of weight 1
-        if w is not None:
-            some_x, some_y, w = some_x[w > 0], some_y[w > 0], w[w > 0]
-        own = w
+        if w is not None and w.any():  # rows that all weigh nothing count like those of weight 1
+            is_weighty = w > 0
+            X_sample, Y_sample, w = X_sample[is_weighty], Y_sample[is_weighty], w[is_weighty]
+        else:
+            w = None
+        y0 = target_means(Y_sample, w)
+
         if inputs is not None:
-            (some_x, _), own = sample(inputs, inputs[:, :0]), None
-        box, periods = None, periods_of(self.sampler.config() if isinstance(self.sampler, Lattice) else {}, d)
-        some_x = folded(some_x, periods)
+            X_sample, _ = sample(inputs, inputs[:, :0])
+            w = None
+        periods, box = np.full(d, np.inf), None
         if isinstance(self.sampler, Lattice):
-            read_x, of = (X, weights) if inputs is None else (inputs, None)
-            box = array_sums.lattice_box(self.sampler, read_x, of)
-        count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
+            periods = periods_of(self.sampler.config(), d)
+            if inputs is None:
+                box = array_sums.lattice_box(self.sampler, X, weights)
+            else:
+                box = array_sums.lattice_box(self.sampler, inputs, None)
+        X_sample = folded(X_sample, periods)
+        tied = self._tied_columns(given, d)
+        is_invariant = all(scalar.shift_invariant for scalar in _scalar_kernels(given))
+        scaling = Scaling.from_rows(X_sample, w, tied=tied, shift_invariant=is_invariant)
 
-        def setting_of(kernel: OperatorKernel, m: int, density: Density | None = None) -> Setting:
-            return Setting(kernel, d, m, density, scale_targets, bool(self.intercept), observe, free_scale=free_scale)
-
-        def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[_Chosen, Recipe]:
-            def seen(some: FloatArray) -> FloatArray:
-                return scaled(folded(some, periods))
-
-            chosen, looked, run = self._given(scaled(some_x), own), None, 1
-            kernel = chosen if isinstance(chosen, OperatorKernel) else self._of_scalar(chosen)
-            # Errors that rows of a group share look like a rough function.
-            grouped = dealt_by(dealing(FoldRule(by_rows=True, seed=seed, run=1))) == "groups"
-            if self._unsaid:
-                how: dict[str, Any] = {
-                    "observe": observe,
-                    "weights": weights,
-                    "classes": free_scale,
-                    "smoothness": self.kernel is None and not grouped and serves_matern(self.sampler),
-                }
-                if inputs is not None:  # of all rows, few of which may have targets
-                    how["spread"] = scaled(some_x).std(axis=0)
-                kernel = tuned(kernel, read, seen, n=n, seed=seed, **how)
-            if looks:
-                looked = parameters.looked_at(kernel, read, seen, weights, n=n, seed=seed)
-                run = run_length(looked[0], n, FOLDS) if is_auto(self.cv) else 1
-            deal = dealing(FoldRule(by_rows=True, seed=seed, run=run))
-            if self._unsaid and looked is not None:
-                kernel = parameters.told_by_folds(setting_of(kernel, search_size(n)[1]), looked, deal, seed, count)
-            sampler = default_sampler(kernel, d) if self.sampler is None else self.sampler
-            if box is not None:
-                sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=not self.intercept)
-            recipe = Recipe(kernel.fix(d, p, covariance), sampler, d, p, count, bool(self.intercept))
-            if chooses:
-                recipe = choose_features(
-                    recipe,
-                    setting_of(kernel, recipe.m),
-                    rows_read,
-                    scaled,
-                    deal,
-                    count_free=is_auto(self.n_features),
-                    seed=seed,
-                )
-            elif recipe.landmarks is not None:
-                recipe = recipe.among(rows_read.candidates(scaled), seed)
-            self._check_memory(recipe.m, Y.shape[1])
-            return (kernel, looked, deal), recipe
-
-        tied = (given.tied(d) if isinstance(given, OperatorKernel) else ()) if self._scales else None
-        scalars = [base.scalar for _, base in given.terms()] if isinstance(given, OperatorKernel) else [given]
-        invariant = all(scalar.shift_invariant for scalar in scalars)
-        (kernel, looked, deal), recipe, drawn, features = draw_features(
-            some_x, own, described, seed, tied=tied, shift_invariant=invariant
+        scaled_sample = _ScaledSample(
+            rows=rows,
+            X=X_sample,
+            weights=w,
+            periods=periods,
+            scaling=scaling,
         )
+        count = features_for(n) if is_auto(self.n_features) else int(self.n_features)
+        make_setting = bound(
+            Setting,
+            d=d,
+            density=None,
+            standardize=scale_targets,
+            intercept=bool(self.intercept),
+            observe=observe,
+            free_scale=free_scale,
+        )
+        choice = self._select_kernel(
+            scaled_sample,
+            dealing,
+            make_setting,
+            looks=looks,
+            observe=observe,
+            free_scale=free_scale,
+            count=count,
+            seed=seed,
+        )
+        kernel = choice.kernel
+
+        sampler = default_sampler(kernel, d) if self.sampler is None else self.sampler
+        if box is not None:
+            sampler = sampler.over(np.ptp(scaling(box), axis=0), constant=not self.intercept)
+        fixed = kernel.fix(d, p, covariance)
+        recipe = Recipe(fixed, sampler, d, p, count, bool(self.intercept))
+        if may_choose_landmarks:
+            recipe = choose_features(
+                recipe,
+                make_setting(kernel, m=recipe.m),
+                rows,
+                scaling,
+                choice.deal,
+                count_free=is_auto(self.n_features),
+                seed=seed,
+            )
+        elif recipe.landmarks is not None:
+            recipe = recipe.among(rows.candidates(scaling), seed)
+        self._check_memory(recipe.m, Y.shape[1])
+
+        is_scaled = tied is not None
+        drawn_features = draw_features(recipe, X_sample, scaling, seed, standardized=is_scaled)
         for name, why in self._ignored(recipe.idle):
-            warnings.warn(f"{name}={getattr(self, name)!r} has no effect: {why}", UserWarning, stacklevel=3)
-        setting = with_feature_error(setting_of(kernel, features.m, drawn.density), recipe, features)
-        return Drawing(features, target_means(some_y, w), setting, recipe, seed, deal, looked, box)
+            problem = f"{name}={getattr(self, name)!r} has no effect: {why}"
+            warnings.warn(problem, UserWarning, stacklevel=3)
+        features = drawn_features.feature_map
+        setting = make_setting(kernel, m=features.m, density=drawn_features.drawn.density)
+        return Drawing(
+            features=features,
+            y0=y0,
+            setting=with_feature_error(setting, recipe, features),
+            recipe=recipe,
+            seed=seed,
+            deal=choice.deal,
+            looked=choice.looked,
+            box=box,
+        )
+
+    def _check_fold_count(self, n: int, *, noun: str) -> None:
+        """Raise InputError if there are fewer of the n rows, which `noun` names, than folds."""
+        if isinstance(self._cv, numbers.Integral) and int(self._cv) > n:
+            problem = f"cv = {self._cv} folds need as many {noun}, but n_samples = {n}"
+            raise InputError(f"{problem}; use fewer folds")
+
+    def _uses_landmarks(self, given: OperatorKernel | ScalarKernel, d: int) -> bool:
+        """Return whether the sampler is landmarks, or those are the only features of the kernel."""
+        kernel = given if isinstance(given, OperatorKernel) else self._of_scalar(given)
+        sampler = default_sampler(kernel, d) if self.sampler is None else self.sampler
+        return isinstance(sampler, Landmarks)
+
+    def _tied_columns(
+        self,
+        given: OperatorKernel | ScalarKernel,
+        d: int,
+    ) -> TiedColumns:
+        """Return the groups of columns that share a scale; None if inputs are not scaled."""
+        if not self._scales:
+            return None
+        return given.tied(d) if isinstance(given, OperatorKernel) else ()
+
+    def _select_kernel(
+        self,
+        sample: _ScaledSample,
+        dealing: Dealing,
+        make_setting: Callable[..., Setting],
+        *,
+        looks: bool,
+        observe: FloatArray | None,
+        free_scale: bool,
+        count: int,
+        seed: int,
+    ) -> _KernelChoice:
+        """Return the kernel with its length-scales, and the assignment of rows to folds.
+
+        A kernel that is a name, or left out, is tuned on sampled rows. If folds are groups of rows,
+        its length-scales are those multiples that predict other groups best.
+
+        Parameters
+        ----------
+        sample : _ScaledSample
+            The rows that were read.
+        dealing : callable
+            Returns the assignment of rows to folds by a fold rule.
+        make_setting : callable
+            Returns the setting of a kernel and m features.
+        looks : bool
+            Whether the statistics of a sample are needed, for the folds and for warnings.
+        observe, free_scale
+            As of `_draw`.
+        count : int
+            The number of features of the fit.
+        seed : int
+            The seed of folds and features.
+        """
+        rows = sample.rows
+        given = self._given(sample.scaling(sample.X), sample.weights)
+        kernel = given if isinstance(given, OperatorKernel) else self._of_scalar(given)
+        rule = FoldRule(by_rows=True, seed=seed, run=1)
+        # Errors that rows of a group share look like a rough function.
+        is_grouped = dealt_by(dealing(rule)) == "groups"
+        if self._unsaid:
+            options: dict[str, Any] = {}
+            if sample.rows.inputs is not None:  # of all rows, few of which may have targets
+                options["spread"] = sample.scaling(sample.X).std(axis=0)
+            kernel = tuned(
+                kernel,
+                rows.read,
+                sample.scale,
+                n=rows.n,
+                seed=seed,
+                observe=observe,
+                weights=rows.weights,
+                classes=free_scale,
+                smoothness=self.kernel is None and not is_grouped and serves_matern(self.sampler),
+                **options,
+            )
+
+        looked = None
+        if looks:
+            looked = parameters.looked_at(
+                kernel,
+                rows.read,
+                sample.scale,
+                rows.weights,
+                n=rows.n,
+                seed=seed,
+            )
+            if is_auto(self.cv):
+                rule = replace(rule, run=run_length(looked[0], rows.n, FOLDS))
+        deal = dealing(rule)
+        if self._unsaid and looked is not None:
+            setting = make_setting(kernel, m=search_size(rows.n)[1])
+            kernel = parameters.told_by_folds(setting, looked, deal, seed, count)
+        return _KernelChoice(kernel=kernel, looked=looked, deal=deal)
 
     def _check_memory(self, m: int, q: int) -> None:
         """DoesNotFitError where the sums of m features and q targets are beyond all memory."""
@@ -427,15 +614,14 @@ class ORFFEstimator(Nested, ABC):
             auto=is_auto(self.ridge),
             distance=far,
             weighed=weighed,
-            enough_features=self._has_enough_landmarks(drawing.recipe),
+            enough_features=has_enough_landmarks(
+                drawing.recipe,
+                self._rows,
+                count_is_chosen=self.sampler is None and is_auto(self.n_features),
+            ),
         )
         for sentence in sentences:
             warnings.warn(in_python(sentence), QualityWarning, stacklevel=level)
-
-    def _has_enough_landmarks(self, recipe: Recipe) -> bool:
-        """Whether the number of landmarks was chosen, and is less than there might be."""
-        chosen = recipe.landmarks is not None and self.sampler is None and is_auto(self.n_features)
-        return chosen and recipe.n_features < features_for(self._rows)
 
     def _keep(self, choice: Choice, penalties: Penalties | None) -> None:
         """The attributes that say what was chosen, and by which scores; a warning where it has few digits."""
@@ -477,6 +663,13 @@ class ORFFEstimator(Nested, ABC):
         X = self._inputs(self._adapt_inputs(X, reset=False), reset=False, read=read)
         with enough_memory("predict fewer rows at a time, or give a Zarr or Dask array"):
             return answered(X, model, answer, columns, dtype, read)
+
+
+def _scalar_kernels(kernel: OperatorKernel | ScalarKernel) -> list[ScalarKernel]:
+    """Return the scalar kernel of each term."""
+    if isinstance(kernel, OperatorKernel):
+        return [base.scalar for _, base in kernel.terms()]
+    return [kernel]
 
 
 def _finished(model: Model, X: FloatArray, finish: Finish, views: Views) -> npt.NDArray[Any]:

@@ -36,7 +36,7 @@ from dorff.kernels import (
 from dorff.kernels.scalar import FloatArray, median_lengthscale
 from dorff.model import Density
 from dorff.moments import Kind, pinned
-from dorff.plan.choosing import shortfall
+from dorff.plan.choosing import measure_lattice
 from dorff.plan.sampled import held_out_multiple, left_out_runs, look, sample_runs
 from dorff.solvers import LeftOut, Setting
 from dorff.spec.checks import AUTO, nearest
@@ -305,8 +305,9 @@ def in_python(sentence: str) -> str:
 def warn_of_few_features(kernel: OperatorKernel, density: Density | None, recipe: Recipe, *, stacklevel: int) -> None:
     """Warn where a lattice has too few for its error."""
     if recipe.on_lattice and density is not None and density[2] is None:
-        for sentence in shortfall(kernel, density, recipe, sums=Kind.GRAM, auto=False)[1]:
-            warnings.warn(in_python(sentence), QualityWarning, stacklevel=stacklevel)
+        found = measure_lattice(kernel, density, recipe, sums=Kind.GRAM, auto=False)
+        if found.warning is not None:
+            warnings.warn(in_python(found.warning), QualityWarning, stacklevel=stacklevel)
 
 
 def left_out_rows(features: FeatureMap, X: Rows, Y: Targets, weights: FloatArray | None, *, partial: bool) -> LeftOut:

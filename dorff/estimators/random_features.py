@@ -22,7 +22,7 @@ from dorff.frequencies import Landmarks, Lattice, Sampler, default_sampler
 from dorff.kernels import Decomposable, FloatArray, ScalarKernel
 from dorff.model.model import Model
 from dorff.model.weights import operator_weights
-from dorff.plan import draw_features
+from dorff.plan import Scaling, draw_features
 
 PREDICTS: Final = ("data", "loss", "labels", "calibration")  # what of a model's `info` its predictions depend on
 M = TypeVar("M")
@@ -79,18 +79,27 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Nested):
             candidates = RowsRead.of(rows, rows, runs)[runs][0]
         seed = seed_of(self.random_state)
 
-        def described(scaled: Callable[[FloatArray], FloatArray]) -> tuple[Decomposable, Recipe]:
-            kernel = Decomposable(self._scalar(scaled(some))).fix(d, 1)
+        with one_thread():
+            scaling = Scaling.from_rows(
+                some,
+                None,
+                tied=() if self.standardize else None,
+                shift_invariant=self._scalar(some[:1]).shift_invariant,
+            )
+            kernel = Decomposable(self._scalar(scaling(some))).fix(d, 1)
             sampler = default_sampler(kernel) if self.sampler is None else self.sampler
             if isinstance(sampler, Lattice) and box is not None:
-                sampler = sampler.over(np.ptp(scaled(box), axis=0), constant=True)
+                sampler = sampler.over(np.ptp(scaling(box), axis=0), constant=True)
             recipe = Recipe(kernel, sampler, d, 1, self.n_features, intercept=False)
-            return kernel, recipe.among(scaled(candidates), seed)
-
-        with one_thread():
-            invariant = self._scalar(some[:1]).shift_invariant
-            options: Any = {"tied": () if self.standardize else None, "shift_invariant": invariant}
-            kernel, recipe, drawn, features = draw_features(some, None, described, seed, **options)
+            recipe = recipe.among(scaling(candidates), seed)
+            drawn_features = draw_features(
+                recipe,
+                some,
+                scaling,
+                seed,
+                standardized=bool(self.standardize),
+            )
+            drawn, features = drawn_features.drawn, drawn_features.feature_map
             self._model: Model | FeatureMap = features
             if box is not None:  # features without the kernel: psi has it, of one scalar kernel a number each
                 phi, psi = features.phi, operator_weights(kernel, features.m, drawn.density)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dorff.fit.choice import left_out_rows
 from dorff.fit.passes import Fitted
-from dorff.kernels import MultiView, Spectral
+from dorff.kernels import MultiView, ScalarKernel, Spectral
 from dorff.model.calibration import Codes, Conformal, HeldSample
 from dorff.moments import FloatArray, Solvable, by_fold, pinned, pooled
 from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linear_r2
@@ -71,13 +71,35 @@ class ClassQuality:
 
 @dataclass(frozen=True)
 class FitQuality:
-    """What `folds` folds of `by` (rows, blocks, groups, leaves) tell, over `rows` rows; or, by `ONE_BY_ONE`, rows of a
-    sample that are left out alone, each predicted by the fit to all others. The linear model is of `linear_rows` of
-    them, and so are `dependence` and `correlation` (`plan.sampled`); 0 and None where no sample was looked at. `half`
-    is R2 with the first half of the features, `outputs` those of each target. `r2_by_definition` has R2 as the mean of
-    outputs' and pooled, whichever `r2` is, to be compared with fits of other kernels (`solvers.R2`). Of classes it is
-    the one fold that calibrates: `accuracy`, and that of always saying the most frequent class; rows count by their
-    weights."""
+    """How good a fit is on held-out rows.
+
+    Attributes
+    ----------
+    by : str
+        What is held out: rows, blocks, groups or leaves; or `ONE_BY_ONE`, if each row of a sample
+        is predicted by the fit to all others.
+    folds : int
+        The number of folds; 0 for `ONE_BY_ONE`, 1 for classes, whose fold calibrates them too.
+    rows : int
+        The number of rows that are held out.
+    r2 : float, optional
+        The R2 of all targets, by the definition that kernels and ridges are chosen by.
+    half : float, optional
+        The same with the first half of the features.
+    linear_rows : int
+        The rows that the linear model is fitted to and scored on; 0 without a sample of them.
+    dependence, correlation : float, optional
+        As of `FirstLook`; None without a sample.
+    outputs : tuple of OutputQuality
+        The quality of each target.
+    accuracy, accuracy_frequent : float, optional
+        The accuracy, and that of always predicting the most frequent class. Rows count by their
+        weights.
+    classes : tuple of ClassQuality
+        The quality of each class.
+    r2_by_definition : dict
+        The R2 by each definition (`solvers.R2`), for comparisons with fits of other kernels.
+    """
 
     by: str
     folds: int
@@ -113,9 +135,13 @@ def _without(fitted: Fitted, ridges: Sequence[Ridge], sample: LeftOut) -> FloatA
 
 
 def quality_of(
-    fitted: Fitted, targets: Sequence[str], by: str | None, looked: FirstLook | None, held: HeldSample | None = None,
+    fitted: Fitted,
+    targets: Sequence[str],
+    by: str | None,
+    looked: FirstLook | None,
+    held: HeldSample | None = None,
     sample: LeftOut | None = None,
-) -> FitQuality | None:  # fmt: skip
+) -> FitQuality | None:
     """What the folds' sums tell of the fit to `targets`, and rows of one fold of its bands; `by` is what was dealt to
     them. Where nothing was, what those of the sample tell; None without any."""
     folds, choice = by_fold(fitted.sums), fitted.choice
@@ -140,17 +166,35 @@ def quality_of(
     inside = None if held is None or held.std is None else held.coverage(BAND)
     outputs = [
         OutputQuality(
-            name, _number(each[at]), _number(rmse[at]), _number(of_mean[at]), linear[at], _number(trained[at]),
-            None if inside is None else _number(inside[at]),
+            target=target,
+            r2=_number(each[number]),
+            rmse=_number(rmse[number]),
+            rmse_mean=_number(of_mean[number]),
+            r2_linear=linear[number],
+            r2_train=_number(trained[number]),
+            inside=None if inside is None else _number(inside[number]),
         )
-        for at, name in enumerate(targets)
-    ]  # fmt: skip
-    by_definition = {str(one): _number(one.score(squares, spread)) for one in R2}
-    r2 = by_definition[setting.r2]
+        for number, target in enumerate(targets)
+    ]
+    r2_by_definition = dict[str, float | None]()
+    for definition in R2:
+        r2_by_definition[str(definition)] = _number(definition.score(squares, spread))
     rows = sum(part.n for fold in parts[: 1 if fitted.one_held else None] for part in fold)
     if sample is not None or by is None:
         by, folds, rows = ONE_BY_ONE, [], 0 if sample is None else len(sample.X)
-    return FitQuality(by, len(folds), rows, r2, half, *seen, tuple(outputs), r2_by_definition=by_definition)
+    linear_rows, dependence, correlation = seen
+    return FitQuality(
+        by=by,
+        folds=len(folds),
+        rows=rows,
+        r2=r2_by_definition[setting.r2],
+        half=half,
+        linear_rows=linear_rows,
+        dependence=dependence,
+        correlation=correlation,
+        outputs=tuple(outputs),
+        r2_by_definition=r2_by_definition,
+    )
 
 
 def _linear(sample: LeftOut | None, q: int) -> tuple[Each, Seen]:
@@ -185,18 +229,35 @@ def quality_of_classes(
 
 
 def _half(fitted: Fitted, ridge: float | FloatArray) -> float | None:
-    """Held-out R2 with the first half of the features, None where features are not alike."""
-    choice, kernel = fitted.choice, fitted.fit.kernel
-    scalars = [] if isinstance(kernel, MultiView) else [one.scalar for _, one in kernel.terms()]
-    alike = bool(scalars) and all(isinstance(one, Spectral) and not one.sampler for one in scalars)
-    alike = alike and fitted.settings[0].features is None  # of a lattice half has another error, and another mean
-    density = fitted.settings[choice.candidate].density
-    alike = alike and (density is None or density[2] is None)  # of several laws half has other shares of each
-    if not alike or choice.m < LEAST_COLUMNS or choice.m % 4 or fitted.settings[0].method != DIRECT:
+    """Return the held-out R2 with the first half of the features; None if halves are not alike."""
+    choice = fitted.choice
+    if not _has_like_halves(fitted) or choice.m < LEAST_COLUMNS or choice.m % 4:
         return None
-    parts, setting = of_first(by_fold(fitted.sums), fitted.settings[choice.candidate], choice.m // 2)
+    if fitted.settings[0].method != DIRECT:
+        return None
+    candidate = fitted.settings[choice.candidate]
+    parts, setting = of_first(by_fold(fitted.sums), candidate, choice.m // 2)
     squares = held_out_squares(parts, setting, ridge, first=fitted.one_held)
     return _number(setting.r2.score(squares, _of_held(fitted, parts)))
+
+
+def _has_like_halves(fitted: Fitted) -> bool:
+    """Return whether either half of the features is a draw from the same law."""
+    kernel = fitted.fit.kernel
+    if isinstance(kernel, MultiView):
+        return False
+    scalars = [base.scalar for _, base in kernel.terms()]
+    if not scalars or not all(_has_frequencies(scalar) for scalar in scalars):
+        return False
+    if fitted.settings[0].features is not None:
+        return False  # half of a lattice has another error, and another mean
+    density = fitted.settings[fitted.choice.candidate].density
+    return density is None or density[2] is None  # half of a mixture has other shares of each law
+
+
+def _has_frequencies(scalar: ScalarKernel) -> bool:
+    """Return whether features of a scalar kernel are cosines and sines of drawn frequencies."""
+    return isinstance(scalar, Spectral) and not scalar.sampler
 
 
 def _of_held(fitted: Fitted, folds: Sequence[Sequence[Solvable]]) -> Spread:
@@ -209,134 +270,273 @@ def _number(value: Any) -> float | None:
 
 
 def warnings_of_status(solution: Solution, *, by_steps: bool = False) -> Iterator[str]:
-    """Yield what is wrong with a solution that did not end well, and what to do.
+    """Yield the problems of a solution that did not converge or is ill-conditioned.
 
     Parameters
     ----------
     solution : Solution
-        Of the chosen kernel and ridge.
+        The solution for the chosen kernel and ridge.
     by_steps : bool
-        Whether another loss than the square was minimised, which warns of its own end.
+        Whether a loss other than the squared one was minimized, which has warnings of its own.
     """
-    right = f"{solution.digits:.1f} digits of the fitted values are right"
-    if not solution.converged and solution.rung == RUNG:
-        problem = f"the iterations ended before the solution was as close as rounding allows: {right}"
-        yield f"{problem}; raise solve.ridge, or set solve.route: direct, with fewer features if that does not fit"
+    digits = f"{solution.digits:.1f} digits of the fitted values are right"
+    is_iterative = solution.rung == RUNG
+    if not solution.converged and is_iterative:
+        ending = "the iterations ended before the solution was as close as rounding allows"
+        remedy = "set solve.route: direct, with fewer features if that does not fit"
+        yield f"{ending}: {digits}; raise solve.ridge, or {remedy}"
     elif not solution.converged and not by_steps:
         problem = "the iterations for the output matrix 'learned' ended before it was found"
         yield f"{problem}; raise solve.ridge, or give the matrix"
-    if solution.ill_conditioned and (solution.converged or solution.rung != RUNG):
-        problem = f"rounding leaves few digits: {right}, condition {solution.condition:.1e}"
-        where = "features.precision is double, solve.route auto and solve.qr true"
-        yield f"{problem}; raise solve.ridge, or see that {where}"
+    if solution.ill_conditioned and (solution.converged or not is_iterative):
+        condition = f"condition {solution.condition:.1e}"
+        problem = f"rounding leaves few digits: {digits}, {condition}"
+        conditions = "features.precision is double, solve.route auto and solve.qr true"
+        yield f"{problem}; raise solve.ridge, or see that {conditions}"
 
 
 def warnings_of(
-    fitted: Fitted, quality: FitQuality | None, *, auto: bool, distance: float | None = None,
-    held: HeldSample | None = None, weighed: bool = False, conformal: Conformal | None = None,
+    fitted: Fitted,
+    quality: FitQuality | None,
+    *,
+    auto: bool,
+    distance: float | None = None,
+    held: HeldSample | None = None,
+    weighed: bool = False,
+    conformal: Conformal | None = None,
     enough_features: bool = False,
-) -> Iterator[str]:  # fmt: skip
-    """What is wrong with the fit, and what to do. Ridges are dorff's own (`auto`), classes `weighed`; `conformal` are
-    the factors of conformal bands, None where the job asks for none. `distance` is rows' over a length-scale that was
-    given, `held` are rows for plain bands. `enough_features`: there are as many as leave out little of the kernel, and
-    might have been more."""
-    yield from not_told_apart([(one.least, one.error) for one in fitted.choice.table])
-    r2 = None if quality is None or quality.rows < LEAST_ROWS else quality.r2
-    yield from (far := list(_far(distance, r2)))
-    by = None if quality is None or quality.classes else quality.by  # classes may be told apart without any ridge
+) -> Iterator[str]:
+    """Yield the problems of a fit, each with a remedy.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        The fit.
+    quality : FitQuality, optional
+        How good it is on held-out rows.
+    auto : bool
+        Whether the ridges are chosen automatically.
+    distance : float, optional
+        The median distance between rows over a length-scale that the job names.
+    held : HeldSample, optional
+        Held-out rows, for the coverage of bands by standard deviations.
+    weighed : bool
+        Whether classes have weights.
+    conformal : Conformal, optional
+        The factors of conformal bands; None if the job asks for none.
+    enough_features : bool
+        Whether the features leave out little of the kernel, although there might be more of them.
+    """
+    trials = [(trial.least, trial.error) for trial in fitted.choice.table]
+    yield from not_told_apart(trials)
+    has_quality = quality is not None and quality.rows >= LEAST_ROWS
+    far = list(_far(distance, quality.r2 if quality is not None and has_quality else None))
+    yield from far
+    # Classes may be separated without any ridge.
+    by = None if quality is None or quality.classes else quality.by
     yield from _edges(fitted, by, auto=auto)
-    yield from _too_few_units(fitted, conformal)
-    if quality is None or quality.rows < LEAST_ROWS:
+    yield from _warn_of_few_units(fitted, conformal)
+    if quality is None or not has_quality:
         return
-    poor = {one.target: one.r2 for one in quality.outputs if one.r2 is not None and one.r2 < NO_BETTER}
-    over = [one for one in quality.outputs if one.r2 is not None and (one.r2_train or 0.0) - one.r2 > OVER]
-    lost = [one for one in quality.outputs if (one.r2_linear or 0.0) - max(one.r2 or 0.0, 0.0) > NO_BETTER]
-    drawn = any(isinstance(one.scalar, Spectral) and one.scalar.sampler for _, one in fitted.fit.kernel.terms())
-    if lost and not far:
-        rows = f"held-out rows of {_names([one.target for one in lost])}"
-        problem = f"a linear model has R2 {lost[0].r2_linear:.2f} on {rows}, and this fit {lost[0].r2 or 0.0:.2f}"
-        why, other = "new rows are further from others than its length-scale reaches", "longer ones (2, 4 and 8 times)"
-        if distance is not None and distance < LONG:
-            flat = "the kernel hardly varies from row to row, or within a period"
-            why = f"{flat}, as its length-scale is longer than that"
-            other = "shorter ones (1/2, 1/4 and 1/8)"
-        remedy = f"{why}; list kernels of {other}, of which the best on held-out rows is taken"
-        yield f"{problem}: {'the kernel does not suit them; try another one' if drawn else remedy}"
-    elif poor:
-        lowest = min(poor.values())
-        worth = "worse" if lowest < -NO_BETTER else "hardly better"
-        yield f"held-out R2 of {_names([*poor])} is {lowest:.2f}: {worth} than the mean; {_INPUTS}"
-    elif over:
-        why, more = "rows: it learns rows by heart", "rows" + ", or fewer inputs" * (fitted.settings[0].d > 1)
-        if quality.by not in ("rows", "blocks", "leaves", "splits", ONE_BY_ONE):  # groups, or their column
-            why, more = "groups: each has errors of its own", "groups, rather than more rows of these"
-        falls = f"R2 of {_names([one.target for one in over])} falls from {over[0].r2_train:.2f}"
-        yield f"{falls} on the fit's own rows to {over[0].r2:.2f} on held-out {why}; give more {more}"
+
+    yield from _warn_of_low_r2(fitted, quality, distance=distance, is_far=bool(far))
     if quality.accuracy is not None and quality.accuracy_frequent is not None:
-        yield from _of_classes(quality, quality.accuracy, quality.accuracy_frequent, weighed=weighed)
-    told = quality.dependence or 0.0
-    beside = quality.by == "rows" and alike(told, quality.correlation or 0.0)
-    if beside:
-        problem = "new ones will do worse than those did; leave solve.folds.by out, or set it to blocks"
-        yield f"rows beside a row tell {told:.0%} of its error, and rows are held out one by one: {problem}"
-    chance = [0.0] * len(quality.outputs) if held is None else _chance(held)
+        yield from _of_classes(
+            quality,
+            quality.accuracy,
+            quality.accuracy_frequent,
+            weighed=weighed,
+        )
+    yield from _warn_of_correlation(quality)
+    yield from _warn_of_narrow_bands(quality, held, conformal)
+    if not enough_features and not _low_scores(quality):
+        yield from _warn_of_few_features(quality, fitted.choice.m)
+
+
+def _low_scores(quality: FitQuality) -> dict[str, float]:
+    """Return the R2 of each target that is predicted hardly better than by its mean."""
+    scores = {output.target: output.r2 for output in quality.outputs if output.r2 is not None}
+    return {target: r2 for target, r2 in scores.items() if r2 < NO_BETTER}
+
+
+def _warn_of_low_r2(
+    fitted: Fitted,
+    quality: FitQuality,
+    *,
+    distance: float | None,
+    is_far: bool,
+) -> Iterator[str]:
+    """Yield that the linear model, the mean, or the fit to its own rows has a larger R2.
+
+    The first is not compared if the length-scale `is_far` from the distances between rows.
+    """
+    below_linear = [output for output in quality.outputs if _is_below_linear(output)]
+    low_scores = _low_scores(quality)
+    overfitted = [output for output in quality.outputs if _is_overfitted(output)]
+    if below_linear and not is_far:
+        yield _linear_is_better(fitted, below_linear, distance)
+    elif low_scores:
+        lowest = min(low_scores.values())
+        comparison = "worse" if lowest < -NO_BETTER else "hardly better"
+        score = f"held-out R2 of {_names([*low_scores])} is {lowest:.2f}"
+        yield f"{score}: {comparison} than the mean; {_INPUTS}"
+    elif overfitted:
+        reason, remedy = "rows: it learns rows by heart", "give more rows"
+        if fitted.settings[0].d > 1:
+            remedy += ", or fewer inputs"
+        if quality.by not in ("rows", "blocks", "leaves", "splits", ONE_BY_ONE):  # groups
+            reason = "groups: each has errors of its own"
+            remedy = "give more groups, rather than more rows of these"
+        first = overfitted[0]
+        names = _names([output.target for output in overfitted])
+        fall = f"R2 of {names} falls from {first.r2_train:.2f} on the fit's own rows"
+        yield f"{fall} to {first.r2:.2f} on held-out {reason}; {remedy}"
+
+
+def _is_below_linear(output: OutputQuality) -> bool:
+    """Return whether a linear model predicts held-out rows of a target better."""
+    return (output.r2_linear or 0.0) - max(output.r2 or 0.0, 0.0) > NO_BETTER
+
+
+def _is_overfitted(output: OutputQuality) -> bool:
+    """Return whether a target is predicted much better on the rows of the fit."""
+    return output.r2 is not None and (output.r2_train or 0.0) - output.r2 > OVER
+
+
+def _linear_is_better(
+    fitted: Fitted,
+    outputs: Sequence[OutputQuality],
+    distance: float | None,
+) -> str:
+    """Return the warning for targets that a linear model predicts better."""
+    first = outputs[0]
+    rows = f"held-out rows of {_names([output.target for output in outputs])}"
+    linear = f"a linear model has R2 {first.r2_linear:.2f} on {rows}"
+    problem = f"{linear}, and this fit {first.r2 or 0.0:.2f}"
+    scalars = [base.scalar for _, base in fitted.fit.kernel.terms()]
+    if any(isinstance(scalar, Spectral) and scalar.sampler for scalar in scalars):
+        return f"{problem}: the kernel does not suit them; try another one"
+
+    reason = "new rows are further from others than its length-scale reaches"
+    lengthscales = "longer ones (2, 4 and 8 times)"
+    if distance is not None and distance < LONG:
+        flat = "the kernel hardly varies from row to row, or within a period"
+        reason = f"{flat}, as its length-scale is longer than that"
+        lengthscales = "shorter ones (1/2, 1/4 and 1/8)"
+    remedy = f"list kernels of {lengthscales}, of which the best on held-out rows is taken"
+    return f"{problem}: {reason}; {remedy}"
+
+
+def _has_correlated_rows(quality: FitQuality) -> bool:
+    """Return whether rows are held out one by one although neighbouring rows have like errors."""
+    dependence, correlation = quality.dependence or 0.0, quality.correlation or 0.0
+    return quality.by == "rows" and alike(dependence, correlation)
+
+
+def _warn_of_correlation(quality: FitQuality) -> Iterator[str]:
+    """Yield that scores on rows that are held out one by one are too good."""
+    if not _has_correlated_rows(quality):
+        return
+    share = f"rows beside a row tell {quality.dependence or 0.0:.0%} of its error"
+    problem = f"{share}, and rows are held out one by one: new ones will do worse than those did"
+    yield f"{problem}; leave solve.folds.by out, or set it to blocks"
+
+
+def _warn_of_narrow_bands(
+    quality: FitQuality,
+    held: HeldSample | None,
+    conformal: Conformal | None,
+) -> Iterator[str]:
+    """Yield that bands of 95% by standard deviations hold too few of the held-out rows."""
+    margins = [0.0] * len(quality.outputs) if held is None else _coverage_margins(held)
     narrow = {
-        one.target: one.inside
-        for one, error in zip(quality.outputs, chance, strict=True)
-        if one.inside is not None and one.inside < COVERS - error
+        output.target: output.inside
+        for output, margin in zip(quality.outputs, margins, strict=True)
+        if output.inside is not None and output.inside < COVERS - margin
     }
-    if narrow:
-        remedy = wider_bands(quality.by, conformal, beside=beside)
-        problem = f"errors hang together, and deviations of f (--std) are too small too; {remedy}"
-        yield f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}: {problem}"
-    if quality.half is not None and quality.r2 is not None and not poor and not enough_features:
-        fell = 1.0 - (1.0 - quality.r2) / max(1.0 - quality.half, 1e-300)
-        if fell > GAIN and 1.0 - quality.r2 > NOTHING:
-            problem = f"more features would do better: with twice as many the held-out error fell by {fell:.0%}"
-            yield f"{problem}, to {1 - quality.r2:.3g} of the variance at {fitted.choice.m:,}; raise features.count"
+    if not narrow:
+        return
+    share = f"bands of 95% hold {min(narrow.values()):.0%} of held-out rows of {_names([*narrow])}"
+    problem = "errors hang together, and deviations of f (--std) are too small too"
+    remedy = wider_bands(quality.by, conformal, beside=_has_correlated_rows(quality))
+    yield f"{share}: {problem}; {remedy}"
 
 
-def _chance(held: HeldSample) -> list[float]:
-    """By how much chance may lower the shares of held-out rows within bands of 95%, one for each target: three standard
-    errors of independent rows, or two between groups, where these are larger."""
-    alone = 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
+def _warn_of_few_features(quality: FitQuality, m: int) -> Iterator[str]:
+    """Yield that more than the m features would lower the held-out error."""
+    if quality.half is None or quality.r2 is None:
+        return
+    error = 1.0 - quality.r2
+    gain = 1.0 - error / max(1.0 - quality.half, 1e-300)
+    if gain > GAIN and error > NOTHING:
+        problem = "more features would do better"
+        fall = f"with twice as many the held-out error fell by {gain:.0%}"
+        result = f"to {error:.3g} of the variance at {m:,}"
+        yield f"{problem}: {fall}, {result}; raise features.count"
+
+
+def _coverage_margins(held: HeldSample) -> list[float]:
+    """Return by how much chance may lower the share of rows in bands of 95%, for each target.
+
+    That is three standard errors of independent rows, or two between groups, if these are larger.
+    """
+    margin = 3.0 * math.sqrt(COVERS * (1.0 - COVERS) / len(held.Y))
     if held.groups is None or held.std is None:
-        return [alone] * held.Y.shape[1]
-    _, place = np.unique(held.groups.view(np.uint64), return_inverse=True)
+        return [margin] * held.Y.shape[1]
+    _, group_of = np.unique(held.groups.view(np.uint64), return_inverse=True)
     known = np.isfinite(held.Y)
+    counts = np.maximum(known.sum(axis=0), 1)
     inside = known & (np.abs(held.residuals) <= BAND * held.std)
-    share = inside.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    excess = np.zeros((place.max() + 1, held.Y.shape[1]))
-    np.add.at(excess, place, inside - share * known)
-    between = np.sqrt(np.sum(excess**2, axis=0)) / np.maximum(known.sum(axis=0), 1)
-    return [max(alone, 2.0 * float(error)) for error in between]
+    share = inside.sum(axis=0) / counts
+    excess = np.zeros((group_of.max() + 1, held.Y.shape[1]))
+    np.add.at(excess, group_of, inside - share * known)
+    errors = np.sqrt(np.sum(excess**2, axis=0)) / counts
+    return [max(margin, 2.0 * float(error)) for error in errors]
 
 
 def wider_bands(by: str, conformal: Conformal | None, *, beside: bool) -> str:
-    """What to do where plain bands are too narrow, and of which rows conformal bands hold what they say."""
+    """Return the remedy for bands by standard deviations that are too narrow.
+
+    Parameters
+    ----------
+    by : str
+        What is held out, as of `FitQuality`.
+    conformal : Conformal, optional
+        The factors of conformal bands; None if the job asks for none.
+    beside : bool
+        Whether rows are held out one by one although neighbouring rows have like errors.
+    """
     if beside:
         remedy = "leave solve.folds.by out, or set it to blocks"
-        return f"{remedy}, and set solve.conformal: true" if conformal is None else f"conformal ones too; {remedy}"
+        if conformal is None:
+            return f"{remedy}, and set solve.conformal: true"
+        return f"conformal ones too; {remedy}"
     if conformal is None:
-        apart = by not in ("rows", "blocks", "leaves")
-        which = " of rows of new groups, on average over groups (19 or more)" if apart else ""
-        return f"set solve.conformal: true, for bands that hold{which}"
+        scope = ""
+        if by not in ("rows", "blocks", "leaves"):
+            scope = " of rows of new groups, on average over groups (19 or more)"
+        return f"set solve.conformal: true, for bands that hold{scope}"
     if conformal.highest < LEVEL:
-        return f"nor can conformal bands promise them, of {min(conformal.units)} held-out {conformal.unit}"
+        units = f"{min(conformal.units)} held-out {conformal.unit}"
+        return f"nor can conformal bands promise them, of {units}"
     return f"conformal bands hold what they say of {conformal.scope}"
 
 
-def _too_few_units(fitted: Fitted, conformal: Conformal | None) -> Iterator[str]:
-    """Of conformal bands that cannot be had at the usual level."""
+def _warn_of_few_units(fitted: Fitted, conformal: Conformal | None) -> Iterator[str]:
+    """Yield that too few units are held out for conformal bands of the usual level."""
     if conformal is None or conformal.highest >= LEVEL:
         return
     needed = math.ceil(LEVEL / (1.0 - LEVEL) - 1e-9)
-    highest = f"conformal bands are for levels up to {conformal.highest:.0%}" if conformal.highest else "there are none"
-    problem = f"{min(conformal.units)} held-out {conformal.unit} promise no bands of {LEVEL:.0%}: {highest}"
-    more = f"give more {'rows' if conformal.unit == 'blocks' else conformal.unit}"
+    highest = "there are none"
+    if conformal.highest:
+        highest = f"conformal bands are for levels up to {conformal.highest:.0%}"
+    units = f"{min(conformal.units)} held-out {conformal.unit}"
+    problem = f"{units} promise no bands of {LEVEL:.0%}: {highest}"
+    remedy = f"give more {'rows' if conformal.unit == 'blocks' else conformal.unit}"
     if conformal.unit != "rows" and fitted.one_held:
-        more = f"set solve.select: kfold, by which all {conformal.unit} are held out in turn, or {more}"
-    yield f"{problem}; {needed} are needed: {more}"
+        all_units = f"all {conformal.unit} are held out in turn"
+        remedy = f"set solve.select: kfold, by which {all_units}, or {remedy}"
+    yield f"{problem}; {needed} are needed: {remedy}"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -385,22 +585,25 @@ def better(fitted: Fitted, sample: LeftOut, select: str) -> Iterator[str]:
 
 
 def warnings_of_uncertainty(fitted: Fitted) -> Iterator[str]:
-    """Yield why the standard deviations of a fit to few rows cannot be relied on."""
+    """Yield why the standard deviations of a fit to few rows are unreliable."""
     rows = sum(sums.n for sums in fitted.sums.values())
     if rows >= FEW_ROWS:
         return
-    left = fitted.freedom_left
-    if left is not None and left < LEAST_FREEDOM:
-        problem = f"the fit uses up all but {max(left, 0.0):.1f} degrees of freedom of {rows} rows"
-        result = "the noise can hardly be estimated, so that standard deviations and bands may be wrong by a factor"
-        yield f"{problem}: {result}; give more rows, or raise solve.ridge"
+    freedom = fitted.freedom_left
+    if freedom is None or freedom >= LEAST_FREEDOM:
+        return
+    problem = f"the fit uses up all but {max(freedom, 0.0):.1f} degrees of freedom of {rows} rows"
+    noise = "the noise can hardly be estimated"
+    result = f"{noise}, so that standard deviations and bands may be wrong by a factor"
+    yield f"{problem}: {result}; give more rows, or raise solve.ridge"
 
 
 def warnings_of_groups(held: HeldSample, noise: FloatArray, remedy: str) -> Iterator[str]:
-    """Yield by how much standard deviations of f are too small for held-out groups, if rows of a group share errors.
+    """Yield by how much standard deviations of f are too small, if rows of a group share errors.
 
-    The mean error of a group's n rows has a variance of at most that of f plus noise / n. What is more are errors that
-    the fit took for noise, of which the variance of f falls with the number of rows, not of groups.
+    The mean error of a group's n rows has a variance of at most that of f plus noise / n. Any
+    excess is an error that the rows share, which the fit takes for noise: the variance of f falls
+    with the number of rows, that of the shared error with the number of groups.
 
     Parameters
     ----------
@@ -409,27 +612,30 @@ def warnings_of_groups(held: HeldSample, noise: FloatArray, remedy: str) -> Iter
     noise : (q,)
         The noise variance of each target.
     remedy : str
-        What to do.
+        The remedy that the warning names.
     """
     if held.groups is None or held.std is None:
         return
-    _, place = np.unique(held.groups.view(np.uint64), return_inverse=True)
-    count = int(place.max()) + 1
+    _, group_of = np.unique(held.groups.view(np.uint64), return_inverse=True)
+    shape = int(group_of.max()) + 1, held.Y.shape[1]
     known = np.isfinite(held.Y)
-    rows, errors, variances = (np.zeros((count, held.Y.shape[1])) for _ in range(3))
-    np.add.at(rows, place, known)
-    np.add.at(errors, place, np.where(known, held.residuals, 0.0))
-    np.add.at(variances, place, known * np.maximum(held.std**2 - noise, 0.0))
-    there = (rows >= LEAST_SHARED_ROWS).all(axis=1)
-    groups = int(there.sum())
+    rows, errors, variances = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    np.add.at(rows, group_of, known)
+    np.add.at(errors, group_of, np.where(known, held.residuals, 0.0))
+    np.add.at(variances, group_of, known * np.maximum(held.std**2 - noise, 0.0))
+
+    is_large = (rows >= LEAST_SHARED_ROWS).all(axis=1)
+    groups = int(is_large.sum())
     if groups < LEAST_SHARED_GROUPS:
         return
-    means, variances = errors[there] / rows[there], variances[there] / rows[there] + noise / rows[there]
-    ratio = float(np.mean(np.mean(means**2, axis=0) / np.mean(variances, axis=0)))
+    counts = rows[is_large]
+    mean_errors = errors[is_large] / counts
+    allowed = variances[is_large] / counts + noise / counts
+    ratio = float(np.mean(np.mean(mean_errors**2, axis=0) / np.mean(allowed, axis=0)))
     if ratio > max(SHARED**2, 1.0 + 4.0 * math.sqrt(2.0 / groups)):
-        factor = math.sqrt(ratio)
-        problem = f"{groups} held-out groups are {factor:.1f} times as far off as deviations of f (--std) allow"
-        yield f"{problem}: rows of a group share errors, and deviations of f are too small by that factor; {remedy}"
+        excess = f"{math.sqrt(ratio):.1f} times as far off as deviations of f (--std) allow"
+        problem = f"{groups} held-out groups are {excess}: rows of a group share errors"
+        yield f"{problem}, and deviations of f are too small by that factor; {remedy}"
 
 
 def not_told_apart(trials: Sequence[tuple[float, float | None]]) -> Iterator[str]:

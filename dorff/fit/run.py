@@ -35,7 +35,8 @@ from dorff.fit.quality import (
 from dorff.fit.streaming import fit_streaming
 from dorff.model import Model
 from dorff.moments.blas import pinned
-from dorff.plan import Plan, features_for, freeze_constants, make_plan
+from dorff.plan import Plan, freeze_constants, make_plan
+from dorff.plan.landmark_choice import has_enough_landmarks
 from dorff.plan.lattice import ANEW
 from dorff.plan.lengthscale import lengthscales_in_units
 from dorff.solvers import Choice, LeftOut, Score
@@ -308,12 +309,6 @@ def _model(solved: Solved, alone: LeftOut | None, peak: PeakMemory) -> tuple[Mod
     return model, quality
 
 
-def _has_enough_landmarks(plan: Plan) -> bool:
-    """Whether the number of landmarks was chosen for about so many rows, and is less than there might be."""
-    chosen = plan.recipe.landmarks is not None and plan.chose("features.count")
-    return chosen and not _outgrew_landmarks(plan) and plan.recipe.n_features < features_for(plan.dataset.rows)
-
-
 def _outgrew_landmarks(plan: Plan) -> bool:
     """Whether there are far more rows than when landmarks were chosen among them."""
     chosen = plan.frozen().constants.landmark_rows
@@ -332,6 +327,7 @@ def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: L
     plan, fitted = solved.last[0], solved.fitted
     solve = plan.job.solve
     auto, distance = solve.ridge == AUTO, given_distance(plan, fitted)
+    count_is_chosen = plan.chose("features.count") and not _outgrew_landmarks(plan)
     weighed = solve.class_weight != "none"
     by_steps = solved.minimised is not None  # which says itself where it ended
     more = list(warnings_of_status(fitted.fit.solution, by_steps=by_steps))
@@ -344,7 +340,11 @@ def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: L
             held=model.held,
             weighed=weighed,
             conformal=model.conformal,
-            enough_features=_has_enough_landmarks(plan),
+            enough_features=has_enough_landmarks(
+                plan.recipe,
+                plan.dataset.rows,
+                count_is_chosen=count_is_chosen,
+            ),
         )
     )
     more += solved.lattice_error[1]

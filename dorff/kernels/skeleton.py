@@ -27,7 +27,7 @@ from dorff.spec.part import Lengthscale as Lengthscales
 from dorff.spec.registry import SPACES, Config, Word
 
 MOST_NODES: Final = 10**5
-FLOPS_OF_ACTIVATION: Final = 30  # of a value, about
+ACTIVATION_FLOPS: Final = 30  # about, for one value of a conjugate activation
 _NUMBERS: Final = 2**24  # of nodes' values at a time
 
 
@@ -152,18 +152,27 @@ class Skeleton(Spectral):
         return not any(isinstance(space, Sphere) for space in self.inputs)
 
     def graph(self, d: int) -> SkeletonGraph:
-        """The skeleton for d inputs; InputError where it does not fit them."""
-        return _graph_of(self, d)
+        """Return the graph for d inputs, which is kept for the next blocks of rows.
 
-    def _graph(self, d: int) -> SkeletonGraph:
+        Raises
+        ------
+        InputError
+            If the skeleton does not fit d inputs.
+        """
+        return _cached_graph(self, d)
+
+    def _build_graph(self, d: int) -> SkeletonGraph:
+        """Return the graph for d inputs."""
         spaces, first = [], 0
         for space in self.inputs:
             columns = np.arange(d) if space.columns is None else np.array(space.columns)
             if columns.max() >= d:
-                raise InputError(f"inputs: {space.kind} has column {columns.max()}, but there are {d}, from 0 on")
+                problem = f"{space.kind} has column {columns.max()}, but there are {d}, from 0 on"
+                raise InputError(f"inputs: {problem}")
             spaces.append((space, columns, first))
             first += space.nodes(len(columns))
-        return SkeletonGraph(tuple(spaces), first, tuple(self._layered(first) if self.layers else self._named(first)))
+        nodes = self._layered(first) if self.layers else self._named(first)
+        return SkeletonGraph(tuple(spaces), first, tuple(nodes))
 
     def _layered(self, inputs: int) -> Iterator[tuple[IntArray, Conjugate]]:
         shape = (1, inputs) if self.shape is None else self.shape
@@ -201,49 +210,74 @@ class Skeleton(Spectral):
         self.graph(d)
 
     def check_random_features(self, d: int) -> None:
-        """Raise InputError where random features of d inputs would have too many factors, or an infinite variance.
+        """Check that the kernel has random features of d inputs.
 
-        The kernel has exact values all the same, and so features of landmarks.
+        Without them it still has exact values, and so features of landmarks.
+
+        Raises
+        ------
+        InputError
+            If a feature would have too many factors, or an infinite variance.
         """
         graph = self.graph(d)
         check_calls(graph)
         check_sizes(graph)
 
     def check_rows(self, X: FloatArray, *, scaled: bool) -> None:
-        coded = [one.kind for one in self.inputs if one.coded]
+        coded = [space.kind for space in self.inputs if space.coded]
         if coded and scaled:
             problem = f"inputs of {coded[0]} have values that must stay as they are"
-            raise InputError(f"standardize: {problem}; set it to false, and give angles a lengthscale")
+            remedy = "set it to false, and give angles a lengthscale"
+            raise InputError(f"standardize: {problem}; {remedy}")
         for space, columns, _ in self.graph(X.shape[1]).spaces:
             space.check_rows(X[:, columns])
 
     def input_lengthscales(self, d: int) -> dict[int, float]:
-        """Return the length-scales of the columns that are angles, or in blocks, by the number of the column."""
-        found = dict[int, float]()
+        """Return the length-scale of each column that has one, by the column's number.
+
+        Columns of angles have one, and those of blocks whose scalar kernel has one.
+        """
+        lengthscales = dict[int, float]()
         for space, columns, _ in self.graph(d).spaces:
-            lengths = space.lengthscales(len(columns))
-            if lengths is not None:
-                found.update(zip(columns.tolist(), lengths.tolist(), strict=True))
-        return found
+            own = space.lengthscales(len(columns))
+            if own is not None:
+                lengthscales.update(zip(columns.tolist(), own.tolist(), strict=True))
+        return lengthscales
 
     def stretched_nodes(self, d: int) -> int:
-        """Return the number of input nodes that have a length-scale."""
-        spaces = [(space, len(columns)) for space, columns, _ in self.graph(d).spaces]
-        return sum(space.nodes(width) for space, width in spaces if space.lengthscales(width) is not None)
+        """Return the number of input nodes whose base kernel has a length-scale."""
+        count = 0
+        for space, columns, _ in self.graph(d).spaces:
+            if space.lengthscales(len(columns)) is not None:
+                count += space.nodes(len(columns))
+        return count
 
     def with_lengthscale(self, lengthscale: Lengthscale) -> "Skeleton":
-        """Return the same skeleton with a length-scale for all angles and blocks, or one for each of d columns.
+        """Return the same skeleton with other length-scales.
 
-        Signs, categories and spheres have none. InputError where there are only such inputs.
+        Parameters
+        ----------
+        lengthscale : float or (d,)
+            One for all angles and blocks, or one for each column. Signs, categories and spheres
+            have none.
+
+        Raises
+        ------
+        InputError
+            If no input has a length-scale.
         """
-        given = np.atleast_1d(np.asarray(lengthscale, dtype=np.float64))
+        values = np.atleast_1d(np.asarray(lengthscale, dtype=np.float64))
         inputs = list[BaseSpace]()
         for space in self.inputs:
-            own = given if len(given) == 1 or space.columns is None else given[list(space.columns)]
+            own = values
+            if len(values) != 1 and space.columns is not None:
+                own = values[list(space.columns)]
             inputs.append(space.with_lengthscales(own))
-        if all(new is old for new, old in zip(inputs, self.inputs, strict=True)):
+        pairs = zip(inputs, self.inputs, strict=True)
+        if all(changed is space for changed, space in pairs):
             problem = "the skeleton has none to tune: signs, categories and spheres have none"
-            raise InputError(f"lengthscale: {problem}; compare activations, such as {{exponential: 2}}, instead")
+            remedy = "compare activations, such as {exponential: 2}, instead"
+            raise InputError(f"lengthscale: {problem}; {remedy}")
         return Skeleton(self.layers, inputs=inputs, shape=self.shape, nodes=self.nodes or None)
 
     def complexity(self, d: int) -> float:
@@ -254,19 +288,21 @@ class Skeleton(Spectral):
         return _by_rows(X, (len(Z),), values_of, self.graph(X.shape[1]), Z)
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """As `ScalarKernel.diagonal`: less than 1 at rows that are zero on a sphere."""
-        return np.ones(len(X)) if self.shift_invariant else diagonal_of(self.graph(X.shape[1]), X)
+        """Return k(x, x) (n,) for rows X (n, d): less than 1 where a sphere's columns are all 0."""
+        if self.shift_invariant:
+            return np.ones(len(X))
+        return diagonal_of(self.graph(X.shape[1]), X)
 
     def gram_flops(self, d: int) -> float:
-        """Return the floating-point operations of one exact value for d inputs, about."""
+        """Return about how many floating-point operations one exact value takes for d inputs."""
         graph = self.graph(d)
-        called = sum(len(of) for of, _ in graph.nodes)
-        return float(4 * (called + d) + FLOPS_OF_ACTIVATION * len(graph.nodes))
+        edges = sum(len(below) for below, _ in graph.nodes)
+        return float(4 * (edges + d) + ACTIVATION_FLOPS * len(graph.nodes))
 
     def gram_numbers(self, d: int, rows: int, columns: int) -> int:
-        """Return the numbers of 8 bytes that `gram` works with, for so many rows and columns."""
-        nodes = len(self.graph(d).nodes)
-        return columns * nodes * min(rows, max(1, _NUMBERS // max(1, columns * nodes)))
+        """Return how many numbers of 8 bytes `gram` keeps for (rows, columns) exact values."""
+        per_row = columns * len(self.graph(d).nodes)
+        return per_row * min(rows, max(1, _NUMBERS // max(1, per_row)))
 
     def config(self) -> Config:
         inputs = [one.config() for one in self.inputs]
@@ -313,9 +349,8 @@ class Skeleton(Spectral):
 
 
 @lru_cache(maxsize=64)
-def _graph_of(skeleton: Skeleton, d: int) -> SkeletonGraph:
-    """Return the graph of a skeleton for d inputs, which every block of rows needs."""
-    return skeleton._graph(d)
+def _cached_graph(skeleton: Skeleton, d: int) -> SkeletonGraph:
+    return skeleton._build_graph(d)
 
 
 def _by_rows(
@@ -379,7 +414,7 @@ class SpaceSpec(Typed):
     columns: Annotated[tuple[Annotated[int, within(0)], ...], OneOrMore()] = ()
 
 
-_LENGTHSCALES: Final = {
+_LENGTHSCALE_SCHEMA: Final = {
     "anyOf": [
         {"type": "number", "exclusiveMinimum": 0},
         {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 1},
@@ -389,19 +424,18 @@ _LENGTHSCALES: Final = {
 }
 
 
-def _no_median(lengthscale: Any) -> None:
-    """Raise InputError for the median distance, which says little of a single column."""
+def _refuse_median(lengthscale: Any) -> None:
+    """Raise InputError for the median distance, which means little for a single column."""
     if lengthscale == "median":
-        raise InputError(
-            "of angles: a number, a list of numbers (one a column), tune, {tune: each} or auto, not median"
-        )
+        choices = "a number, a list of numbers (one a column), tune, {tune: each} or auto"
+        raise InputError(f"of angles: {choices}, not median")
 
 
 class AngleSpec(SpaceSpec):
     """Circles: an input over its length-scale is an angle in radians. `tune`, `{tune: each}` (one an input) and `auto`
     (tune) maximise the evidence of a sample."""
 
-    lengthscale: Annotated[Lengthscales, Takes(_no_median, _LENGTHSCALES)] = 1.0
+    lengthscale: Annotated[Lengthscales, Takes(_refuse_median, _LENGTHSCALE_SCHEMA)] = 1.0
 
 
 class CategorySpec(SpaceSpec):

@@ -1,6 +1,6 @@
 """What a job will do and cost, computed before the pass; and the constants it freezes from its first rows."""
 
-from dorff.plan.constants import constants_of, draw_features, target_means
+from dorff.plan.constants import Scaling, constants_of, draw_features, target_means
 from dorff.plan.costs import Costs, keeps_posterior, leaves_out, most_left_out
 from dorff.plan.freezing import freeze_constants
 from dorff.plan.lengthscale import array_columns

@@ -266,107 +266,162 @@ def _compare(plain: Draft, known: Recipe, survey: Survey) -> Comparison:
     return compare_samplers(setting, known, rows, fold_of, most_rows=most_rows, fitted=fitted, seed=seed)
 
 
-def kernel_distance(each: Sequence[Recipe], box: FloatArray) -> float:
-    """The root mean square of what tr K(x, z) differs by from that of a recipe's features, over tr K(x, x), on pairs of
-    points in a box, some of them about a length-scale apart: of recipes of several kernels the largest."""
-    sides, zero = np.ptp(box, axis=0), np.zeros((1, box.shape[1]))
-    distances = list[float]()
-    for recipe in (replace(one, intercept=False).over(box) for one in each):
-        drawn, lags, terms = recipe.draw(0), _lags(recipe.kernel, sides), recipe.kernel.terms()
-        sizes = operator_weights(recipe.kernel, recipe.m, drawn.density).sizes
-        made = drawn.phi.transform(lags) @ (drawn.phi.transform(zero)[0] * sizes)
-        away = made - sum(weight * _trace_of(base, lags, recipe.p) for weight, base in terms)
-        distances.append(float(np.sqrt(np.mean(away**2))) / recipe.kernel.trace(recipe.d, recipe.p))
-    return max(distances)
+def kernel_distance(recipes: Sequence[Recipe], box: FloatArray) -> float:
+    """Return how far features are from their kernels, over tr K(x, x).
+
+    That is the root mean square of the error of tr K(x, z) over pairs of points, of which some are
+    about a length-scale apart.
+
+    Parameters
+    ----------
+    recipes : sequence of Recipe
+        The features, each of a kernel of its own. The largest distance is returned.
+    box : (2, d)
+        The box that the points lie in.
+    """
+    return max(_trace_distance(recipe, box) for recipe in recipes)
+
+
+def _trace_distance(recipe: Recipe, box: FloatArray) -> float:
+    """Return the `kernel_distance` of one recipe."""
+    recipe = replace(recipe, intercept=False).over(box)
+    drawn = recipe.draw(0)
+    lags = _lags(recipe.kernel, np.ptp(box, axis=0))
+    origin = np.zeros((1, box.shape[1]))
+    sizes = operator_weights(recipe.kernel, recipe.m, drawn.density).sizes
+    estimates = drawn.phi.transform(lags) @ (drawn.phi.transform(origin)[0] * sizes)
+    terms = recipe.kernel.terms()
+    errors = estimates - sum(weight * _traces(base, lags, recipe.p) for weight, base in terms)
+    return float(np.sqrt(np.mean(errors**2))) / recipe.kernel.trace(recipe.d, recipe.p)
 
 
 def _lags(kernel: OperatorKernel, sides: FloatArray) -> FloatArray:
-    """Differences (n, d) of pairs of points in a box: half of them at random, the others about a length-scale apart."""
-    rng, each = np.random.default_rng(0), LAGS // (1 + len(kernel.terms()))
-    anywhere = np.diff(rng.uniform(0.0, 1.0, (2, each, len(sides))), axis=0)[0] * sides
-    near = [
-        np.clip(0.7 / base.scalar.stretch(len(sides)) * rng.standard_normal(anywhere.shape), -sides, sides)
-        for _, base in kernel.terms()
-        if isinstance(base.scalar, Stretched)
-    ]
-    return np.concatenate([anywhere, *near])
+    """Return differences (n, d) of points in a box of `sides` (d,).
+
+    An equal number are of random points, and about a length-scale long for each term.
+    """
+    rng = np.random.default_rng(0)
+    count = LAGS // (1 + len(kernel.terms()))
+    uniform = np.diff(rng.uniform(0.0, 1.0, (2, count, len(sides))), axis=0)[0] * sides
+    lags = [uniform]
+    for _, base in kernel.terms():
+        if isinstance(base.scalar, Stretched):
+            spread = 0.7 / base.scalar.stretch(len(sides))
+            normal = spread * rng.standard_normal(uniform.shape)
+            lags.append(np.clip(normal, -sides, sides))
+    return np.concatenate(lags)
+
+
+def _traces(base: BaseKernel, lags: FloatArray, p: int) -> FloatArray:
+    """Return tr K(x, z) (n,) for the differences x - z (n, d)."""
+    origin = np.zeros((1, lags.shape[1]))
+    if isinstance(base, Decomposable):
+        return np.asarray(base.scalar.gram(lags, origin)[:, 0] * base.trace(lags.shape[1], p))
+    return np.asarray(np.trace(base.gram(lags, origin)[:, 0], axis1=1, axis2=2))
 
 
 def kernel_error(kernel: OperatorKernel, density: Density, recipe: Recipe) -> float:
-    """Return how far features on a lattice may be from a kernel on the box, over k(x, x).
+    """Return a bound of the error of features on a lattice, over k(x, x), which is about reached.
 
-    That is the weight of all frequencies that are left out, and the largest sum of the kernel's copies: a bound, which
-    is about reached. A constant that a free intercept takes, or that the weight of the frequency 0 makes up for, is no
-    part of it.
+    That is the weight of all frequencies that are left out, and the largest sum of the copies of
+    the kernel that a lattice adds. It does not contain a constant that a free intercept or the
+    weight of the frequency 0 makes up for.
 
     Parameters
     ----------
     kernel : OperatorKernel
-        The kernel that is meant, fixed for the data's inputs and outputs.
+        The kernel, fixed for the data's inputs and outputs.
     density : Density
-        The frequencies of the features.
+        The frequencies of the features, and their densities.
     recipe : Recipe
-        What they were made by, for scaled inputs in a known box.
+        The recipe of the features, for scaled inputs in a known box.
     """
-    box = _continued(density, recipe)
+    box = _periodic_box(density, recipe)
     terms = [(weight, base) for weight, base in kernel.terms() if weight > 0]
-    # Of several quantiles a kernel has more outputs than the targets that the features were drawn for.
-    p = max(len(_output_matrix(base)) if isinstance(base, Decomposable) else recipe.p for _, base in terms)
-    wanted, continued = np.zeros((2, p, p))  # K(0), and what all frequencies but 0 make of it
+    p = max(_output_count(base, recipe) for _, base in terms)
+    at_zero = np.zeros((p, p))  # K(0)
+    all_frequencies = np.zeros((p, p))  # the part of K(0) of all frequencies of the lattice but 0
+    zero_lost = 1.0 - _zero_kept(density)
     copies = 0.0
     for weight, base in terms:
         scalar = base.scalar
         assert isinstance(scalar, Stretched)
         added = aliases(scalar, box, derivatives=not isinstance(base, Decomposable))
-        own = weight * _matrix(base, added.at_zero)
-        wanted += own
-        continued += own + weight * _matrix(base, added.added_at_zero)
-        taken = added.centre() if recipe.intercept else (1.0 - _zero_kept(density)) * added.constant
-        copies += float(np.trace(own)) * (added.largest(taken) + _unseen(base, box, recipe))
-    omega = density[0]
-    is_zero = ~np.any(_lattice_points(omega), axis=1)
-    weights = operator_weights(kernel, 2 * len(omega), density)
-    gain, root = weights.gain[: len(omega)][~is_zero], weights.root
-    if len(root) == 1:
-        kept = float(np.sum(gain**2)) * (root[0].T @ root[0])
-    else:
-        psi = gain[:, None, None] * root[: len(omega)][~is_zero]
-        kept = np.einsum("arp,arq->pq", psi, psi)
-    left_out = continued - kept
-    of_entries = float(np.abs(left_out).max() / np.abs(wanted).max())
-    return max(of_entries, float(np.trace(left_out) / np.trace(wanted))) + copies / float(np.trace(wanted))
+        value = weight * _kernel_matrix(base, added.at_zero)
+        at_zero += value
+        all_frequencies += value + weight * _kernel_matrix(base, added.added_at_zero)
+        constant = added.centre() if recipe.intercept else zero_lost * added.constant
+        size = float(np.trace(value))
+        copies += size * (added.largest(constant) + _constant_input_error(base, box, recipe))
+
+    left_out = all_frequencies - _weight_of_frequencies(kernel, density)
+    largest_entry = float(np.abs(left_out).max() / np.abs(at_zero).max())
+    trace = float(np.trace(left_out) / np.trace(at_zero))
+    return max(largest_entry, trace) + copies / float(np.trace(at_zero))
+
+
+def _output_count(base: BaseKernel, recipe: Recipe) -> int:
+    """Return the number of outputs: of several quantiles a kernel has more than its recipe."""
+    return len(_output_matrix(base)) if isinstance(base, Decomposable) else recipe.p
 
 
 def _output_matrix(kernel: Decomposable) -> FloatArray:
-    """Return A (p, p) as the features have it: the identity where it is yet to be learned."""
+    """Return A (p, p) as the features have it: the identity if it is yet to be learned."""
     root = kernel.root(np.zeros((1, 1)))[0]
     return np.asarray(root.T @ root)
 
 
-def _matrix(base: BaseKernel, entries: FloatArray) -> FloatArray:
-    """Return the value (p, p) that a kernel makes of k0, or of the entries (i <= j) of -d_i d_j k0."""
+def _kernel_matrix(base: BaseKernel, entries: FloatArray) -> FloatArray:
+    """Return the value (p, p) of a kernel.
+
+    Parameters
+    ----------
+    base : BaseKernel
+        The kernel.
+    entries : (1,) or (d (d + 1) / 2,)
+        The value of k0 for decomposable kernels, else those of -d_i d_j k0 for i <= j.
+    """
     if isinstance(base, Decomposable):
         return np.asarray(entries[0] * _output_matrix(base))
     d = round((np.sqrt(8 * len(entries) + 1) - 1) / 2)
-    values = np.zeros((d, d))
-    values[np.triu_indices(d)] = entries
-    values = values + np.triu(values, 1).T
-    return values if isinstance(base, CurlFree) else np.trace(values) * np.eye(d) - values
+    hessian = np.zeros((d, d))
+    hessian[np.triu_indices(d)] = entries
+    hessian = hessian + np.triu(hessian, 1).T
+    if isinstance(base, CurlFree):
+        return hessian
+    return np.asarray(np.trace(hessian) * np.eye(d) - hessian)
 
 
-def _continued(density: Density, recipe: Recipe) -> LatticeBox:
-    """Return the box, and the periods with which these frequencies continue it."""
+def _weight_of_frequencies(kernel: OperatorKernel, density: Density) -> FloatArray:
+    """Return the part (p, p) of K(0) that all frequencies of the features but 0 add up to."""
+    omega = density[0]
+    is_zero = ~np.any(_lattice_points(omega), axis=1)
+    weights = operator_weights(kernel, 2 * len(omega), density)
+    gain = weights.gain[: len(omega)][~is_zero]
+    if len(weights.root) == 1:
+        root = weights.root[0]
+        return np.asarray(float(np.sum(gain**2)) * (root.T @ root))
+    psi = gain[:, None, None] * weights.root[: len(omega)][~is_zero]
+    return np.asarray(np.einsum("arp,arq->pq", psi, psi))
+
+
+def _periodic_box(density: Density, recipe: Recipe) -> LatticeBox:
+    """Return the box of the inputs, with the periods that these frequencies give it."""
     assert isinstance(recipe.sampler, Lattice)
     box = recipe.lattice_box
     points = np.abs(_lattice_points(density[0]))
-    least = np.min(np.where(points > 0, points, np.inf), axis=0)
-    seen = np.isfinite(least) & np.isfinite(box.periods)  # of too few frequencies some are 0 along an input
-    periods = np.where(seen, 2.0 * np.pi / np.where(seen, least, 1.0), box.periods)
+    steps = np.min(np.where(points > 0, points, np.inf), axis=0)
+    # If there are few frequencies, all of them may be 0 along an input.
+    has_step = np.isfinite(steps) & np.isfinite(box.periods)
+    periods = np.where(has_step, 2.0 * np.pi / np.where(has_step, steps, 1.0), box.periods)
     return replace(box, periods=periods)
 
 
-def _unseen(base: BaseKernel, box: LatticeBox, recipe: Recipe) -> float:
-    """Return by how much a kernel changes, over k(0), along inputs that vary by too little for the lattice."""
+def _constant_input_error(base: BaseKernel, box: LatticeBox, recipe: Recipe) -> float:
+    """Return the change of a kernel along inputs that vary too little for the lattice.
+
+    It is relative to k(0).
+    """
     assert isinstance(recipe.sampler, Lattice)
     assert recipe.sampler.sides is not None
     lags = np.diag(np.where(box.sides > 0, 0.0, recipe.sampler.sides))
@@ -374,83 +429,157 @@ def _unseen(base: BaseKernel, box: LatticeBox, recipe: Recipe) -> float:
     if not len(lags):
         return 0.0
     origin = np.zeros((1, recipe.d))
-    at_zero, values = base.gram(origin, origin)[0, 0], base.gram(lags, origin)[:, 0]
-    return float(np.abs(values - at_zero).max(axis=(1, 2)).sum() / np.abs(at_zero).max())
+    at_zero = base.gram(origin, origin)[0, 0]
+    changes = np.abs(base.gram(lags, origin)[:, 0] - at_zero)
+    return float(changes.max(axis=(1, 2)).sum() / np.abs(at_zero).max())
 
 
 def _lattice_points(omega: FloatArray) -> FloatArray:
-    """Return frequencies (D, d) without what they are along constant inputs."""
+    """Return frequencies (D, d) without their components along constant inputs."""
     if omega.ndim == 2:
         return omega
     return np.where(np.ptp(omega, axis=1) == 0, omega[:, 0], 0.0)
 
 
 def _zero_kept(density: Density) -> float:
-    """Return the share of its weight that the frequency 0 has kept; 1 where there is none."""
+    """Return the share of its weight that the frequency 0 has kept; 1 if it is not there."""
     omega, log_density, _ = density
     is_zero = ~np.any(_lattice_points(omega), axis=1)
     if not is_zero.any() or is_zero.all():
         return 1.0
-    by = log_density.reshape(len(log_density), -1)[:, 0]
-    return float(np.exp(by[~is_zero][0] - by[is_zero][0]) * 2.0)
+    log_densities = log_density.reshape(len(log_density), -1)[:, 0]
+    ratio = np.exp(log_densities[~is_zero][0] - log_densities[is_zero][0])
+    return float(ratio * 2.0)  # any other frequency stands for its negative too
 
 
 def with_feature_error(setting: Setting, recipe: Recipe, features: FeatureMap) -> Setting:
-    """Return the setting of drawn features with what is known of how far they are from its kernel.
+    """Return a setting with what is known of the error of its features.
 
-    Of landmarks that they leave out a part of k(x, x), of a lattice which share of it, of one sample of frequencies
-    that either half of them estimates the kernel. `recipe` is of scaled inputs.
+    Landmarks leave out a part of k(x, x) that depends on x; a lattice leaves out the same share
+    everywhere. If frequencies are one sample, either half of them estimates the kernel.
+
+    Parameters
+    ----------
+    setting : Setting
+        The setting of the drawn features.
+    recipe : Recipe
+        Their recipe, for scaled inputs.
+    features : FeatureMap
+        The drawn features.
     """
     density, missing = setting.density, 0.0
     if recipe.on_lattice and density is not None and density[2] is None:
         fixed = setting.kernel.fix(recipe.d, recipe.p, np.eye(recipe.p))
         missing = max(kernel_error(fixed, density, recipe), 0.0)
-    halves = recipe.sampler.sampled and estimates_in_parts(features, density)
-    unequal = features.phi.unequal_weights if isinstance(features.phi, Projected) else None
+    phi = features.phi
     return replace(
-        setting, landmarks=recipe.landmarks is not None, missing=missing, halves=halves, unequal_weights=unequal
+        setting,
+        landmarks=recipe.landmarks is not None,
+        missing=missing,
+        halves=recipe.sampler.sampled and estimates_in_parts(features, density),
+        unequal_weights=phi.unequal_weights if isinstance(phi, Projected) else None,
     )
 
 
-def shortfall(
-    kernel: OperatorKernel, density: Density, of: Recipe, *, sums: Kind, auto: bool
-) -> tuple[float, list[str]]:
-    """The error as above, and a sentence where it is more than was wanted. Where the sampler was left to dorff (`auto`)
-    one that others have about as well is none to speak of. `of` is what all kernels share: the lattice, and features
-    of their own on it where `sums` are of exponentials, else the features."""
-    reached, error, m = kernel_error(kernel, density, of), of.sampler.config()["error"], 2 * len(density[0])
-    if reached <= max(2.0 * error, m**-0.5 * auto):
-        return reached, []
-    takes, needed = "", 2 * m
-    most = (MOST_WANTED >> of.d) // (1 if of.lattice is None else len(of.lattice.beside))
+@dataclass(frozen=True, kw_only=True)
+class LatticeError:
+    """The `kernel_error` of features on a lattice, and a warning if more features are needed."""
+
+    error: float
+    warning: str | None
+
+
+def measure_lattice(
+    kernel: OperatorKernel,
+    density: Density,
+    recipe: Recipe,
+    *,
+    sums: Kind,
+    auto: bool,
+) -> LatticeError:
+    """Measure the error of features on a lattice.
+
+    Parameters
+    ----------
+    kernel : OperatorKernel
+        The kernel, fixed for the data's inputs and outputs.
+    density : Density
+        The frequencies of its features, and their densities.
+    recipe : Recipe
+        The recipe that all kernels share: of the lattice if `sums` are of exponentials, where each
+        kernel has features of its own, else of the features.
+    sums : Kind
+        The kind of the sums of the pass.
+    auto : bool
+        Whether the sampler is chosen automatically. An error that other samplers have about as
+        well is no reason for a warning then.
+    """
+    error = kernel_error(kernel, density, recipe)
+    wanted = recipe.sampler.config()["error"]
+    m = 2 * len(density[0])
+    tolerance = 2.0 * wanted
+    if auto:
+        tolerance = max(tolerance, m**-0.5)
+    if error <= tolerance:
+        return LatticeError(error=error, warning=None)
+
+    problem = f"the lattice's {m:,} features may be off the kernel by {error:.1g}"
+    need = f"{wanted:g} was wanted{_needed_features(kernel, recipe, m=m, sums=sums)}"
+    remedy = "raise features.count"
+    if auto:
+        remedy += ", or set features.sampler: {type: orthogonal}"
+    return LatticeError(error=error, warning=f"{problem}, {need}; {remedy}")
+
+
+def _needed_features(kernel: OperatorKernel, recipe: Recipe, *, m: int, sums: Kind) -> str:
+    """Return words for how many features the wanted error takes, if that is more than m."""
+    wanted = recipe.sampler.config()["error"]
+    most_features = MOST_WANTED >> recipe.d
+    if recipe.lattice is not None:
+        most_features //= len(recipe.lattice.beside)
+    words, count = "", 2 * m
     with suppress(InputError):  # a lattice for other kernels serves this one by chance
-        while needed <= most:
-            more = of.further(needed)
-            more = own_recipes(more, [kernel])[0] if sums is Kind.TOEPLITZ else more
-            law = more.draw(0).density
-            if law is not None and kernel_error(kernel, law, more) <= 2.0 * error:
-                takes = f", which takes about {more.m:,}" if more.m > m else ""
-                break
-            takes, needed = f", which takes more than {needed:,}", 2 * needed
-    few = f"the lattice's {m:,} features may be off the kernel by {reached:.1g}, {error:g} was wanted{takes}"
-    return reached, [f"{few}; raise features.count" + ", or set features.sampler: {type: orthogonal}" * auto]
+        while count <= most_features:
+            larger = recipe.further(count)
+            if sums is Kind.TOEPLITZ:
+                larger = own_recipes(larger, [kernel])[0]
+            density = larger.draw(0).density
+            if density is not None and kernel_error(kernel, density, larger) <= 2.0 * wanted:
+                return f", which takes about {larger.m:,}" if larger.m > m else ""
+            words, count = f", which takes more than {count:,}", 2 * count
+    return words
 
 
-def worst(recipe: Recipe, kernels: Sequence[OperatorKernel], *, sums: Kind, auto: bool) -> list[str]:
-    """The sentence for the kernel that features are the furthest from, of those that there is one for."""
-    each = own_recipes(recipe, kernels) if sums is Kind.TOEPLITZ else [recipe] * len(kernels)
+def warn_of_lattice(
+    recipe: Recipe,
+    kernels: Sequence[OperatorKernel],
+    *,
+    sums: Kind,
+    auto: bool,
+) -> list[str]:
+    """Return the warning for the kernel whose features have the largest error; empty without one.
+
+    Parameters
+    ----------
+    recipe, sums, auto
+        As of `measure_lattice`.
+    kernels : sequence of OperatorKernel
+        The kernels of the job.
+    """
+    recipes = [recipe] * len(kernels)
+    if sums is Kind.TOEPLITZ:
+        recipes = own_recipes(recipe, kernels)
     fixed = [kernel.fix(recipe.d, recipe.p, np.eye(recipe.p)) for kernel in kernels]
-    laws = [one.draw(0).density for one in each]
-    pairs = [(kernel, law, at) for at, (kernel, law) in enumerate(zip(fixed, laws, strict=True)) if law is not None]
-    for kernel, law, at in sorted(pairs, key=lambda pair: -kernel_error(pair[0], pair[1], each[pair[2]])):
-        if text := shortfall(kernel, law, recipe, sums=sums, auto=auto)[1]:
-            return [f"kernel[{at}]: {one}" if len(kernels) > 1 else one for one in text]
+    densities = [own.draw(0).density for own in recipes]
+    errors = dict[int, float]()
+    for number, density in enumerate(densities):
+        if density is not None:
+            errors[number] = kernel_error(fixed[number], density, recipes[number])
+
+    for number in sorted(errors, key=lambda number: -errors[number]):
+        density = densities[number]
+        assert density is not None
+        warning = measure_lattice(fixed[number], density, recipe, sums=sums, auto=auto).warning
+        if warning is not None:
+            return [f"kernel[{number}]: {warning}" if len(kernels) > 1 else warning]
     return []
-
-
-def _trace_of(base: BaseKernel, lags: FloatArray, p: int) -> FloatArray:
-    """tr K(x, z) (n,) for differences x - z (n, d)."""
-    zero = np.zeros((1, lags.shape[1]))
-    if isinstance(base, Decomposable):
-        return np.asarray(base.scalar.gram(lags, zero)[:, 0] * base.trace(lags.shape[1], p))
-    return np.asarray(np.trace(base.gram(lags, zero)[:, 0], axis1=1, axis2=2))

@@ -16,6 +16,7 @@ from dorff.frequencies.landmarks import pivoted_cholesky
 from dorff.kernels import FloatArray
 from dorff.moments import pinned
 from dorff.passes.frozen import Rows
+from dorff.plan.resolving import features_for
 from dorff.plan.sampled import held_out_score
 from dorff.solvers import Setting
 
@@ -91,6 +92,17 @@ class LandmarkCount:
 
     count: int
     missing: float
+
+
+def has_enough_landmarks(recipe: Recipe, n_rows: int, *, count_is_chosen: bool) -> bool:
+    """Return whether more landmarks would leave out little more of the kernel.
+
+    So it is if their number was chosen by what they leave out (`count_landmarks`), and is less than
+    the number of features for so many rows.
+    """
+    if recipe.landmarks is None or not count_is_chosen:
+        return False
+    return recipe.n_features < features_for(n_rows)
 
 
 def check_landmarks(recipe: Recipe) -> None:

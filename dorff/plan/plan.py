@@ -141,7 +141,7 @@ class Plan(Draft):
         frozen = self.frozen()
         if self.spec.sums is not Kind.TOEPLITZ:
             return frozen
-        return lattice.own_features(frozen, self.made, [self.configs()[number]], words=any(self.own.words))
+        return lattice.own_features(frozen, self.build_recipe, [self.configs()[number]], words=any(self.own.words))
 
     def fitted(self) -> tuple[kernels.OperatorKernel, ...]:
         """The kernels to choose from, with the length-scales that the rows told."""
@@ -168,7 +168,7 @@ class Plan(Draft):
             return [None]
         if self.recipe.on_lattice:
             if self.drawn_configs is not self.kernel_configs:
-                lattice.check_covered(self.frozen(), self.configs(), self.made)
+                lattice.check_covered(self.frozen(), self.configs(), self.build_recipe)
             return [None] * len(targets)
         sources, density = self.sources(), self.frozen().constants.density
         recipe = make_recipe(sources, self.dataset, self.job, self.observe)
@@ -183,15 +183,25 @@ class Plan(Draft):
         """How far features of a lattice may be from a kernel, None of others; and what there is to say of it."""
         if not self.recipe.on_lattice or density is None or density[2] is not None:
             return None, []
-        return choosing.shortfall(
-            kernel, density, self.scaled_recipe(), sums=self.spec.sums, auto=self.chose("features.sampler")
+        found = choosing.measure_lattice(
+            kernel,
+            density,
+            self.scaled_recipe(),
+            sums=self.spec.sums,
+            auto=self.chose("features.sampler"),
         )
+        return found.error, [] if found.warning is None else [found.warning]
 
     def foreseen(self) -> list[str]:
         """The same for the kernel that it is worst for, where no row is needed to tell."""
         if not self.recipe.on_lattice or self.candidates[0].V > 1 or self.own.standardize or any(self.own.words):
             return []
-        return choosing.worst(self.recipe, self.candidates, sums=self.spec.sums, auto=self.chose("features.sampler"))
+        return choosing.warn_of_lattice(
+            self.recipe,
+            self.candidates,
+            sums=self.spec.sums,
+            auto=self.chose("features.sampler"),
+        )
 
     def tuned(self) -> list[str | None]:
         """What became of the search for each kernel's length-scale; None where the job did not ask for one."""
@@ -260,4 +270,4 @@ def _drafts(resolved: resolving.Resolved, *, begun: bool = False) -> Iterator[Dr
 @lru_cache(maxsize=4)
 def _own_pass(plan: Plan, name: str) -> Pass:
     frozen, words = load_pass(plan.directory, name), any(plan.own.words)
-    return lattice.own_features(frozen, plan.made, frozen.constants.drawn if words else None, words=words)
+    return lattice.own_features(frozen, plan.build_recipe, frozen.constants.drawn if words else None, words=words)

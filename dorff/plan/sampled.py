@@ -50,12 +50,20 @@ class FirstLook:
 
 
 def sketch(kernel: OperatorKernel, X: FloatArray, seed: int) -> FloatArray:
-    """A few features (n, m) of scaled inputs X (n, d): of a kernel's first scalar kernel, or of a Gaussian where that
-    has no spectrum, or sees some of the inputs only. Outputs are not asked how they go together."""
-    scalar = None if isinstance(kernel, MultiView) else next(base.scalar for _, base in kernel.terms())
+    """Return a few features (n, m) of scaled inputs X (n, d).
+
+    They are of the kernel's first scalar kernel, without its output matrix; or of a Gaussian if
+    that has no spectrum, or sees some of the inputs only.
+    """
+    scalar = None
+    if not isinstance(kernel, MultiView):
+        scalar = next(base.scalar for _, base in kernel.terms())
     if not isinstance(scalar, Spectral):
-        scalar = Gaussian(median_lengthscale(X[:: max(1, len(X) // 1000)]))
-    sampler = default_sampler(Decomposable(scalar), X.shape[1]) if scalar.sampler else IID()
+        step = max(1, len(X) // 1000)
+        scalar = Gaussian(median_lengthscale(X[::step]))
+    sampler: Sampler = IID()
+    if scalar.sampler:
+        sampler = default_sampler(Decomposable(scalar), X.shape[1])
     recipe = Recipe.of(scalar, sampler, d=X.shape[1], n_features=FEATURES)
     return recipe.among(X, seed).draw(seed).phi.transform(X)
 
@@ -162,48 +170,102 @@ def linear_r2(X: FloatArray, Y: FloatArray, fold_of: Rows) -> tuple[float | None
     return tuple(float(one) if of > 0 else None for one, of in zip(r2, spread, strict=True))
 
 
-def held_out_multiple(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int, count: int) -> float:
-    """The one of MULTIPLES of a kernel's length-scales by which scaled inputs of rows tell targets of other folds best
-    (of which some are put together), at the best ridge for each: the evidence takes errors that rows beside each other
-    share for what is to be learned, and finds length-scales too short. The setting's m is the most unknowns of a
-    problem; a multiple that is not 1 is better by WORTH, with the `count` of the fit too (up to CHECKED), as few tell
-    longer ones better. Output matrices count as the identity. 1 of skeletons, where rows are few, or in one
-    fold. Of groups, which lie among each other: blocks of a walk lie apart, and where no row is a long length-scale may
-    be anywhere."""
+def held_out_multiple(
+    setting: Setting,
+    rows: RowBlock,
+    fold_of: Rows,
+    seed: int,
+    count: int,
+) -> float:
+    """Return the multiple of a kernel's length-scales that predicts other folds best.
+
+    The evidence takes errors that rows of a group share for a part of the function, and finds
+    length-scales too short. Each of `MULTIPLES` is scored at its best ridge. One that is not 1 has
+    to be better by `WORTH`, also with the number of features of the fit (up to `CHECKED`), as few
+    features predict better with longer length-scales. It is 1 for skeletons, for few rows and for a
+    single fold.
+
+    Folds have to be groups, which lie among each other. Blocks of a walk lie apart, and where there
+    is no row the best length-scale may be of any length.
+
+    Parameters
+    ----------
+    setting : Setting
+        The setting of the kernel; m is the number of unknowns of the first comparison. Output
+        matrices count as the identity.
+    rows : RowBlock
+        Sampled rows with all targets, their inputs scaled.
+    fold_of : (n,)
+        The fold of each row; several are held out together if they are many.
+    seed : int
+        The seed of the features.
+    count : int
+        The number of features of the fit.
+    """
     folds, fold_of = np.unique(fold_of, return_inverse=True)
-    skeleton = any("lengthscale" not in base.scalar.config() for _, base in setting.kernel.terms())
-    if skeleton or len(folds) < 2 or len(rows) < LEAST:
+    scalars = [base.scalar for _, base in setting.kernel.terms()]
+    has_lengthscales = all("lengthscale" in scalar.config() for scalar in scalars)
+    if not has_lengthscales or len(folds) < 2 or len(rows) < LEAST:
         return 1.0
-    kernel, fold_of, most = setting.kernel, fold_of % TRIED_FOLDS, max(setting.m, min(CHECKED, count))
-    lengthscale = np.asarray(next(base.scalar.config()["lengthscale"] for _, base in kernel.terms()))
+    lengthscale = np.asarray(scalars[0].config()["lengthscale"])
+    fold_of = fold_of % TRIED_FOLDS
 
-    def tell(multiple: float, m: int) -> float:
-        tried = with_lengthscale(kernel, lengthscale * multiple, identity=True)
-        return held_out_score(replace(setting, kernel=tried, m=m), rows, fold_of, seed, IID()).least
+    def score(multiple: float, m: int) -> float:
+        kernel = with_lengthscale(setting.kernel, lengthscale * multiple, identity=True)
+        multiplied = replace(setting, kernel=kernel, m=m)
+        return held_out_score(multiplied, rows, fold_of, seed, IID()).least
 
-    errors = {multiple: tell(multiple, setting.m) for multiple in MULTIPLES}
+    errors = {multiple: score(multiple, setting.m) for multiple in MULTIPLES}
     best = min(MULTIPLES, key=errors.__getitem__)
-    if errors[1.0] - errors[best] < WORTH or (most > setting.m and tell(1.0, most) - tell(best, most) < WORTH):
+    if errors[1.0] - errors[best] < WORTH:
         return 1.0
+    most_features = max(setting.m, min(CHECKED, count))
+    if most_features > setting.m:
+        gain = score(1.0, most_features) - score(best, most_features)
+        if gain < WORTH:
+            return 1.0
     return best
 
 
-def held_out_score(setting: Setting, rows: RowBlock, fold_of: Rows, seed: int, sampler: Sampler) -> Score:
-    """Return the score of other folds at the best ridge, by a sampler's features of the setting's kernel.
+def held_out_score(
+    setting: Setting,
+    rows: RowBlock,
+    fold_of: Rows,
+    seed: int,
+    sampler: Sampler,
+) -> Score:
+    """Return the k-fold score of a kernel at its best ridge.
 
-    Inputs of the rows are scaled. Landmarks are chosen among all of them.
+    Parameters
+    ----------
+    setting : Setting
+        The setting of the kernel, and of the number m of unknowns.
+    rows : RowBlock
+        Sampled rows with all targets, their inputs scaled. Landmarks are chosen among them.
+    fold_of : (n,)
+        The fold of each row.
+    seed : int
+        The seed of the features.
+    sampler : Sampler
+        The sampler of the features.
     """
-    d, p = setting.d, rows.Y.shape[1] if setting.observe is None else setting.observe.shape[1]
-    tried = setting.kernel.fix(d, p, np.eye(p))  # features do not depend on a covariance, which the folds tell
-    m = max(2, setting.m // (p if tried.vector_field else 1))
-    drawn = Recipe(tried, sampler, d, p, m, setting.intercept).among(rows.X, seed).draw(seed)
+    d, q = setting.d, rows.Y.shape[1]
+    p = q if setting.observe is None else setting.observe.shape[1]
+    # Features do not depend on a covariance of outputs, which comes from the folds.
+    kernel = setting.kernel.fix(d, p, np.eye(p))
+    count = max(2, setting.m // (p if kernel.vector_field else 1))
+    recipe = Recipe(kernel, sampler, d, p, count, setting.intercept).among(rows.X, seed)
+    drawn = recipe.draw(seed)
     features = FeatureMap(drawn.phi, np.zeros(d), np.ones(d))
-    sums = BlockSums(features, rows.Y.mean(axis=0), block_rows=block_rows(features.m + 1 + rows.Y.shape[1]))
+
+    size = block_rows(features.m + 1 + q)
+    sums = BlockSums(features, rows.Y.mean(axis=0), block_rows=size)
     for fold in np.unique(fold_of):
         held = rows[fold_of == fold]
         sums.add(held.X, held.Y, int(fold), weights=held.weights)
-    one = replace(setting, m=features.m, density=drawn.density)
-    scores = setting_scores([[part] for part in sums.moments().values()], one, None, by="kfold")
+    folds = [[part] for part in sums.moments().values()]
+    drawn_setting = replace(setting, m=features.m, density=drawn.density)
+    scores = setting_scores(folds, drawn_setting, None, by="kfold")
     return min(scores, key=lambda score: score.least)
 
 

@@ -79,6 +79,16 @@ def test_each_of_the_two_is_found_in_draws_of_its_own(seed: int) -> None:
             assert found.lengthscale == pytest.approx(0.8, rel=0.4)
 
 
+def test_length_scales_are_the_likeliest_for_all_rows_that_were_compared() -> None:
+    """Half of these rows prefer length-scales that are longer by a quarter."""
+    X, Y = sample(MATERN, 512, 1, noise=0.6)
+    found = tune_smoothness(Decomposable(Gaussian(1.0)), X, Y, n_features=64)
+    assert found.smoothness is not None and found.smoothness.endswith("512 rows")
+    evidence = ExactEvidence(X=X, Y=Y, weights=np.ones(512), intercept=True)
+    values = {factor: evidence(Matern(found.lengthscale * factor, nu=2.5)) for factor in (0.8, 1.0, 1.25)}
+    assert values[1.0] > max(values.values()) - 0.2, values
+
+
 def test_a_few_rows_or_targets_that_do_not_vary_are_a_gaussian() -> None:
     X, Y = sample(MATERN, 500, 0)
     for some in (X[:3], Y[:3]), (X, np.ones_like(Y)):

@@ -190,6 +190,14 @@ def test_dependent_errors_make_blocks_that_are_longer_than_their_memory() -> Non
     assert independent_length(errors_of(rng.normal(size=(10, 1)), 8)) == 8  # nothing can be said of so few
 
 
+@pytest.mark.parametrize("size", [-1e3, 1e3])
+def test_a_few_very_large_errors_are_no_correlation(size: float) -> None:
+    """The variance of all errors would be theirs, and their product the covariance."""
+    values = np.random.default_rng(3).normal(size=(4096, 1))
+    values[[1001, 1002, 3005, 3006]] = size
+    assert independent_length(errors_of(values, 64)) == 1
+
+
 def test_one_fold_is_held_out_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a fold was held out with is gone before the next one is solved: the plan has memory for one."""
     alive: list[weakref.ref[Any]] = []

@@ -11,7 +11,12 @@ from dorff.data import RowBlock, ingest
 from dorff.features import Recipe
 from dorff.frequencies import Landmarks, Orthogonal
 from dorff.plan import choosing, make_plan
-from dorff.plan.landmark_choice import COMPARED_FOLDS, compare_samplers
+from dorff.plan.landmark_choice import (
+    COMPARED_FOLDS,
+    Comparison,
+    compare_samplers,
+    count_landmarks,
+)
 from dorff.plan.sampled import held_out_score
 from dorff.solvers import Setting
 from dorff.spec.job import Job
@@ -65,3 +70,26 @@ def test_rows_that_can_all_be_landmarks_are_not_compared_with_random_features(co
     found = compare_samplers(setting, recipe, rows, None, most_rows=200, fitted=200, seed=0)
     assert (found.rows > 0) == compared and (found.enough > 0) == compared
     assert compared or found.prefers_landmarks
+
+
+def test_landmarks_leave_out_at_most_a_twentieth_of_the_posterior_variance() -> None:
+    """The posterior variance is that of an exact Gaussian process at the rows of its fit."""
+    n, ratio = 200, 0.1
+    X = np.random.default_rng(2).uniform(-4, 4, (n, 2))
+    kernel = kernels.Gaussian(0.7)
+    gram = kernel.gram(X, X)
+    smoother = np.linalg.solve(gram + ratio * np.eye(n), gram)
+    posterior_variance = float(np.trace(gram - gram @ smoother)) / n
+    comparison = Comparison(
+        rows=64,
+        fitted=n,
+        features=32,
+        landmarks=0.1,
+        random=0.1,
+        ratio=ratio,
+        freedom=float(np.trace(smoother)),
+    )
+    recipe = Recipe(kernels.Decomposable(kernel).fix(2, 1), Landmarks(), 2, 1, n)
+    found = count_landmarks(recipe, X, comparison.enough, seed=0)
+    assert comparison.enough == pytest.approx(0.05 * posterior_variance, rel=1e-9)
+    assert found.count < n and found.missing <= 0.05 * posterior_variance
