@@ -78,7 +78,7 @@ def choose_features(
         return recipe
     candidates = sampled.candidates(scaled)
     if count_free:
-        found = count_landmarks(recipe, candidates, comparison.enough, seed)
+        found = count_landmarks(recipe, candidates, comparison.enough_of_landmarks, seed)
         recipe = replace(recipe, n_features=max(LEAST_COUNT, found.count))
     return replace(recipe, sampler=Landmarks()).among(candidates, seed)
 

@@ -56,7 +56,7 @@ class ORFFRegressor(MultiOutputMixin, RegressorMixin, ORFFEstimator):  # type: i
     n_features : int or "auto"
         The most columns of the feature matrix, cosines and sines together. A rule that needs another number, such as
         pairs, uses fewer: `model_.feature_map.m`. "auto": 1024, 2048 from 20,000 rows, 4096 from 100,000; of landmarks
-        that `fit` chose itself, as many as leave out little of the kernel.
+        that `fit` chose itself, as many as leave out little of the kernel, or all rows where these are no more.
     sampler : Sampler or None
         What the features are. None: in `fit` `frequencies.Landmarks()`, kernel values at rows of X, where these predict
         rows of a sample that are held out as well as random features do; else, and in `partial_fit`, random features,

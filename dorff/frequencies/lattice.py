@@ -24,7 +24,7 @@ from dorff.frequencies.aliasing import LatticeBox
 from dorff.frequencies.base import Cost, Frequencies, Law, Sampler
 from dorff.frequencies.bodies import Body, ConstantSink, CutBody, constant_sinks, half_lattice, points_per_step
 from dorff.frequencies.transforms import Modes
-from dorff.kernels import Measure, MultiView, OperatorKernel, Spectral, View
+from dorff.kernels import CurlFree, DivergenceFree, Measure, MultiView, OperatorKernel, Spectral, View
 from dorff.kernels.operator import VectorField
 from dorff.kernels.scalar import BoolArray, FloatArray, IntArray, positive_number
 from dorff.kernels.stretched import Stretched
@@ -207,9 +207,22 @@ class _Points(NamedTuple):
     zero_kept: float
 
 
-def _changes(scalar: Stretched, sides: FloatArray) -> FloatArray:
-    """Return by how much a kernel falls along each side of a box (d,)."""
-    return np.asarray(1.0 - scalar.gram(np.diag(sides), np.zeros((1, len(sides))))[:, 0])
+def _changes(scalar: Stretched, sides: FloatArray, *, field: bool) -> FloatArray:
+    """Return by how much a kernel changes along each side of a box (d,), over its value at lag 0.
+
+    `field`: the curl-free and the divergence-free kernel of its derivatives, whichever changes more.
+    """
+    lags, origin = np.diag(sides), np.zeros((1, len(sides)))
+    if not field:
+        return np.asarray(1.0 - scalar.gram(lags, origin)[:, 0])
+
+    changes = []
+    for kind in (CurlFree, DivergenceFree)[: len(sides)]:  # no divergence-free field has a single input
+        kernel = kind(scalar)
+        at_zero = kernel.gram(origin, origin)[0, 0]
+        differences = np.abs(kernel.gram(lags, origin)[:, 0] - at_zero)
+        changes.append(differences.max(axis=(1, 2)) / np.abs(at_zero).max())
+    return np.asarray(np.max(changes, axis=0))
 
 
 @lru_cache(maxsize=16)
@@ -233,7 +246,7 @@ def _modes_of(laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tupl
             sides=L,
             wanted=turns,
             sink=sink,
-            unseen=float(_changes(scalar, np.where(L > 0, 0.0, sides)).sum()),
+            unseen=float(_changes(scalar, np.where(L > 0, 0.0, sides), field=field).sum()),
         )
         for (scalar, field), sink in zip(laws, sinks, strict=True)
     ]
@@ -264,7 +277,7 @@ def _modes_of(laws: tuple[tuple[Stretched, bool], ...], of: Lattice, sides: tupl
 def _sides(laws: Sequence[tuple[Stretched, bool]], sides: Sequence[float], error: float) -> FloatArray:
     """The sides (d,), 0 where the inputs vary by so little that no kernel changes by a tenth of its error; not all."""
     L = np.asarray(sides)
-    moved = np.max([_changes(scalar, L) for scalar, _ in laws], axis=0)
+    moved = np.max([_changes(scalar, L, field=field) for scalar, field in laws], axis=0)
     varied = moved > 0.1 * error
     return np.where(varied, L, 0.0) if varied.any() else L
 

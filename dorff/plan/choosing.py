@@ -29,7 +29,6 @@ from dorff.moments import Kind
 from dorff.plan.constants import Survey, scaled_rows, survey_rows, surveyed_kernels, surveyed_recipe
 from dorff.plan.draft import Draft, draft_of
 from dorff.plan.landmark_choice import (
-    TOO_FEW,
     Comparison,
     check_landmarks,
     compare_samplers,
@@ -232,7 +231,7 @@ def _check_landmarks(job: Job, plain: Draft, known: Recipe) -> None:
 def _of_landmarks(resolved: Resolved, plain: Draft, survey: Survey, comparison: Comparison) -> _Candidate:
     """The draft with features of landmarks: as many as leave out little, where the job does not name a number."""
     rows, known = scaled_rows(plain, survey, targets=False), surveyed_recipe(plain, survey)
-    found = count_landmarks(known, rows.X, comparison.enough, plain.spec.seed)
+    found = count_landmarks(known, rows.X, comparison.enough_of_landmarks, plain.spec.seed)
     if plain.chose("features.count"):
         why = f"of {known.n_features:,} at most: so many leave out {found.missing:.1g} of k(x, x)"
         resolved = resolved.filled("features.count", found.count, why)
@@ -248,7 +247,7 @@ def _compare(plain: Draft, known: Recipe, survey: Survey) -> Comparison:
     try:
         rows = scaled_rows(plain, survey, targets=True)
     except InputError:  # none has all targets
-        return Comparison.none(TOO_FEW, fitted=dataset.rows, features=count)
+        return Comparison.none(fitted=dataset.rows, features=count, most_features=known.n_features)
     classes = dataset.labels is not None
     setting = Setting(
         surveyed_kernels(plain, survey)[0],

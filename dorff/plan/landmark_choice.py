@@ -25,45 +25,66 @@ COMPARED_FOLDS: Final = 5
 AS_GOOD: Final = 0.002  # of the targets' variance: an error that much larger is as good
 LEFT_OUT_SHARE: Final = 0.05  # of the posterior variance: what landmarks may leave out of the prior's
 ROUNDED_TO: Final = 16  # numbers of landmarks
-TOO_FEW: Final = "too few rows have targets to compare them with random features"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Held-out errors of `rows` rows, over the targets' variance, by as many landmarks and random features.
+    """Held-out errors of a sample of rows, by as many landmarks and random features.
 
-    `random` is None for a kernel without random features. `ratio` is the noise variance over the prior's, by the ridge
-    that is best for landmarks; `freedom` the degrees of freedom of a fit to all `fitted` rows. Without rows nothing was
-    compared, for the `reason` that is stated.
+    Attributes
+    ----------
+    rows : int
+        The rows of the sample. Without rows nothing was compared.
+    fitted : int
+        The rows of the fit.
+    features : int
+        The number of landmarks, and of random features, by which rows were predicted.
+    most_features : int
+        The most features that the fit may have.
+    landmarks : float
+        The error by landmarks, over the variance of the targets.
+    random : float or None
+        The error by random features; None for a kernel without such.
+    ratio : float
+        The noise variance over the prior's, by the ridge that is best for landmarks.
+    freedom : float
+        The degrees of freedom of a fit to all `fitted` rows.
     """
 
     rows: int
     fitted: int
     features: int
+    most_features: int
     landmarks: float
     random: float | None
     ratio: float
     freedom: float
-    reason: str = ""
 
     @classmethod
-    def none(cls, reason: str, *, fitted: int, features: int) -> "Comparison":
+    def none(cls, *, fitted: int, features: int, most_features: int) -> "Comparison":
         """Return the comparison of no rows, by which landmarks are taken and may leave out nothing."""
         return cls(
             rows=0,
             fitted=fitted,
             features=features,
+            most_features=most_features,
             landmarks=0.0,
             random=0.0,
             ratio=0.0,
             freedom=0.0,
-            reason=reason,
         )
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether every row that is fitted can be a landmark, so that the kernel is exact."""
+        return self.fitted <= self.most_features
 
     @property
     def prefers_landmarks(self) -> bool:
         """Whether landmarks are as good as random features, or better."""
-        return self.random is None or self.landmarks <= self.random + AS_GOOD
+        if self.random is None or self.has_all_rows:
+            return True
+        return self.landmarks <= self.random + AS_GOOD
 
     @property
     def enough(self) -> float:
@@ -75,10 +96,17 @@ class Comparison:
         return LEFT_OUT_SHARE * self.ratio * self.freedom / self.fitted
 
     @property
+    def enough_of_landmarks(self) -> float:
+        """The share of k(x, x) that landmarks may leave out: none where every row can be a landmark."""
+        return 0.0 if self.has_all_rows else self.enough
+
+    @property
     def sentence(self) -> str:
         """What was measured."""
         if not self.rows:
-            return self.reason
+            return "too few rows have targets to compare them with random features"
+        if self.has_all_rows:
+            return f"each of the {self.fitted:,} rows is a landmark, so that the kernel is exact"
         of = f"on {self.rows:,} rows that were held out in turn {self.features} landmarks"
         if self.random is None:
             problem = "random features of this kernel would have an infinite variance, or too many factors"
@@ -128,13 +156,10 @@ def compare_samplers(
     fitted : int
         Rows of the fit that features are chosen for.
     """
-    if fitted <= recipe.n_features:
-        reason = f"all {fitted:,} rows can be landmarks, which have the exact kernel"
-        return Comparison.none(reason, fitted=fitted, features=setting.m)
     at = np.linspace(0, len(rows) - 1, min(most_rows, len(rows))).astype(np.intp)
     rows, fold_of = rows[at], None if fold_of is None else fold_of[at]
     if len(rows) < LEAST_COMPARED or not np.ptp(rows.Y, axis=0).any():
-        return Comparison.none(TOO_FEW, fitted=fitted, features=setting.m)
+        return Comparison.none(fitted=fitted, features=setting.m, most_features=recipe.n_features)
     folds = _few_folds(fold_of, len(rows))
 
     def score(sampler: Sampler) -> tuple[float, float]:
@@ -143,12 +168,14 @@ def compare_samplers(
         return found.least, found.ridge
 
     landmarks, ridge = score(Landmarks())
-    random = None if recipe.landmarks is not None else score(recipe.sampler)[0]
+    only_landmarks = recipe.landmarks is not None or fitted <= recipe.n_features
+    random = None if only_landmarks else score(recipe.sampler)[0]
     ratio = ridge * len(rows) * (1.0 - 1.0 / COMPARED_FOLDS)  # a ridge is over the number of rows that are fitted
     return Comparison(
         rows=len(rows),
         fitted=fitted,
         features=setting.m,
+        most_features=recipe.n_features,
         landmarks=landmarks,
         random=random,
         ratio=ratio,

@@ -103,6 +103,16 @@ def test_the_error_is_no_larger_than_asked_for_nor_than_is_said(
         assert told <= max(4.0 * wrong, error)
 
 
+@pytest.mark.parametrize("kind", [kernels.CurlFree, kernels.DivergenceFree])
+@pytest.mark.parametrize("short", [0.01, 0.1, 0.2, 0.3, 0.5])
+def test_a_short_side_counts_by_the_change_of_the_field(kind: type, short: float) -> None:
+    """Derivatives change faster than the kernel that they are of."""
+    sides = np.array([short, 2.0, 2.0])
+    recipe = recipe_of(kind(kernels.RationalQuadratic(4.0, alpha=1.6)), sides, 3, 0.1, intercept=True)
+    assert not recipe.cut
+    assert true_error(recipe, lags_of(sides, 4.0)) <= said(recipe) * (1 + 1e-6) <= 0.1 * (1 + 2e-6)
+
+
 @pytest.mark.parametrize(("alpha", "d", "error"), [(0.55, 1, 1e-3), (1.0, 1, 1e-3), (1.05, 2, 1e-3), (1.6, 3, 1e-1)])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_near_half_the_inputs_a_rational_quadratic_takes_no_more_features_than_elsewhere(

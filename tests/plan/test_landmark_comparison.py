@@ -68,7 +68,8 @@ def test_rows_that_can_all_be_landmarks_are_not_compared_with_random_features(co
     recipe = Recipe(kernel.fix(2, 1), Orthogonal(), 2, 1, count)
     setting = Setting(kernel, 2, count, None, False, True)
     found = compare_samplers(setting, recipe, rows, None, most_rows=200, fitted=200, seed=0)
-    assert (found.rows > 0) == compared and (found.enough > 0) == compared
+    assert (found.random is not None) == compared and found.enough > 0
+    assert found.enough_of_landmarks == (found.enough if compared else 0.0)
     assert compared or found.prefers_landmarks
 
 
@@ -84,6 +85,7 @@ def test_landmarks_leave_out_at_most_a_twentieth_of_the_posterior_variance() -> 
         rows=64,
         fitted=n,
         features=32,
+        most_features=32,
         landmarks=0.1,
         random=0.1,
         ratio=ratio,
