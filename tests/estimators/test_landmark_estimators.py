@@ -165,12 +165,23 @@ def test_random_features_stay_where_landmarks_lose_or_have_no_rows_to_come_from(
 
 
 def test_a_count_that_nobody_named_is_as_many_as_leave_out_little() -> None:
-    X, Y = field(600)
+    X, Y = field(1100)
     chosen = ORFFRegressor(kernels.Matern(1.0, nu=1.5)).fit(X, Y)
-    most = clone(chosen).set_params(n_features=600, sampler=Landmarks()).fit(X, Y)
-    assert 30 <= chosen.model_.feature_map.m < 500 < most.model_.feature_map.m
+    most = clone(chosen).set_params(n_features=900, sampler=Landmarks()).fit(X, Y)
+    assert 30 <= chosen.model_.feature_map.m < 600 < most.model_.feature_map.m
     assert chosen.model_.feature_map.m % 16 == 0
     assert chosen.quality_.r2 > most.quality_.r2 - 0.002
+
+
+def test_rows_that_are_no_more_than_features_are_all_landmarks() -> None:
+    """So that the fit is exact kernel ridge regression."""
+    X, Y = field(200)
+    kernel = kernels.Matern(1.0, nu=1.5)
+    chosen = ORFFRegressor(kernel, n_features=200, ridge=RIDGE, standardize=False).fit(X, Y)
+    exact = ExactRidge.fit(kernels.Decomposable(kernel), X, Y, ridge=RIDGE)
+    at, _ = field(100, seed=1)
+    assert chosen.model_.feature_map.m == 200
+    np.testing.assert_allclose(chosen.predict(at), exact.predict(at), atol=1e-6)
 
 
 @pytest.mark.filterwarnings("error")

@@ -171,8 +171,8 @@ def stored(folder: Path, n: int) -> tuple[FloatArray, FloatArray]:
 
 
 def test_a_job_takes_landmarks_where_there_are_no_random_features(tmp_path: Path) -> None:
-    stored(tmp_path, 600)
-    X, y = (rows[600:] for rows in digits(1797))
+    stored(tmp_path, 1100)
+    X, y = (rows[1100:] for rows in digits(1797))
     scalar = {
         "type": "skeleton",
         "inputs": [{"type": "sphere", "columns": block} for block in BLOCKS],
