@@ -161,9 +161,11 @@ def plan(
     result |= ({"manifold": terms} if terms else {}) | ({} if missing is None else {"missing_rows": missing})
     if planned.crowded:
         text["targets"], result["patterns"] = sentences.patterns_text(planned.patterns), planned.patterns
-    if crowd := "" if terms else sentences.crowd_text(costs.m, planned.dataset.rows):
+    # Landmarks are no more than the rows, and a lattice may have fewer features than are counted.
+    is_crowded = planned.recipe.landmarks is None and not planned.recipe.on_lattice
+    if crowd := sentences.crowd_text(costs.m, planned.dataset.rows) if is_crowded and not terms else "":
         say(f"plan: {crowd}", "warning")
-    if costs.exact_is_cheaper and not terms:  # the exact model has no terms
+    if costs.exact_is_cheaper and is_crowded and not terms:  # the exact model has no terms
         smaller = f"an exact kernel model is the smaller system ({costs.m * costs.rank:,} unknowns here, no more there)"
         text["advice"] = f"so few rows that {smaller}: see dorff.exact.ExactRidge, or lower features.count"
     warnings, unusable = [*planned.warnings, *planned.foreseen()], planned.dataset.unusable

@@ -20,6 +20,7 @@ from dorff.spec.registry import Config
 NU: Final = 2.5  # of the Matern kernel: twice differentiable
 ROWS: Final = (256, 512, 1024)  # compared on, in turn, until the evidence is decisive
 FEW_ROWS: Final = 512  # more are compared on only where the sample has twice as many
+LEAST_DISTINCT: Final = 4  # rows that differ from a target's commonest value, if the target is to count
 DECISIVE: Final = 3.0  # a difference of log evidences that needs no more rows
 MULTIPLES: Final = (0.5, 8.0)  # searched, of the length-scales found on random features
 REFINED_MULTIPLES: Final = (0.7, 1.5)  # searched with more rows, of the length-scales best for fewer
@@ -72,9 +73,15 @@ class ExactEvidence:
     intercept: bool
 
     def spread(self, count: int) -> "ExactEvidence":
-        """Return that of at most `count` of the rows, evenly spread."""
-        some = np.linspace(0, len(self.X) - 1, min(count, len(self.X))).astype(np.intp)
-        return replace(self, X=self.X[some], Y=self.Y[some], weights=self.weights[some])
+        """Return that of at most `count` of the rows, evenly spread, and of the targets that vary among them.
+
+        A target that hardly varies is likeliest for the smoothest kernel there is, whatever the others are.
+        """
+        sample = np.linspace(0, len(self.X) - 1, min(count, len(self.X))).astype(np.intp)
+        Y = self.Y[sample]
+        commonest = np.array([np.unique(target, return_counts=True)[1].max() for target in Y.T])
+        varies = len(Y) - commonest >= LEAST_DISTINCT
+        return replace(self, X=self.X[sample], Y=Y[:, varies], weights=self.weights[sample])
 
     def __call__(self, kernel: ScalarKernel) -> float:
         """Return the log evidence of a kernel at the best ratio of noise variance to signal variance."""
@@ -98,6 +105,8 @@ class _Comparison:
     @property
     def sentence(self) -> str:
         """What was measured."""
+        if not self.rows:
+            return "targets that hardly vary do not tell a Matern kernel from a Gaussian"
         return f"Matern-5/2 has a log evidence {self.ahead:+.1f} beside the Gaussian's, exact on {self.rows} rows"
 
 
@@ -105,14 +114,17 @@ def _compare(lengthscale: FloatArray, evidence: ExactEvidence) -> _Comparison:
     """Compare both kernels on more and more rows, until the difference is decisive."""
     rough = smooth = lengthscale
     multiples = MULTIPLES
+    ahead, compared_rows = 0.0, 0
     for count in (count for count in ROWS if count <= max(FEW_ROWS, len(evidence.X) // 2)):
-        some = evidence.spread(count)
-        rough, rough_value = _tune_multiple(_MATERN, rough, some, multiples)
-        smooth, smooth_value = _tune_multiple(_GAUSSIAN, smooth, some, multiples)
-        ahead, multiples = rough_value - smooth_value, REFINED_MULTIPLES
-        if abs(ahead) > DECISIVE or len(some.X) == len(evidence.X):
+        sample = evidence.spread(count)
+        if sample.Y.shape[1]:
+            rough, rough_value = _tune_multiple(_MATERN, rough, sample, multiples)
+            smooth, smooth_value = _tune_multiple(_GAUSSIAN, smooth, sample, multiples)
+            ahead, multiples = rough_value - smooth_value, REFINED_MULTIPLES
+            compared_rows = len(sample.X)
+        if abs(ahead) > DECISIVE or len(sample.X) == len(evidence.X):
             break
-    return _Comparison(lengthscale=rough, ahead=ahead, rows=len(some.X))
+    return _Comparison(lengthscale=rough, ahead=ahead, rows=compared_rows)
 
 
 def _tune_multiple(

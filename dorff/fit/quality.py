@@ -15,7 +15,7 @@ from dorff.moments import FloatArray, Solvable, by_fold, pinned, pooled
 from dorff.plan import RUN_ROWS, RUNS, FirstLook, Plan, alike, leaves_out, linear_r2
 from dorff.solvers import R2, LeftOut, Ridge, Solution, Spread, held_out_squares, of_first, squared_errors
 from dorff.solvers.cg import RUNG
-from dorff.solvers.choose import DIRECT, LAST
+from dorff.solvers.choose import DIRECT
 from dorff.solvers.few_rows import FEW_ROWS
 from dorff.solvers.stochastic import MOST_STEPS
 from dorff.spec.registry import HELD_OUT
@@ -568,7 +568,7 @@ def _edges(fitted: Fitted, by: str | None, *, auto: bool) -> Iterator[str]:
         remedy = "set solve.folds.by: blocks, or name groups, if rows belong together"
         yield f"the best ridge is the smallest that can be, {best:.3g}: {problem}; {remedy}"
     elif not smallest:
-        yield f"the best ridge is the largest that can be, 1e{LAST[1] - 1:+d} of k(x, x): the inputs tell nothing here"
+        yield f"the best ridge is the largest that was compared, {best:.3g}: the inputs tell nothing here"
 
 
 def better(fitted: Fitted, sample: LeftOut, select: str) -> Iterator[str]:
@@ -598,7 +598,12 @@ def warnings_of_uncertainty(fitted: Fitted) -> Iterator[str]:
     yield f"{problem}: {result}; give more rows, or raise solve.ridge"
 
 
-def warnings_of_groups(held: HeldSample, noise: FloatArray, remedy: str) -> Iterator[str]:
+def warnings_of_groups(
+    held: HeldSample,
+    noise: FloatArray,
+    remedy: str,
+    names: Sequence[str],
+) -> Iterator[str]:
     """Yield by how much standard deviations of f are too small, if rows of a group share errors.
 
     The mean error of a group's n rows has a variance of at most that of f plus noise / n. Any
@@ -613,6 +618,8 @@ def warnings_of_groups(held: HeldSample, noise: FloatArray, remedy: str) -> Iter
         The noise variance of each target.
     remedy : str
         The remedy that the warning names.
+    names : sequence of q str
+        The names of the targets. Of several the worst is named.
     """
     if held.groups is None or held.std is None:
         return
@@ -624,18 +631,24 @@ def warnings_of_groups(held: HeldSample, noise: FloatArray, remedy: str) -> Iter
     np.add.at(errors, group_of, np.where(known, held.residuals, 0.0))
     np.add.at(variances, group_of, known * np.maximum(held.std**2 - noise, 0.0))
 
-    is_large = (rows >= LEAST_SHARED_ROWS).all(axis=1)
-    groups = int(is_large.sum())
-    if groups < LEAST_SHARED_GROUPS:
+    ratios = dict[str, float]()
+    for target, name in enumerate(names):
+        is_large = rows[:, target] >= LEAST_SHARED_ROWS
+        groups = int(is_large.sum())
+        counts = rows[is_large, target]
+        squares = (errors[is_large, target] / counts) ** 2
+        allowed = (variances[is_large, target] + noise[target]) / counts
+        if groups < LEAST_SHARED_GROUPS or not allowed.any():  # as of a target that does not vary
+            continue
+        ratio = float(np.mean(squares) / np.mean(allowed))
+        if ratio > max(SHARED**2, 1.0 + 4.0 * math.sqrt(2.0 / groups)):
+            ratios[f"{groups} held-out groups" + (f" of target {name}" if len(names) > 1 else "")] = ratio
+    if not ratios:
         return
-    counts = rows[is_large]
-    mean_errors = errors[is_large] / counts
-    allowed = variances[is_large] / counts + noise / counts
-    ratio = float(np.mean(np.mean(mean_errors**2, axis=0) / np.mean(allowed, axis=0)))
-    if ratio > max(SHARED**2, 1.0 + 4.0 * math.sqrt(2.0 / groups)):
-        excess = f"{math.sqrt(ratio):.1f} times as far off as deviations of f (--std) allow"
-        problem = f"{groups} held-out groups are {excess}: rows of a group share errors"
-        yield f"{problem}, and deviations of f are too small by that factor; {remedy}"
+    subject = max(ratios, key=ratios.__getitem__)
+    excess = f"{math.sqrt(ratios[subject]):.1f} times as far off as deviations of f (--std) allow"
+    problem = f"{subject} are {excess}: rows of a group share errors"
+    yield f"{problem}, and deviations of f are too small by that factor, by which to multiply them; {remedy}"
 
 
 def not_told_apart(trials: Sequence[tuple[float, float | None]]) -> Iterator[str]:

@@ -353,7 +353,8 @@ def _warnings(solved: Solved, quality: FitQuality | None, model: Model, alone: L
         more += warnings_of_uncertainty(fitted)
         if model.held is not None and quality is not None:
             remedy = wider_bands(quality.by, model.conformal, beside=False)
-            more += warnings_of_groups(model.held, np.diag(model.posterior.noise), remedy)
+            noise = np.diag(model.posterior.noise)
+            more += warnings_of_groups(model.held, noise, remedy, plan.dataset.target_columns)
     if solved.minimised is not None:
         more += of_loss(solved.minimised, fitted, auto=auto)
     return [*plan.warnings, *([] if alone is None else better(fitted, alone, solve.select)), *more]

@@ -103,10 +103,10 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """What was measured."""
+        if self.has_all_rows:
+            return f"there are {self.fitted:,} rows, of which landmarks leave out nothing: the kernel is exact"
         if not self.rows:
             return "too few rows have targets to compare them with random features"
-        if self.has_all_rows:
-            return f"each of the {self.fitted:,} rows is a landmark, so that the kernel is exact"
         of = f"on {self.rows:,} rows that were held out in turn {self.features} landmarks"
         if self.random is None:
             problem = "random features of this kernel would have an infinite variance, or too many factors"
@@ -125,12 +125,14 @@ class LandmarkCount:
 def has_enough_landmarks(recipe: Recipe, n_rows: int, *, count_is_chosen: bool) -> bool:
     """Return whether more landmarks would leave out little more of the kernel.
 
-    So it is if their number was chosen by what they leave out (`count_landmarks`), and is less than
-    the number of features for so many rows.
+    So it is if every row may be a landmark, and if their number was chosen by what they leave out
+    (`count_landmarks`) and is less than the number of features for so many rows.
     """
-    if recipe.landmarks is None or not count_is_chosen:
+    if recipe.landmarks is None:
         return False
-    return recipe.n_features < features_for(n_rows)
+    if recipe.n_features >= n_rows:
+        return True
+    return count_is_chosen and recipe.n_features < features_for(n_rows)
 
 
 def check_landmarks(recipe: Recipe) -> None:
@@ -190,7 +192,8 @@ def count_landmarks(recipe: Recipe, X: FloatArray, enough: float, seed: int) -> 
     """
     with pinned():
         pivots = pivoted_cholesky(recipe.scalar, X, recipe.n_features, np.random.default_rng(seed), enough=enough)
-    count = min(-(-len(pivots.rows) // ROUNDED_TO) * ROUNDED_TO, recipe.n_features)
+    rounded = -(-len(pivots.rows) // ROUNDED_TO) * ROUNDED_TO
+    count = min(rounded, recipe.n_features, len(X))
     return LandmarkCount(count=count, missing=float(pivots.missing(recipe.scalar.diagonal(X))[-1]))
 
 

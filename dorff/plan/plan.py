@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
+from typing import Final
 
 import dorff.plan.choosing as choosing
 import dorff.plan.lattice as lattice
@@ -27,6 +28,8 @@ from dorff.spec.checks import AUTO
 from dorff.spec.cluster import ClusterSpec
 from dorff.spec.job import Job
 from dorff.storage.location import locate
+
+REGROWN: Final = 2  # times the rows that landmarks were chosen among: they are chosen again, if those were few
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,21 +216,27 @@ class Plan(Draft):
 def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     """Plan a job before its pass; where the sampler is left to dorff, a sample of some thousand rows is read. Keys
     that the job leaves out are filled in (`resolving`): what was begun with
-    is kept, so that appended rows change nothing; of what was not, the first that fits. Raises InputError for a job
+    is kept, so that appended rows change nothing, but for landmarks of few rows that have doubled since; of what was
+    not, the first that fits. Raises InputError for a job
     that cannot be done, DoesNotFitError for one that is too big, unless it may be run `anywhere`."""
     first, begun = resolving.told_by_arrays(job), locate(job.state).exists()
     dataset = resolving.open_data(first.job)
     refused: DoesNotFitError | None = None
+    is_auto, has_regrown = first.job.features.sampler == AUTO, False
     tries = [_drafts(one, begun=True) for one in resolving.every_count(first, dataset)] if begun else []
     for draft in chain(map(next, tries), *tries):  # those that look at no row first
         own = first.job.features.count != AUTO or draft.spec.count == draft.own.count
+        if is_auto and _has_landmarks_of_few_rows(draft):
+            has_regrown = True
+            continue
         if own and (draft.outgrown or frozen_hash(draft.directory) is not None):
             return _priced(draft, anywhere=anywhere)
     for resolved in resolving.resolutions(first, dataset):
         try:
             for draft in _drafts(resolved):
                 try:
-                    return _with_unused_sums(_priced(draft, anywhere=anywhere))
+                    plan = _priced(draft, anywhere=anywhere)
+                    return plan if has_regrown else _with_unused_sums(plan)
                 except DoesNotFitError as error:
                     refused = refused or error
         except InputError:  # what needs less cannot be done: that the first does not fit says more
@@ -235,6 +244,19 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
                 raise
     assert refused is not None
     raise refused
+
+
+def _has_landmarks_of_few_rows(draft: Draft) -> bool:
+    """Return whether a state's landmarks were chosen among few rows, of which there are twice as many by now.
+
+    Few rows are those of which each may be a landmark. To sum them again takes little.
+    """
+    name = frozen_hash(draft.directory)
+    sample = None if name is None else load_pass(draft.directory, name).constants.landmark_rows
+    if sample is None:
+        return False
+    rows = sample.rows - sample.first
+    return rows <= resolving.features_for(rows) and draft.dataset.rows >= REGROWN * rows
 
 
 def _priced(draft: Draft, *, anywhere: bool) -> Plan:

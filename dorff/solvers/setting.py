@@ -19,6 +19,7 @@ from dorff.solvers.matrixfree import make_system, of_moments
 from dorff.solvers.outputs import learn_output, output_directions, targets_apart
 from dorff.solvers.problem import Parts, Problem, Units, target_covariance
 from dorff.solvers.scores import Ridge, Solution, criterion_of
+from dorff.solvers.select import Spread
 from dorff.solvers.stochastic import Preconditioned, estimated, heavy, lattice_parts
 from dorff.solvers.system import Penalty
 from dorff.solvers.uncertainty import (
@@ -302,6 +303,9 @@ class Setting:
         ridges : sequence of float
             Above 0, ascending.
         """
+        targets = Spread.of_moments(parts)
+        if np.any(targets.squares <= targets.rounding):  # the evidence of a target that does not vary is rounding
+            return self.posterior(parts, fit)
         fits = self.solve(parts, ridges, scores=True)
         evidences = np.array([-np.inf if fit.log_evidence is None else fit.log_evidence for fit in fits])
         if not np.isfinite(evidences).all():  # of targets that do not vary

@@ -206,6 +206,16 @@ def test_many_labels_and_rows_that_come_in_parts_keep_gcv() -> None:
     assert estimator.gcv_.shape == (2,)
 
 
+def test_a_target_that_does_not_vary_leaves_the_other_as_sure() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (20, 2))
+    y = np.sin(3 * X[:, 0]) + 0.1 * rng.standard_normal(20)
+    at = rng.uniform(-1, 1, (200, 2))
+    _, alone = ORFFRegressor(posterior=True).fit(X, y).predict(at, return_std=True)
+    _, beside = ORFFRegressor(posterior=True).fit(X, np.c_[y, np.full(20, 2.0)]).predict(at, return_std=True)
+    assert 0.7 < np.median(beside[:, 0]) / np.median(alone) < 1.3
+
+
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
 def test_few_labels_with_weights_and_calibration(class_weight: str | None) -> None:
     X, y, at, truth = moons(60, seed=1)

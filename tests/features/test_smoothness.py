@@ -89,6 +89,27 @@ def test_length_scales_are_the_likeliest_for_all_rows_that_were_compared() -> No
     assert values[1.0] > max(values.values()) - 0.2, values
 
 
+@pytest.mark.parametrize("rows", [[], [1], [0, 100, 300]])
+def test_a_target_that_hardly_varies_changes_nothing(rows: list[int]) -> None:
+    """As that of a class of few rows, or of none among those that are compared."""
+    X, Y = sample(MATERN, 600, 0)
+    rare = np.zeros((600, 1))
+    rare[rows] = 1.0
+    alone, beside = (
+        ExactEvidence(X=X, Y=targets, weights=np.ones(600), intercept=True).spread(256)
+        for targets in (Y, np.hstack([Y, rare]))
+    )
+    np.testing.assert_array_equal(alone.Y, beside.Y)
+
+
+def test_targets_that_hardly_vary_tell_no_kernel() -> None:
+    X, _ = sample(MATERN, 600, 0)
+    rare = np.zeros((600, 1))
+    rare[[1, 2]] = 1.0
+    found = tune_smoothness(Decomposable(Gaussian(1.0)), X, rare, n_features=32)
+    assert isinstance(found.kernel.scalar, Gaussian)
+
+
 def test_a_few_rows_or_targets_that_do_not_vary_are_a_gaussian() -> None:
     X, Y = sample(MATERN, 500, 0)
     for some in (X[:3], Y[:3]), (X, np.ones_like(Y)):
@@ -137,7 +158,7 @@ def test_rows_that_are_appended_change_no_kernel(tmp_path: Path) -> None:
     fit(plain)
     first = scalar_of(tmp_path)
     smooth = 1e-3 * X[:, :1]
-    np.savez(tmp_path / "later.npz", x=X + 0.01, y=smooth)
+    np.savez(tmp_path / "later.npz", x=X[:300] + 0.01, y=smooth[:300])
     ingest([tmp_path / "later.npz"], tmp_path / "data.zarr", inputs=["x"], targets=["y"], append=True)
     fit(plain)
     assert isinstance(first, Matern) and scalar_of(tmp_path) == first

@@ -16,6 +16,7 @@ from dorff.plan.landmark_choice import (
     Comparison,
     compare_samplers,
     count_landmarks,
+    has_enough_landmarks,
 )
 from dorff.plan.sampled import held_out_score
 from dorff.solvers import Setting
@@ -95,3 +96,17 @@ def test_landmarks_leave_out_at_most_a_twentieth_of_the_posterior_variance() -> 
     found = count_landmarks(recipe, X, comparison.enough, seed=0)
     assert comparison.enough == pytest.approx(0.05 * posterior_variance, rel=1e-9)
     assert found.count < n and found.missing <= 0.05 * posterior_variance
+
+
+@pytest.mark.parametrize(("n_rows", "enough"), [(1020, True), (1024, True), (1025, False)])
+def test_landmarks_at_all_rows_are_enough(n_rows: int, enough: bool) -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, (1024, 2))
+    recipe = Recipe(kernels.Decomposable(kernels.Gaussian(0.7)).fix(2, 1), Landmarks(), 2, 1, 1024).among(X, 0)
+    assert has_enough_landmarks(recipe, n_rows, count_is_chosen=False) == enough
+
+
+@pytest.mark.parametrize("n", [1, 3, 20])
+def test_there_are_no_more_landmarks_than_rows(n: int) -> None:
+    X = np.random.default_rng(0).uniform(-4, 4, (n, 2))
+    recipe = Recipe(kernels.Decomposable(kernels.Gaussian(0.7)).fix(2, 1), Landmarks(), 2, 1, 1024)
+    assert count_landmarks(recipe, X, 0.0, seed=0).count == n

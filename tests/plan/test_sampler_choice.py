@@ -476,6 +476,22 @@ def test_going_back_to_the_default_goes_back_to_what_it_chose(tmp_path: Path) ->
     assert again.leaves_computed == 0 and again.score == first.score
 
 
+def test_landmarks_of_few_rows_are_chosen_again_once_there_are_twice_as_many(tmp_path: Path) -> None:
+    """A state that was begun with a first night of few rows is not bound to them."""
+    X = RNG.uniform(-1.0, 1.0, (200, 4))
+    write(tmp_path / "data.zarr", X[:20])
+    counts, start = [], 20
+    for stop in (20, 39, 40, 79, 80, 200):
+        appended(tmp_path / "data.zarr", X[start:stop])
+        start = stop
+        report = fit(job(tmp_path), engine=SerialEngine())
+        model = load_model(report.model)
+        assert model.sampler == {"type": "landmarks"} and "anew" not in " ".join(report.warnings)
+        counts.append(model.feature_map.m)
+    assert counts == [20, 20, 40, 40, 80, 200]
+    assert fit(job(tmp_path), engine=SerialEngine()).outcome == "unchanged"
+
+
 def appended(path: Path, X: FloatArray) -> None:
     group = zarr.open_group(str(path), mode="a")
     for name, values in (("x", X), ("y", np.sin(X[:, :1]))):
