@@ -222,7 +222,8 @@ def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
     first, begun = resolving.told_by_arrays(job), locate(job.state).exists()
     dataset = resolving.open_data(first.job)
     refused: DoesNotFitError | None = None
-    is_auto, has_regrown = first.job.features.sampler == AUTO, False
+    is_auto = first.job.features.sampler == AUTO and first.job.features.count == AUTO
+    has_regrown = False
     tries = [_drafts(one, begun=True) for one in resolving.every_count(first, dataset)] if begun else []
     for draft in chain(map(next, tries), *tries):  # those that look at no row first
         own = first.job.features.count != AUTO or draft.spec.count == draft.own.count
