@@ -270,11 +270,14 @@ class Conformal:
         if position < len(LEVELS) and np.isfinite(self.factors[position]).all():
             return np.asarray(self.factors[position])
 
-        held = f"{min(self.units)} held-out {self.unit}"
-        problem = f"level {level:g}: {held}, and levels up to {LEVELS[-1]:g}, cannot say"
-        lower = f"ask for {self.highest:g} or less, " if self.highest else ""
-        remedy = f"{lower}take plain bands (conformal=False), or fit to more {self.unit}"
-        raise InputError(f"{problem}; {remedy}")
+        remedies = [f"ask for {self.highest:g} or less"] if self.highest else []
+        if position < len(LEVELS):
+            problem = f"level {level:g}: {min(self.units)} held-out {self.unit} are too few for it"
+            remedies.append(f"fit to more {self.unit}")
+        else:
+            problem = f"level {level:g}: levels of conformal bands end at {LEVELS[-1]:g}"
+        remedies.append("fit without solve.conformal (in Python: conformal=False)")
+        raise InputError(f"{problem}; {', or '.join(remedies)}")
 
     @property
     def highest(self) -> float:
