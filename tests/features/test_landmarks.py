@@ -269,6 +269,7 @@ def test_a_state_that_outgrew_its_landmarks_says_so(tmp_path: Path) -> None:
     body = {
         "data": {"store": str(tmp_path / "data.zarr")},
         "cluster": {"type": "serial"},
+        "features": {"count": 64},  # a count that dorff chose would be chosen again with twice the rows
         "state": str(tmp_path / "state"),
         "model": str(tmp_path / "model"),
     }
