@@ -27,7 +27,6 @@ from dorff.plan.lattice import box_of
 from dorff.spec.job import Job
 from dorff.store import load_model
 
-RNG = np.random.default_rng(8)
 GAUSS = {"type": "gaussian", "lengthscale": 0.3}
 KERNELS: dict[str, Any] = {
     "gaussian": kernels.Gaussian,
@@ -44,7 +43,8 @@ LIMITS = [
 
 
 def write(path: Path, X: FloatArray, Y: FloatArray | None = None) -> Path:
-    Y = np.sin(X[:, :1]) + 0.1 * RNG.standard_normal((len(X), 1)) if Y is None else Y
+    noise = np.random.default_rng(len(X)).standard_normal((len(X), 1))
+    Y = np.sin(X[:, :1]) + 0.1 * noise if Y is None else Y
     group = zarr.open_group(str(path), mode="w")
     for name, values in (("x", X), ("y", Y)):
         group.create_array(name, data=values, chunks=(64, values.shape[1]))
@@ -52,7 +52,7 @@ def write(path: Path, X: FloatArray, Y: FloatArray | None = None) -> Path:
 
 
 def box(d: int, n: int = 200) -> FloatArray:
-    X = RNG.uniform(0.0, 1.0, (n, d))
+    X = np.random.default_rng([8, d, n]).uniform(0.0, 1.0, (n, d))
     X[:2] = [[0.0] * d, [1.0] * d]
     return X
 
@@ -478,7 +478,7 @@ def test_going_back_to_the_default_goes_back_to_what_it_chose(tmp_path: Path) ->
 
 def test_landmarks_of_few_rows_are_chosen_again_once_there_are_twice_as_many(tmp_path: Path) -> None:
     """A state that was begun with a first night of few rows is not bound to them."""
-    X = RNG.uniform(-1.0, 1.0, (200, 4))
+    X = np.random.default_rng(8).uniform(-1.0, 1.0, (200, 4))
     write(tmp_path / "data.zarr", X[:20])
     counts, start = [], 20
     for stop in (20, 39, 40, 79, 80, 200):
