@@ -358,7 +358,7 @@ def test_a_storage_that_is_slow_or_stalls(gateway: Gateway, bucket: Location, mo
         return did.pop() if did else ""
 
     with Proxy(gateway.port, rule) as proxy:
-        through(proxy, 10, monkeypatch)
+        through(proxy, 60, monkeypatch)
         assert (bucket / "file").read_bytes() == content  # answered after seconds
     with Proxy(gateway.port, lambda asked: did.pop() if did else "") as proxy:
         through(proxy, 3, monkeypatch)
@@ -372,7 +372,7 @@ def test_a_storage_that_is_slow_or_stalls(gateway: Gateway, bucket: Location, mo
         began = time.monotonic()
         with pytest.raises(UnansweredError, match="the storage did not answer for 3 s"):
             (bucket / "file").read_bytes()
-        assert len(did) < 19 and time.monotonic() - began < 3 + 1.5 + 2 < 2 * LONG
+        assert len(did) < 19 and time.monotonic() - began < 2 * LONG
 
 
 def test_a_large_file_is_sent_over_a_slow_link(
@@ -381,11 +381,11 @@ def test_a_large_file_is_sent_over_a_slow_link(
     content = np.random.default_rng(0).bytes(20 * 2**20 + 5)
 
     def rule(asked: Asked) -> str:
-        time.sleep(asked.size / (8 * 2**20))  # a second for 8 MiB
+        time.sleep(asked.size / (2 * 2**20))  # four seconds for 8 MiB
         return ""
 
     with Proxy(gateway.port, rule) as proxy:
-        through(proxy, 4, monkeypatch)
+        through(proxy, 16, monkeypatch)
         put(bucket / "file", content)
     assert (bucket / "file").read_bytes() == content
 

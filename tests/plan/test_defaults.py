@@ -139,15 +139,16 @@ def test_what_a_job_says_is_left_alone(said: dict[str, Any], left: set[str], tmp
 
 @pytest.mark.statistical
 def test_appended_rows_change_no_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolving, "LEAST_ROWS", (100_000, 1_000, 0))
+    """Of more rows than there are features: those of fewer are few, and chosen by again."""
+    monkeypatch.setattr(resolving, "LEAST_ROWS", (100_000, 1_900, 0))
     X, Y = table(2000)
     ends = np.unique([X.argmin(axis=0), X.argmax(axis=0)])  # first, so that no later row is outside of their box
     order = np.concatenate([ends, np.setdiff1d(np.arange(2000), ends)])
     X, Y = X[order], Y[order]
-    store = stored(tmp_path / "a.zarr", X[:300], Y[:300])
+    store = stored(tmp_path / "a.zarr", X[:1100], Y[:1100])
     described = job(store, tmp_path)
     first = fit(described, engine=SerialEngine())
-    stored(store, X[300:], Y[300:], append=True)
+    stored(store, X[1100:], Y[1100:], append=True)
     again = fit(described, engine=SerialEngine())
     samplers = [{one["key"]: one["value"] for one in report.choices}["features.sampler"] for report in (first, again)]
     assert samplers[0] == samplers[1] and again.rows_used == 2000 and again.outcome == "published"
