@@ -214,11 +214,27 @@ class Plan(Draft):
 
 
 def make_plan(job: Job, *, anywhere: bool = False) -> Plan:
-    """Plan a job before its pass; where the sampler is left to dorff, a sample of some thousand rows is read. Keys
-    that the job leaves out are filled in (`resolving`): what was begun with
-    is kept, so that appended rows change nothing, but for landmarks of few rows that have doubled since; of what was
-    not, the first that fits. Raises InputError for a job
-    that cannot be done, DoesNotFitError for one that is too big, unless it may be run `anywhere`."""
+    """Plan a job before its pass.
+
+    Keys that the job leaves out are filled in (`resolving`). If its state has sums, the choices that these were made
+    with are kept, so that appended rows change nothing; only landmarks of few rows are chosen again, once the rows have
+    doubled. Otherwise the first choice that fits the memory is taken. If the job names no sampler, a sample of some
+    thousand rows is read for that.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    anywhere : bool
+        Whether a job that is too big for this machine or its workers is planned all the same.
+
+    Raises
+    ------
+    InputError
+        If the job cannot be done.
+    DoesNotFitError
+        If the job is too big.
+    """
     first, begun = resolving.told_by_arrays(job), locate(job.state).exists()
     dataset = resolving.open_data(first.job)
     refused: DoesNotFitError | None = None

@@ -155,9 +155,10 @@ class Setting:
     def left_out(self, parts: Parts, ridges: Sequence[Ridge]) -> tuple[list[Fit], select.FoldErrors]:
         """Return a fit for each ridge, or each array of ridges, and its leave-one-out errors."""
         assert self.sample is not None
-        each = self._trials(parts, ridges, scores=False, spectral=len(ridges) > 1)
-        errors = leave_one_out_errors([one[1:] for one in each], self.sample, free_scale=self.free_scale)
-        return [self.fit_of(*one) for one in each], errors
+        trials = self._trials(parts, ridges, scores=False, spectral=len(ridges) > 1)
+        systems = [trial[1:] for trial in trials]
+        errors = leave_one_out_errors(systems, self.sample, free_scale=self.free_scale)
+        return [self.fit_of(*trial) for trial in trials], errors
 
     def _trials(self, parts: Parts, ridges: Sequence[Ridge], *, scores: bool, spectral: bool = False) -> list[Made]:
         """What `fit_of` takes, for each ridge; `spectral` asks for the blocks' spectra."""

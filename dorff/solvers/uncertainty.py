@@ -233,7 +233,10 @@ def _intercept(problem: Problem, noise_model: _Noise) -> FloatArray:
         return np.zeros((p, p))
     free, variance = problem.free[0], noise_model.alone
     if variance is None:
-        middle = sum(one.n * (problem.C.T * (noise_model.excess * one.mask)) @ problem.C for one in problem.rows)
+        middle = np.zeros((p, p))
+        for rows in problem.rows:
+            excess = noise_model.excess * rows.mask
+            middle += rows.n * (problem.C.T * excess) @ problem.C
         scaled = noise_model.level * free + free @ middle @ free
     elif problem.directions is None:
         scaled = variance[0] * free
